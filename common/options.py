@@ -97,7 +97,7 @@ Limit = Range | Several | Pattern | Place | Choice
 LARGEST = 2**31 - 1  # largest count
 Count = Annotated[int, Range(1, LARGEST)]
 Natural = Annotated[int, Range(0, LARGEST)]
-Seed = Annotated[int, Range(0, 2**63 - 1)]
+Seed = Annotated[int, Range(0, 2**64 - 1)]  # also those that are derived for each of several texts
 Positive = Annotated[float, Range(0, ends="()")]
 NotNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]

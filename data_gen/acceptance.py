@@ -97,7 +97,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
 
 
 def make_answers(
-    settings: AnswersDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+    settings: AnswersDataOptions, output: Path, workers: WorkerOptions = ONE_PROCESS, console: Console | None = None
 ) -> Path:
     """Make or complete the dataset of answers ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
     return make_dataset(partial(AnswersBuilder, settings, decoder_only=True), settings, output, console, workers)
@@ -106,9 +106,9 @@ def make_answers(
 def make_acceptance_data(
     settings: AcceptanceDataOptions,
     output: Path,
-    console: Console | None = None,
     workers: WorkerOptions = ONE_PROCESS,
     responses: ResponseOptions = OWN_RESPONSES,
+    console: Console | None = None,
 ) -> Path:
     """Make or complete the acceptance dataset ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`.
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from ..common.errors import InputError
 from ..common.options import (
     Count,
+    File,
     Folder,
     Names,
     Natural,
@@ -89,6 +90,37 @@ class PromptOptions(PromptSourceOptions):
 
     limit: Count | None = None
     skip: Natural = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(Options):
+    """Many prompts.
+
+    Attributes:
+        prompts: File, folder or hub dataset of prompts or conversations, as for `specpilot data`, instead of a prompt.
+            They are decoded together.
+        output: JSON Lines file for a text of each of these prompts, in their order. An interrupted run is continued.
+        column: Column that holds the prompt or conversation. Default: found by its name.
+        split: Split of the built-in prompts, of a hub dataset or of a saved DatasetDict.
+        limit: Maximum number of prompts.
+        trace: Write tokens and rounds of each text as well.
+    """
+
+    prompts: str | None = None
+    output: File | None = None
+    column: str | None = None
+    split: str = "train"
+    limit: Count | None = None
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompts is None:
+            self.refuse_ignored(("output", "column", "split", "limit", "trace"), "no file of prompts is given")
+        elif self.output is None:
+            raise InputError(f"prompts={self.prompts!r}: the texts need a file; add --output FILE.jsonl")
+        else:
+            PromptSourceOptions(prompts=self.prompts, column=self.column, split=self.split)  # checks them together
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,16 +77,7 @@ def load_prompts(
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: must be at least 1")
-    name = name_of(source)
-    if isinstance(source, str) and source in FILES:
-        if split not in BUILTIN_SPLITS:
-            raise InputError(f"split={split!r}: the built-in prompts have {', '.join(BUILTIN_SPLITS)}")
-        prompts = [PromptRow(p.id, p.domain, p.prompt) for p in builtin_prompts(source) if p.split == split]
-    else:
-        notes = Counter[str]()
-        examples = read_examples(source, split=split, column=column, answers=False, notes=notes)
-        prompts = [PromptRow(one.id, one.domain, prompt_of(one.turns)) for one in examples]
-        report(name, notes)
+    name, prompts = name_of(source), read_prompts(source, column=column, split=split)
     unique = list({p.text: p for p in reversed(prompts)}.values())[::-1]
     if len({p.id for p in unique}) < len(unique):
         raise InputError(f"{name}: the column 'id' repeats an id; ids name the rollouts and must be unique")
@@ -101,6 +92,19 @@ def load_prompts(
             f"skip={skip}: {name} has {len(unique)} prompts, so none is left; skip fewer, or give more prompts"
         )
     return unique[skip:][:limit]
+
+
+def read_prompts(source: RowSource, *, column: str | None = None, split: str = "train") -> list[PromptRow]:
+    """All prompts of ``source`` in its order; arguments and errors as for :func:`load_prompts`."""
+    if isinstance(source, str) and source in FILES:
+        if split not in BUILTIN_SPLITS:
+            raise InputError(f"split={split!r}: the built-in prompts have {', '.join(BUILTIN_SPLITS)}")
+        return [PromptRow(p.id, p.domain, p.prompt) for p in builtin_prompts(source) if p.split == split]
+    notes = Counter[str]()
+    examples = read_examples(source, split=split, column=column, answers=False, notes=notes)
+    prompts = [PromptRow(one.id, one.domain, prompt_of(one.turns)) for one in examples]
+    report(name_of(source), notes)
+    return prompts
 
 
 def report(name: str, notes: Counter[str]) -> None:

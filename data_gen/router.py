@@ -155,7 +155,7 @@ def copies(prompt: Sequence[int], text: Sequence[int]) -> Rollout:
 
 
 def make_router_data(
-    settings: RouterDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+    settings: RouterDataOptions, output: Path, workers: WorkerOptions = ONE_PROCESS, console: Console | None = None
 ) -> Path:
     """Make or complete the router dataset ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
 

@@ -227,7 +227,7 @@ class SpeculativeDecoder:
         else:
             for tokens in self.scheduler.tokens(requests[0]):
                 on_tokens(tokens)
-        outputs = [self._finish(request) for request in requests]
+        outputs = [self.finish(request) for request in requests]
         if single:
             return outputs[0] if n == 1 else outputs
         return outputs if n == 1 else [outputs[i : i + n] for i in range(0, len(outputs), n)]
@@ -401,7 +401,8 @@ class SpeculativeDecoder:
         """
         return load_copies(name, self.target.model, self.tokenizer, self.pair_check)
 
-    def _finish(self, request: Request) -> Generation:
+    def finish(self, request: Request) -> Generation:
+        """The output of a finished request, with its text."""
         if self.tokenizer is not None:
             text = self.text_stream(request.prompt, request.style)
             request.output.text = text.push(request.output.tokens) + text.flush()

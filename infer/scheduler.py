@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from .engine import Engine
 from .request import Request
+
+AHEAD = 4  # times as many requests as run together may have begun since the first unfinished one
 
 
 class Scheduler:
@@ -34,7 +36,7 @@ class Scheduler:
         """Queue ``requests``; rounds are run by the threads that wait for them."""
         self.waiting.extend(requests)
 
-    def cancel(self, requests: Sequence[Request]) -> None:
+    def cancel(self, requests: Iterable[Request]) -> None:
         """Cancel ``requests``: they are removed before the next round."""
         for request in requests:
             request.cancelled = True
@@ -58,6 +60,27 @@ class Scheduler:
             unfinished = [request for request in requests if not request.finished]
             if unfinished:
                 self.cancel(unfinished)
+
+    def in_order(self, requests: Sequence[Request]) -> Iterator[Request]:
+        """Run rounds until ``requests`` have finished, and yield each as soon as it and all before it have.
+
+        Later ones join while earlier ones run, up to ``AHEAD`` times as many as run together; what has finished out of
+        order is bounded so. Closing the iterator cancels the rest.
+
+        Raises:
+            BaseException: the error of a failed request.
+        """
+        waiting, begun = deque(requests), deque[Request]()
+        del requests  # a finished one may be forgotten
+        try:
+            while waiting or begun:
+                joining = [waiting.popleft() for _ in range(min(len(waiting), AHEAD * self.max_running - len(begun)))]
+                self.submit(joining)
+                begun.extend(joining)
+                self._wait(begun[0], _finished(begun[0]))
+                yield begun.popleft()
+        finally:
+            self.cancel(begun)
 
     def tokens(self, request: Request) -> Iterator[list[int]]:
         """Yield the new tokens of ``request`` after each round; closing the iterator cancels the request."""

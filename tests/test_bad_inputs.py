@@ -93,7 +93,19 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("nan", "t_draft=nan: a cost must be"),
     ("cheap", "cheap: no such file"),
 ]
+TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts {}"] = [
+    ("@place/prompts.txt", "prompts='@place/prompts.txt': the texts need a file; add --output"),
+    ("@place/none.jsonl --output out.jsonl", "none.jsonl: no such file"),
+    ("@place/prompts.txt --output @place/prompts.txt", "prompts.txt: exists, and was not written by 'specpilot gen"),
+    ("@place/prompts.txt --output @place/folder", "folder': is a folder or a device; name a file"),
+    ("@place/prompts.txt --output out.jsonl hello", "prompt='hello': would be ignored"),
+    ("@place/prompts.txt --output out.jsonl --json", "json=True: would be ignored"),
+    ("@place/prompts.txt --output out.jsonl --split test", "is a file or folder and has no splits"),
+    ("@place/prompts.txt --output out.jsonl --column x", "row 1: no column 'x' holds a prompt"),
+    ("@place/prompts.txt --output out.jsonl --target @place/broken", "NaN or infinite logits"),
+]
 TABLES["generate {}"] = [
+    ("hello --output out.jsonl", "would be ignored, no file of prompts is given"),
     ("", "prompt: standard input is closed"),
     ("''", "prompt: it is empty"),
     ("hello --draft tiny-t5-draft-sql", "one of them is an encoder-decoder"),

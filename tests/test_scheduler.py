@@ -139,6 +139,22 @@ def test_a_stream_that_is_given_up_makes_room() -> None:
     assert not decoder.scheduler.waiting
 
 
+def test_in_order() -> None:
+    """Short texts wait for the long one before them, a few at a time; what has begun is cancelled at the end."""
+    decoder = SpeculativeDecoder(make(), None, max_running=2)
+    requests = [
+        decoder.new_request([1], GREEDY, budget, RandomSource(0), stop_tokens=frozenset())
+        for budget in (90, *range(1, 21))
+    ]
+    found = decoder.scheduler.in_order(requests)
+    assert next(found) is requests[0]
+    assert [request.finished for request in requests] == [True] * 8 + [False] * 13
+    assert [next(found) for _ in range(10)] == requests[1:11]
+    found.close()
+    assert not decoder.scheduler.running
+    assert not requests[-1].output.tokens
+
+
 def test_one_request_that_fails_fails_alone() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1), length=Fixed(2))
     good = [decoder.new_request(PROMPTS[i], SamplingParams(), 12, RandomSource(i)) for i in range(3)]

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
+from ..data_gen.options import BatchOptions
 from ..infer.options import GenerateOptions
 
 if TYPE_CHECKING:
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
     from ..infer.text_stream import TextStream
 
 
-def generate(options: GenerateOptions) -> None:
-    """Continue or answer a prompt by speculative decoding."""
+def generate(options: GenerateOptions, batch: BatchOptions) -> None:
+    """Continue or answer a prompt, or those of a file, by speculative decoding."""
+    if batch.prompts is not None:
+        _answer_all(options, batch)
+        return
     text = _read(options.prompt)
 
     from ..common.console import quiet
@@ -47,6 +51,15 @@ def generate(options: GenerateOptions) -> None:
             _print_stats(generation)
 
 
+def _answer_all(options: GenerateOptions, batch: BatchOptions) -> None:
+    options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "the prompts are those of a file")
+    from ..common.console import quiet
+    from ..data_gen.batch import write_texts
+
+    quiet()
+    write_texts(options, batch)
+
+
 def _read(prompt: str) -> str:
     if prompt == "-":
         if sys.stdin is None:  # closed
@@ -74,17 +87,13 @@ def _as_json(generation: Generation) -> str:
         "verification_rate": stats.verification_rate,
         "block_efficiency": stats.block_efficiency,
     }
-    rounds = [
-        {"drafted": r.drafted, "parents": r.parents, "accepted": r.accepted, "path": r.path, "emitted": r.emitted}
-        for r in generation.rounds
-    ]
     report = {
         "text": generation.text,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "arm": generation.arm,
         "stats": asdict(stats) | rates,
-        "rounds": rounds,
+        "rounds": [one.as_dict() for one in generation.rounds],
     }
     return dumps(report, ensure_ascii=False)
 

@@ -1,0 +1,135 @@
+"""``specpilot generate --prompts``: a text for each prompt of a file, in its order, in a JSON Lines file.
+
+The file is at any time the beginning of what it will be in the end, so an interrupted run goes on after its last whole
+line. What the texts depend on is kept beside it, in the folder ``<file>.run``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+from rich.console import Console
+
+from ..common.console import progress_bar
+from ..common.errors import InputError
+from ..common.files import locked, replacing
+from ..common.json_file import blaming, parse_object, read_object
+from ..controllers.checkpoints.fingerprint import model_fingerprint
+from ..infer.decoder import SpeculativeDecoder
+from ..infer.generation import Generation
+from ..infer.loading.controllers import length_digest
+from ..infer.options import GenerateOptions
+from ..infer.prompting import day_of
+from ..infer.random_source import RandomSource, seeds_of
+from .options import BatchOptions
+from .prompts import read_prompts
+
+SETTINGS = "settings.json"
+UNRELATED = ("prompt", "stream", "color", "stats", "json", "max_running", "device", "device_map", "offload_folder")
+ANOTHER = "give another --output"
+
+
+def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console | None = None) -> None:
+    """Write a text for every prompt, or those that are missing in the file ``batch.output``.
+
+    Raises:
+        InputError: a prompt, model or controller is missing or does not fit, or the file holds other texts.
+    """
+    console = console or Console(stderr=True)
+    assert batch.prompts is not None
+    assert batch.output is not None
+    rows = read_prompts(batch.prompts, column=batch.column, split=batch.split)[: batch.limit]
+    output, state = batch.output, batch.output.with_name(f"{batch.output.name}.run")
+    with locked(state, f"is writing {output.name}"):
+        decoder = SpeculativeDecoder.from_options(options)
+        assert decoder.tokenizer is not None, "decoder was not loaded by name"
+        sampling = decoder.defaults.sampling_params(
+            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+        )
+        begun = output.exists() and output.stat().st_size > 0
+        before = read_object(state / SETTINGS, ANOTHER) if begun and (state / SETTINGS).exists() else {}
+        settings = _settings(options, batch, decoder) | sampling.as_dict()
+        settings["day"] = day_of(decoder.tokenizer, before.get("day"))
+        heads, requests = [], []
+        for number, seed in enumerate(seeds_of(options.seed, options.n * len(rows))):
+            row, sample = rows[number // options.n], {} if options.n == 1 else {"sample": number % options.n}
+            try:
+                ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=settings["day"])
+                budget = decoder.defaults.budget(options.max_new_tokens, len(ids))
+                requests.append(decoder.new_request(ids, sampling, budget, RandomSource(seed)))
+            except InputError as error:
+                where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
+                raise InputError(f"{where}{error}") from error
+            heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
+        done = 0
+        if begun:
+            _check(output, settings, before)
+            done = _kept(output, heads)
+            console.print(f"{output}: {done} texts found, continuing", soft_wrap=True)
+        with progress_bar(console, "texts", len(heads) - done) as advance:
+            texts = map(decoder.finish, decoder.scheduler.in_order(requests[done:]))
+            for head, text in zip(heads[done:], texts, strict=True):
+                if not begun:
+                    with replacing(state / SETTINGS) as temporary:
+                        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+                    begun = True
+                line = json.dumps(head | _answer(text, batch.trace), ensure_ascii=False)
+                with output.open("ab") as file:
+                    file.write(f"{line}\n".encode())
+                advance()
+    console.print(f"{output}: {len(heads)} texts", soft_wrap=True)
+
+
+def _settings(options: GenerateOptions, batch: BatchOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
+    """What the texts depend on besides their prompts."""
+    given = {name: value for name, value in asdict(options).items() if name not in UNRELATED}
+    lengths = options.length if isinstance(options.length, tuple) else (options.length,)
+    controllers = [length_digest(length) for length in lengths]
+    found = given | {"trace": batch.trace, "model": model_fingerprint(decoder.target.model), "controllers": controllers}
+    settings: dict[str, Any] = json.loads(json.dumps(found))
+    return settings
+
+
+def _answer(text: Generation, trace: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"completion": text.text, "finish_reason": text.finish_reason}
+    found |= {} if text.arm is None else {"arm": text.arm}
+    return found | ({"tokens": text.tokens, "rounds": [one.as_dict() for one in text.rounds]} if trace else {})
+
+
+def _check(output: Path, settings: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings than ``output`` was begun with, or with a file of another origin."""
+    if not before:
+        raise InputError(f"{output}: exists, and was not written by 'specpilot generate --prompts'; {ANOTHER}")
+    for name, value in settings.items():
+        if before.get(name) != value:
+            raise InputError(
+                f"{output}: was begun with {name}={before.get(name)!r}, and now it is {value!r}; give what it was "
+                "begun with, or another --output"
+            )
+
+
+def _kept(output: Path, heads: Sequence[Mapping[str, Any]]) -> int:
+    """The number of texts in ``output``; half a line at its end is cut off.
+
+    Raises:
+        InputError: a line is damaged, or of another prompt.
+    """
+    whole, count = 0, 0
+    with output.open("rb+") as file:
+        for line in file:
+            if not line.endswith(b"\n") or count == len(heads):
+                break
+            with blaming(f"{output}:{count + 1}", ANOTHER):
+                found = parse_object(line.decode(errors="replace"))
+                for name, value in heads[count].items():
+                    if found.get(name) != value:
+                        raise InputError(f"is of {name} {short(found.get(name))}, where {short(value)} is given")
+            whole, count = whole + len(line), count + 1
+        if count < len(heads):
+            file.truncate(whole)
+    return count
