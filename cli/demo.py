@@ -192,7 +192,7 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
         data = AcceptanceDataOptions(
             target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
         )
-        make_acceptance_data(data, output / "data", stages.console)
+        make_acceptance_data(data, output / "data", console=stages.console)
     defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
     folder = str(output / "data")
     runs = {

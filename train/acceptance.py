@@ -26,7 +26,7 @@ from .run_folder import FEATURES, Run
 P = TypeVar("P", bound=PredictorTrainingOptions)
 
 
-def train_acceptance(settings: PredictorTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
+def train_acceptance(settings: PredictorTrainingOptions, output: Path, *, resume: bool = False) -> TrainingResult:
     """Train an acceptance predictor, whose kind is determined by the class of ``settings``.
 
     Args:

@@ -194,7 +194,7 @@ def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
 
 
 def make_features(
-    settings: FeatureDataOptions, output: Path, console: Console | None = None, workers: WorkerOptions = ONE_PROCESS
+    settings: FeatureDataOptions, output: Path, workers: WorkerOptions = ONE_PROCESS, console: Console | None = None
 ) -> Path:
     """Make or complete the feature dataset ``output``, and return its path.
 

@@ -19,11 +19,11 @@ from .router_module import RouterModule
 from .run_folder import Run
 
 
-def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = False) -> TrainingResult:
+def train_router(settings: RouterTrainingOptions, output: Path, *, resume: bool = False) -> TrainingResult:
     """Train a router.
 
     Args:
-        config: data and settings.
+        settings: data and settings.
         output: run folder to create. A complete run is not changed.
         resume: continue the unfinished run in ``output``, or begin one if there is none.
 
@@ -31,8 +31,8 @@ def train_router(config: RouterTrainingOptions, *, output: Path, resume: bool = 
         InputError: the data is incomplete or malformed, a reward is not finite; ``output`` holds a run with other
             settings, or an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
-    manifest = joint_manifest(config.folders, RouterRow.kind)
-    return train_run(output, config, manifest, lambda begin: _train(begin, config), resume=resume)
+    manifest = joint_manifest(settings.folders, RouterRow.kind)
+    return train_run(output, settings, manifest, lambda begin: _train(begin, settings), resume=resume)
 
 
 def _train(begin: Callable[[], Run[RouterTrainingOptions]], settings: RouterTrainingOptions) -> dict[str, Any]:

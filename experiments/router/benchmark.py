@@ -151,7 +151,7 @@ def datasets(work: RouterBenchOptions, console: Console) -> tuple[RouterDataset,
     else:
         training, testing = replace(shared, split=work.train_split), replace(shared, split=work.split)
     train, test = (
-        read_router_dataset(make_router_data(replace(options, limit=limit), Path(work.work) / name, console))
+        read_router_dataset(make_router_data(replace(options, limit=limit), Path(work.work) / name, console=console))
         for name, options, limit in (("train", training, work.train_limit), ("test", testing, work.limit))
     )
     return train, replace(test, times=train.times)  # the same measured costs for both

@@ -156,7 +156,7 @@ def training_data(settings: SweepOptions, held_out: Rows, folder: Path, console:
         device=settings.device,
     )
     key = content_key({"version": version("specpilot"), **vars(options)})
-    return str(make_acceptance_data(options, folder / f"data-{key}", console))
+    return str(make_acceptance_data(options, folder / f"data-{key}", console=console))
 
 
 def train_heads(
@@ -185,7 +185,7 @@ def train_heads(
     outputs = [folder / "heads" / name for name in names]
     features = folder / "heads" / f"features-{content_key(common)}"
     if not all((output / RESULT).exists() for output in outputs):
-        make_features(base.features, features, console)
+        make_features(base.features, features, console=console)
     heads = []
     for config, output in zip(grid, outputs, strict=True):
         if not (output / RESULT).exists():
