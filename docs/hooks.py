@@ -129,7 +129,7 @@ def split_meaning(said: str) -> tuple[str, str, str]:
 
 def escape(text: str) -> str:
     """Plain text for a table's cell."""
-    return text.replace("``", "`").replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("``", "`").replace("|", "\\|").replace("<", "&lt;").replace("][", "]&#91;")
 
 
 def error_list(patterns: list[str]) -> str:
