@@ -68,6 +68,7 @@ CONFIDENCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 FAMILIES: Mapping[str, Sequence[float]] = {FIXED: LENGTHS, CONFIDENCE: CONFIDENCES}  # rules that are tuned
 UNTUNED = {FIXED: 3.0, CONFIDENCE: 0.4}  # where nothing can be replayed
 INFORMED = "informed"
+MEASURED = "the costs measured here"
 CHECKS = "checks of "  # and a predictor
 DRAWN, SHOWN = "confidence", 96  # the draft's own predictions; tokens of the mosaics
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
@@ -140,6 +141,7 @@ class Outcome:
             replay with their intervals, by draft length. ``acceptance``: of :func:`.acceptance_by_position`.
             ``predictors``: of :func:`.calibration` by name, ``"confidence"`` the draft's own. ``hardware``: of
             :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.token_mosaic`.
+        priced: whose the costs are, in words.
     """
 
     base: DecodingOptions
@@ -152,6 +154,7 @@ class Outcome:
     informed: float | None
     reading: float | None
     figures: Mapping[str, Any] = field(default_factory=dict)
+    priced: str = MEASURED
     machine: Mapping[str, Any] = field(default_factory=machine)
     versions: Mapping[str, str] = field(default_factory=versions)
 
@@ -178,7 +181,8 @@ def compare(
     clock: bool = True,
     rules: bool = True,
     minutes: float | None = None,
-    cost: str | float | Mapping[str, CostModel] | None = None,
+    cost: CostModel | str | float | Mapping[str, CostModel] | None = None,
+    priced: str = MEASURED,
     console: Console | None = None,
 ) -> Outcome:
     """Compare decoders on prompts, beside decoding without drafts.
@@ -191,14 +195,17 @@ def compare(
         clock: also decode by the clock; otherwise replay alone.
         rules: add the best fixed length and the best threshold on cumulative confidence.
         minutes: decides how many of the prompts are used and how often; None: all, once.
-        cost: costs of a file, of a draft step in verifications, or by name of a decoder, instead of measured ones.
+        cost: instead of measured ones: costs, also by name of a decoder, a file of them, or a draft step in
+            verifications.
+        priced: whose these are, in words.
 
     Raises:
         InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
     """
     console = console or Console(stderr=True)
+    given = CostModel.load(cost) if isinstance(cost, str | float | int) else cost
     with Store(folder) as store:
-        return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, cost)
+        return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, given, priced)
 
 
 class _Comparing:
@@ -236,15 +243,17 @@ class _Comparing:
         assert tokenizer is not None
         return PairFingerprint.of(self.pair.target.model, draft.model, tokenizer).as_dict()
 
-    def run(self, clock: bool, minutes: float | None, cost: str | float | Mapping[str, CostModel] | None) -> Outcome:
+    def run(
+        self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str
+    ) -> Outcome:
         measured = {} if cost is not None else self._measure_costs()
         costs = {name: CostModel(**result["cost"]) for name, result in measured.items()}
         if isinstance(cost, Mapping):
             costs = dict(cost)
         elif cost is not None:
-            given = CostModel.load(cost)
-            costs = {name: given for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
-        count, passes = self._plan(costs, clock, minutes)
+            costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
+        # Costs that are given may be those of another machine, and need not be seconds.
+        count, passes = self._plan({} if isinstance(cost, CostModel) else costs, clock, minutes)
         self.rows = self.rows[:count]
         replayed = self._replay(costs)
         chosen = {family: tuned(x, family, replayed, costs[NONE]) for family, x in self.families.items()}
@@ -259,7 +268,7 @@ class _Comparing:
             self.loader.base, self.task, count, passes, results, costs, timed,
             bound if bound is not None and bound >= reached else None,  # below by the luck of few drafts: no bound
             forward["3"] / forward["1"] if forward else None,
-            self._figures(results, replayed, costs),
+            self._figures(results, replayed, costs), priced,
         )  # fmt: skip
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
@@ -312,7 +321,7 @@ class _Comparing:
         return int(count), int(passes)
 
     def _seconds_per_token(self, costs: Mapping[str, CostModel]) -> float:
-        if NONE in costs and costs[NONE].verification(1) < 1:  # seconds, and not in units of a verification
+        if NONE in costs:
             return costs[NONE].round(0)
         generate = self.loader.generate(self.specs[NONE], self.task.sampling, COST_TOKENS)
         stats = generate(self._encoded(self.rows[:1])[0], 0)

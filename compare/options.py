@@ -83,6 +83,11 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
         cost: Costs for the replay and for what decides by costs, instead of measured ones: a file of `specpilot bench
             cost --output`, or a draft step in units of a verification.
+        hardware: Replay alone, at costs computed from a datasheet and the sizes of the models, such as "h100:8B/1B",
+            or "m4-max:8B/1B:4" for weights of 4 bits.
+        data: Instead of decoding: a folder of acceptance data or of rounds (`data on-policy`, `serve --log-rounds`), or
+            several of one pair, as "[A,B]". Their draft is that of the data unless `draft` names it.
+        against: Another such folder, or several: where acceptance drifted from `data` to it.
         clock: Also decode by the clock, every prompt with every decoder in turn; --no-clock replays alone.
         minutes: Time that decides how many of the prompts are taken, and how often.
         wandb: Weights & Biases project to log the report to; offline if WANDB_API_KEY is not set.
@@ -94,10 +99,18 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     length: str | int | tuple[str | int, ...] | None = None
     rules: bool = True
     cost: str | float | None = None
+    hardware: str | None = None
+    data: Annotated[str | tuple[str, ...], Several()] | None = None
+    against: Annotated[str | tuple[str, ...], Several()] | None = None
     clock: bool = True
     minutes: Positive = 2.0
     wandb: str | None = None
     output: Folder = Path("runs/compare")
+
+    @staticmethod
+    def folders(given: str | tuple[str, ...]) -> tuple[str, ...]:
+        """One folder or several as a tuple."""
+        return (given,) if isinstance(given, str) else given
 
     @property
     def words(self) -> list[str]:

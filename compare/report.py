@@ -20,7 +20,7 @@ COST_FILE = "cost.json"
 EXAMPLE = "Write a short story."
 COLUMNS = (
     "speed-up: the speed over decoding without drafts, with its 95 % interval over prompts; replay: the same from "
-    "recorded outputs at the costs measured here, without the clock's noise; per forward: tokens that one forward of "
+    "recorded outputs at the costs of a machine, without the clock's noise; per forward: tokens that one forward of "
     "the target yields; accepted: the share of the drafted tokens."
 )
 
@@ -36,7 +36,7 @@ def sentences(comparison: Outcome) -> list[str]:
     other = _rival(comparison, best)
     if other is not None:
         line += f" and {_ratio(comparison, best, other)} × {_kind(best, other)} ({title(other)})"
-    lines = [line + ("." if comparison.timed else ", by replay at the costs measured here.")]
+    lines = [line + ("." if comparison.timed else f", by replay at {comparison.priced}.")]
     level = [
         title(result)
         for result in comparison.results.values()
@@ -197,6 +197,7 @@ def as_dict(comparison: Outcome, commands: Mapping[str, str]) -> dict[str, Any]:
         },
         "informed": comparison.informed,
         "reading": comparison.reading,
+        "priced": comparison.priced,
         "costs": {name: cost.as_dict() for name, cost in comparison.costs.items()},
         "timed": {name: [dict(run) for run in runs] for name, runs in comparison.timed.items()},
         **comparison.figures,
@@ -220,5 +221,7 @@ def as_markdown(comparison: Outcome, commands: Mapping[str, str]) -> str:
         f"* {comparison.machine['processor']}, {comparison.machine['threads']} threads.",
     ]
     if cost is not None:
-        lines.append(f"* One more drafted token costs {ratio_of(cost):.2f} of a round without drafts.")
+        lines.append(
+            f"* By {comparison.priced}, one more drafted token costs {ratio_of(cost):.2f} of a round without drafts."
+        )
     return "\n".join([*lines, ""])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import shipped
+from ..common.errors import InputError
 from ..common.files import replacing
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow, load_prompts
@@ -19,6 +20,7 @@ from ..train.fitting import threads
 from .comparison import Outcome, Task
 from .comparison import compare as compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders
+from .hardware import given_costs
 from .options import CompareOptions
 from .page import fragment, page
 from .report import as_dict, as_markdown, commands, sentences
@@ -109,6 +111,9 @@ def run(
     Raises:
         InputError: as :func:`compare`.
     """
+    if options.data is not None or options.against is not None:
+        raise InputError(f"data={options.data!r}: nothing is decoded; use the command 'specpilot compare --data'")
+    cost, priced = given_costs(options.hardware, options.cost)
     if decoders is None:
         decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
         decoders += [ComparedDecoder.parse(word, options.base) for word in options.words]
@@ -123,7 +128,8 @@ def run(
     with threads(1) if shipped(options.target) else nullcontext():
         found = compare_decoders(
             decoders, rows, Loader(options.base), task, options.output,
-            clock=options.clock, rules=options.rules, minutes=options.minutes, cost=options.cost,
+            clock=options.clock and options.hardware is None, rules=options.rules, minutes=options.minutes, cost=cost,
+            priced=priced,
         )  # fmt: skip
     comparison = Comparison(**vars(found), folder=options.output)
     if options.wandb is not None:

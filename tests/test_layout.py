@@ -36,11 +36,11 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 34_150,
-    "files of the package": 253,
+    "lines of the package": 35_250,
+    "files of the package": 257,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 21_250,
+    "lines of tests": 21_580,
     "verbs": 20,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from textwrap import fill
 
 from ..sampling import SamplingParams
@@ -58,6 +59,24 @@ def model_card(config: ControllerConfig) -> str:
         about=_table("", about),
         metrics=_table("metric", metrics) if metrics else "No metrics were recorded.",
     )
+
+
+def shortcomings(metrics: Mapping[str, float | None]) -> list[str]:
+    """What metrics of an acceptance predictor say against it, in words; nothing where it is as good as it should be.
+
+    Args:
+        metrics: of held-out prompts: ``kl`` (``calibrated_kl`` or ``kl_undone`` of a head trained with weights) and
+            ``kl_constant``, that of predicting the mean; ``auroc`` and ``auroc_draft``, that of the draft's own
+            confidence.
+    """
+    found = []
+    kl = next((metrics[name] for name in ("calibrated_kl", "kl_undone", "kl") if name in metrics), None)
+    constant, auroc, own = (metrics.get(name) for name in ("kl_constant", "auroc", "auroc_draft"))
+    if kl is not None and constant is not None and kl >= constant:
+        found.append(f"worse than a constant: its KL is {kl:.4f}, that of predicting the mean {constant:.4f}")
+    if auroc is not None and own is not None and auroc < own:
+        found.append(f"worse than the draft's own confidence: its AUROC is {auroc:.3f}, that of the draft's {own:.3f}")
+    return found
 
 
 def _loading(arguments: str) -> str:

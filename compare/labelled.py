@@ -1,0 +1,258 @@
+"""Datasets with acceptance labels as columns over their drafted tokens, and what predictors say about these.
+
+Acceptance data has a drafted token at every position of a text; rounds, logged by the decoder or a server, have the
+tokens that a controller drafted, each after accepted ones. Shapes: n texts, M drafted tokens, d the draft's states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from ..common.console import progress_bar
+from ..common.errors import InputError
+from ..controllers.acceptance.ngram_index import NgramMatch
+from ..controllers.acceptance.predictor import TrainedPredictor
+from ..controllers.acceptance.step import DraftSignals, draft_signals
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.length import names_rule
+from ..controllers.length.trained import load_predictor
+from ..controllers.sampling import SamplingParams
+from ..data_gen.dataset import read_manifest
+from ..data_gen.draft_states import match_all
+from ..data_gen.kinds import AcceptanceRow, RoundsRow
+from ..data_gen.prompts import FILES, load_prompts
+from ..data_gen.texts import Text, read_texts
+from ..infer.distribution import TokenDistribution
+from ..infer.models import CausalLM, LanguageModel, TextReader, TreeMask, language_model, output_embedding
+from ..train.datasets import check_same, load_same
+from .options import CompareOptions
+
+Array = NDArray[np.float64]
+MOST_READ, LONGEST_READ = 400, 1024  # texts, and tokens of each, that the draft reads
+CONFIDENCE = "the draft's own confidence"
+UNKNOWN = ""
+POSITIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+DEEPEST = 8  # tokens of a round from here on are one group
+SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
+
+
+class Reading(NamedTuple):
+    """What the draft says about the M drafted tokens of a text.
+
+    Attributes:
+        signals, matches: draft signals and n-gram match of each.
+        before, after: (M, d) its states before each token and at it.
+    """
+
+    signals: list[DraftSignals]
+    matches: list[NgramMatch]
+    before: Tensor
+    after: Tensor
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The drafted tokens of one or several datasets of a pair.
+
+    Attributes:
+        name: the folders.
+        texts: texts with drafted tokens; ``prompts`` (n,) are hashes of their prompts' tokens.
+        manifests, domains, readings: (n,) of each text; domain and reading may be unknown.
+        predictors: by name, those that were evaluated.
+        notes: what was left out, and why.
+    """
+
+    name: str
+    texts: list[Text]
+    prompts: list[str]
+    manifests: list[dict[str, Any]]
+    domains: list[str]
+    readings: list[Reading | None] = field(default_factory=list)
+    predictors: dict[str, TrainedPredictor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """(M,) index of each drafted token's text."""
+        return np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
+
+    @property
+    def accept(self) -> Array:
+        """(M,) acceptance probabilities."""
+        return np.concatenate([text.accept for text in self.texts])
+
+    @property
+    def depth(self) -> NDArray[np.int64]:
+        """(M,) number of tokens drafted before each in its round."""
+        return np.concatenate([text.depths for text in self.texts]).astype(int)
+
+    @property
+    def temperatures(self) -> list[float]:
+        """The temperatures of the texts, ascending."""
+        return sorted({manifest["sampling"]["temperature"] for manifest in self.manifests})
+
+    @property
+    def is_rounds(self) -> bool:
+        """Whether the tokens are those that a controller drafted."""
+        return all(manifest["kind"] == RoundsRow.kind for manifest in self.manifests)
+
+    def predictions(self) -> dict[str, Array]:
+        """(M,) by predictor, the draft's own confidence first; NaN where the draft has not read the text."""
+        found: dict[str, list[Array]] = {CONFIDENCE: [], **{name: [] for name in self.predictors}}
+        if not any(self.readings):
+            return {}
+        for text, reading in zip(self.texts, self.readings, strict=True):
+            missing = np.full(len(text.tokens), np.nan)
+            found[CONFIDENCE].append(missing if reading is None else np.array([s[0] for s in reading.signals]))
+            for name, predictor in self.predictors.items():
+                found[name].append(missing if reading is None else np.array(predicted(predictor, text, reading)))
+        return {name: np.concatenate(values) for name, values in found.items()}
+
+    def groups(self) -> dict[str, NDArray[np.str_]]:
+        """(M,) labels of the tokens by each of the ways to group them that say something here."""
+        owner, depth = self.owner, self.depth
+        place = np.concatenate([text.places for text in self.texts]).astype(int)
+        found = {
+            "depth": np.array([str(d + 1) if d + 1 < DEEPEST else f"{DEEPEST} and more" for d in depth]),
+            "position": np.array([_between(POSITIONS, p) for p in place]),
+            "domain": np.array(self.domains)[owner],
+            "temperature": np.array([f"{m['sampling']['temperature']:g}" for m in self.manifests])[owner],
+        }
+        own = self.predictions().get(CONFIDENCE)
+        if own is not None:
+            edges = [*SHARES[1:], 1.0]
+            names = [f"{low:g}–{high:g}" for low, high in zip(SHARES, edges, strict=True)]
+            place = np.clip(np.searchsorted(SHARES, np.nan_to_num(own), side="right") - 1, 0, len(SHARES) - 1)
+            found["confidence"] = np.where(np.isnan(own), UNKNOWN, np.array(names)[place])
+        return found
+
+
+def predicted(predictor: TrainedPredictor, text: Text, reading: Reading) -> list[float]:
+    """(M,) what ``predictor`` says about the drafted tokens of a text; one that lags reads the state at each."""
+    states = reading.after if predictor.lag else reading.before
+    return predictor.predict_all(reading.signals, reading.matches, states, text.tokens)
+
+
+def read_labelled(folders: Sequence[str], options: CompareOptions, console: Console) -> Labelled:
+    """Read datasets of one pair, and let their draft read the texts where it is found.
+
+    Raises:
+        InputError: a folder is no dataset, has no labels or no drafted token, or is of another pair; a controller named
+            by ``length`` does not fit.
+    """
+    manifests = [read_manifest(folder, AcceptanceRow.kind, RoundsRow.kind) for folder in folders]
+    check_same(folders, manifests, ("fingerprint",))
+    texts: list[Text] = []
+    of_text: list[dict[str, Any]] = []
+    domains: list[str] = []
+    for folder, manifest in zip(folders, manifests, strict=True):
+        some = [text for text in read_texts(folder, manifest["kind"]) if text.tokens][: options.limit]
+        if not some:
+            raise InputError(f"{folder}: no token was drafted in its {len(manifest['shards'])} shards; log some rounds")
+        known = domains_of(manifest)
+        texts += some
+        of_text += [manifest] * len(some)
+        domains += [known.get(text.prompt_id, UNKNOWN) for text in some]
+    prompts = [hashlib.sha256(np.array(text.prompt_ids).tobytes()).hexdigest()[:16] for text in texts]
+    found = Labelled(", ".join(folders), texts, prompts, of_text, domains)
+    draft = _draft(manifests[0], options, found.notes)
+    if draft is None:
+        return found
+    fingerprint = PairFingerprint(**manifests[0]["fingerprint"])
+    embedding = output_embedding(draft.model)
+    for name in controllers(options, manifests[0]):
+        _, predictor = load_predictor(
+            name, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
+        )
+        found.predictors[name] = predictor
+    chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
+    if len(chosen) < len(texts):
+        found.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {found.name}.")
+    with progress_bar(console, "texts read by the draft", len(chosen)) as advance:
+        for index, (text, manifest) in enumerate(zip(texts, of_text, strict=True)):
+            short = index in chosen and len(text.x) <= LONGEST_READ
+            found.readings.append(read_drafted(draft, text, manifest) if short else None)
+            if index in chosen:
+                advance()
+    return found
+
+
+def controllers(options: CompareOptions, manifest: Mapping[str, Any]) -> list[str]:
+    """The trained controllers among ``length``; if none are named, the included one of the dataset's pair."""
+    words = options.words if options.length is not None else []
+    if options.length is None and (manifest["target"], manifest["draft"]) == ("tiny", "tiny-draft"):
+        words = ["tiny-lag-free"]
+    names = [word.partition("+")[0] for word in words]
+    engines = ("transformers", "llama.cpp", "ngram")
+    return [*dict.fromkeys(n for n in names if not names_rule(n) and n.partition(":")[0] not in engines)]
+
+
+def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Prompt id → domain, from the prompts that the dataset was made of, if these are on this machine."""
+    made_of = manifest.get("prompts")
+    if not isinstance(made_of, dict) or not isinstance(made_of.get("source"), str):
+        return {}
+    source = made_of["source"]
+    if source not in FILES and not Path(source).expanduser().exists():
+        return {}
+    try:
+        return {row.id: row.domain for row in load_prompts(source, split=str(made_of.get("split", "train")))}
+    except InputError:  # moved or changed since
+        return {}
+
+
+def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str]) -> LanguageModel | None:
+    """The draft of a dataset: that of ``options`` if one was given, else the one that the manifest names.
+
+    Raises:
+        InputError: the given one is another.
+    """
+    given = options.draft if options.draft != CompareOptions.draft else None
+    try:
+        draft = language_model(
+            load_same("draft", given or manifest["draft"], dict(manifest), target=manifest["target"],
+                      dtype=options.dtype, device=options.device)
+        )  # fmt: skip
+    except InputError as error:
+        if given is not None:
+            raise
+        notes.append(f"Without the draft there are no confidences: {error}.")
+        return None
+    if not isinstance(draft, CausalLM) or draft.reads_states:
+        notes.append("Confidences are left out: this draft reads the target's states.")
+        return None
+    return draft
+
+
+@torch.inference_mode()
+def read_drafted(draft: LanguageModel, text: Text, manifest: Mapping[str, Any]) -> Reading:
+    """What the draft says about the drafted tokens of ``text``, each after its prefix of the text."""
+    sampling = SamplingParams(**manifest["sampling"])
+    start, longest = len(text.prompt_ids), max(text.places)
+    reader, prompt = TextReader.begin(draft, text.prompt_ids, len(text.x) + len(text.tokens))
+    logits, states = reader.read([*prompt, *text.x[:longest]], keep=longest + 1)
+    logits, before = logits[text.places], states[text.places].float().cpu()
+    branches = TreeMask(start, [[*range(start, start + place)] for place in text.places])
+    _, after = reader.read(text.tokens, tree=branches)
+    q = TokenDistribution.from_logits(sampling, logits, manifest.get("vocab_size") or draft.vocab_size)
+    signals = draft_signals(q.of(text.tokens), text.tokens, q.probabilities, logits)
+    return Reading(signals, match_all(text), before, after.float().cpu())
+
+
+def _between(edges: Sequence[int], value: int) -> str:
+    """The interval of whole numbers that ``value`` is in, counted from 1."""
+    index = int(np.searchsorted(edges, value, side="right")) - 1
+    if index == len(edges) - 1:
+        return f"{edges[index] + 1} and more"
+    low, high = edges[index] + 1, edges[index + 1]
+    return str(low) if low == high else f"{low}–{high}"

@@ -1,0 +1,307 @@
+"""`specpilot compare --data` and `--against`: labels by group, confidences, predictors, drift, and computed costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from specpilot import main as cli
+from specpilot.common.errors import InputError
+from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
+from specpilot.compare.hardware import computed_cost, given_costs
+from specpilot.compare.labelled import CONFIDENCE, predicted, read_drafted, read_labelled
+from specpilot.compare.options import CompareOptions
+from specpilot.compare.served import ALL, compare_data, describe, judgements, labelled_trace, per_forward, sentences
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import ShardWriter, read_manifest
+from specpilot.data_gen.draft_states import at_drafted_tokens
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset
+from specpilot.data_gen.on_policy import make_on_policy_data
+from specpilot.data_gen.options import OnPolicyDataOptions
+from specpilot.data_gen.texts import text_of
+from specpilot.infer.models import CausalLM
+
+from .drafts import predictor
+from .tiny import save_pair
+from .training import HIDDEN, make_model, make_rows, write_dataset
+
+QUIET = Console(quiet=True)
+ROOT = Path(__file__).parent.parent
+
+
+def options(**changes: Any) -> CompareOptions:
+    return CompareOptions(**changes)
+
+
+def write(folder: Path, rows: list[Any], manifest: dict[str, Any]) -> Path:
+    """A dataset of ``rows`` with the settings of ``manifest``."""
+    names = ("kind", "target", "draft", "fingerprint", "sampling", "prompts", "settings")
+    with ShardWriter(folder, {name: manifest[name] for name in names if name in manifest}) as writer:
+        if rows:
+            writer.write(Rows(rows))
+        writer.complete()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Rounds of one tiny pair at two temperatures; the first also in halves."""
+    place = tmp_path_factory.mktemp("rounds")
+    target, draft = save_pair(place)
+    prompts = place / "prompts.jsonl"
+    lines = [{"id": str(i), "domain": "xy"[i % 3 == 0], "prompt": f"{i * 7919} is"} for i in range(60)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = {}
+    for name, temperature in (("warm", 1.0), ("cold", 0.1)):
+        settings = OnPolicyDataOptions(
+            target=target, draft=draft, prompts=str(prompts), length="3", max_new_tokens=24, temperature=temperature,
+            top_k=None, shard_size=60,
+        )  # fmt: skip
+        found[name] = make_on_policy_data(settings, place / name, QUIET)
+    rows, manifest = read_dataset(found["warm"], RoundsRow), read_manifest(found["warm"])
+    for name, half in (("even", rows[::2]), ("odd", rows[1::2])):
+        found[name] = write(place / name, half, manifest)
+    return found
+
+
+def test_a_planted_drift_is_found_and_halves_have_none(
+    rounds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "drift"
+    words = ["--data", str(rounds["warm"]), "--against", str(rounds["cold"]), "--output", str(output)]
+    assert cli.main(["compare", *words]) == 0
+    report = json.loads((output / "report.json").read_text())
+    whole = report["drift"]["drift"][ALL][ALL]
+    assert whole["found"]
+    assert report["drift"]["differs"] == ["temperature 1.0 and 0.1"]
+    for name, data in (("acceptance", "warm"), ("other", "cold")):  # as the manifests have it
+        assert whole[name] == pytest.approx(read_manifest(rounds[data])["mean_acceptance"])
+    first = f"Acceptance {'rose' if whole['difference'] > 0 else 'fell'} from {rounds['warm']} to {rounds['cold']}"
+    assert report["sentences"][0].startswith(first)
+    assert first in (output / "report.md").read_text()
+    assert "Drift" in capsys.readouterr().out
+
+    halves = [read_labelled([str(rounds[name])], options(), QUIET) for name in ("even", "odd")]
+    same = compare_data(*halves)
+    assert [row for rows in same["drift"].values() for row in rows.values() if row["found"]] == []
+    assert {"depth", "position", "domain"} <= same["drift"].keys()
+
+
+def clusters(random: np.random.Generator, prompts: int, shift: float = 0.0) -> Sums:
+    """Tokens of prompts in five groups: prompts differ in acceptance and in their numbers of tokens."""
+    count = random.poisson(6, (prompts, 5))
+    mean = np.clip(random.normal(0.6, 0.2, (prompts, 1)) + shift, 0.02, 0.98)
+    accepted = random.binomial(count, np.broadcast_to(mean, count.shape)).astype(float)
+    drafted = count.astype(float)
+    every = [np.concatenate([x.sum(1, keepdims=True), x], 1) for x in (accepted, drafted)]
+    return Sums(*every)
+
+
+def named(sums: Sums, prefix: str) -> tuple[list[str], Sums]:
+    return [f"{prefix}{i}" for i in range(len(sums.drafted))], sums
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_false_alarms_and_power(shared: bool) -> None:
+    """Of datasets without a drift at most 5 % raise any alarm, whether their prompts are the same or not."""
+    random = np.random.default_rng(0)
+    repeats = 120
+    alarms = found = 0
+    for repeat in range(repeats):
+        prefixes = ("a", "a" if shared else "b")
+        one, other = (named(clusters(random, 20), prefix) for prefix in prefixes)
+        alarms += any(drift.found for drift in drifts(one, other, seed=repeat))
+        if repeat < 20:
+            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].found
+    assert alarms <= ALARM * repeats + 3 * np.sqrt(ALARM * repeats)
+    assert found >= 18
+
+
+def test_intervals_cover() -> None:
+    random = np.random.default_rng(1)
+    count = random.poisson(6, (400, 60, 1)) + 1.0
+    means = random.beta(3, 2, (400, 60, 1))
+    accepted = random.binomial(count.astype(int), means).astype(float)
+    inside = 0
+    for s, n in zip(accepted, count, strict=True):
+        _, low, high = mean_interval(Sums(s, n))
+        inside += bool(low[0] <= 0.6 <= high[0])
+    assert inside / 400 == pytest.approx(0.95, abs=3 * np.sqrt(0.05 * 0.95 / 400) + 0.01)
+
+
+def test_a_group_of_few_prompts_is_not_judged() -> None:
+    one = Sums(np.array([[0.0, 0.0]] * 10), np.array([[5.0, 0.0]] * 6 + [[5.0, 5.0]] * 4))
+    other = Sums(np.array([[5.0, 5.0]] * 10), np.array([[5.0, 5.0]] * 10))
+    whole, few = drifts(named(one, "a"), named(other, "b"))
+    assert (whole.found, few.p) == (True, 1.0)
+    assert (whole.acceptance, whole.other, whole.tokens) == (0.0, 1.0, 50)
+
+
+def test_sums_are_of_prompts() -> None:
+    owner, accept = np.array([0, 0, 1, 2]), np.array([0.5, 1.0, 0.25, 1.0])
+    groups = {"all": np.ones(4, bool), "last": np.array([False, False, False, True])}
+    names, sums = sums_of(["p", "q", "p"], owner, accept, groups)
+    assert names == ["p", "q"]
+    assert sums.accepted.tolist() == [[2.5, 1.0], [0.25, 0.0]]
+    assert sums.drafted.tolist() == [[3.0, 1.0], [1.0, 0.0]]
+
+
+# labels, confidences and predictors
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Acceptance data whose draft is at hand."""
+    place = tmp_path_factory.mktemp("labelled")
+    make_model(1).save_pretrained(place / "draft")
+    return write_dataset(place / "data", make_rows(40), str(place / "draft"))
+
+
+def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
+    data = read_labelled([str(labelled)], options(length="3"), QUIET)
+    rows, manifest = read_dataset(labelled, AcceptanceRow), read_manifest(labelled)
+    report = describe(data, CostModel(0.1, 1.0, 0.0), "costs")
+    every = [p for row in rows for p in row.p]
+    assert report["acceptance"][ALL][ALL]["acceptance"] == pytest.approx(np.mean(every))
+    second = report["acceptance"]["position"]["2"]
+    assert second["acceptance"] == pytest.approx(np.mean([row.p[1] for row in rows]))
+    assert second["tokens"] == len(rows)
+
+    model, sampling = make_model(1), SamplingParams(**manifest["sampling"])
+    for row, reading in zip(rows, data.readings, strict=True):
+        assert reading is not None
+        logits = model(torch.tensor([[*row.prompt_ids, *row.x]])).logits[0, len(row.prompt_ids) - 1 : -1]
+        q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
+        own = torch.tensor([signals[0] for signals in reading.signals])
+        torch.testing.assert_close(own[q < 1], q[q < 1].to(own), rtol=1e-4, atol=1e-6)
+    own = data.predictions()[CONFIDENCE]
+    assert report["predictors"][CONFIDENCE][ALL]["brier"] == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
+    assert {"1", "4", "cumulative-confidence:0.4"} <= report["replay"].keys()
+    assert report["replay"]["1"]["speedup"] > 0
+    assert "replayed on the labels at costs" in " ".join(sentences(report))
+
+
+def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
+    """One that lags reads the state at a token, which is that of acceptance training; others those before it."""
+    model, manifest = CausalLM(make_model(1)), read_manifest(labelled)
+    text = text_of(read_dataset(labelled, AcceptanceRow)[0])
+    reading = read_drafted(model, text, manifest)
+    _, states = at_drafted_tokens(model, text)
+    torch.testing.assert_close(reading.after, states)
+    head = AcceptanceHead(HIDDEN, depth=1)
+    expected = head.probability(states).flatten().tolist()
+    assert predicted(HeadPredictor(head), text, reading) == pytest.approx(expected, abs=1e-6)
+    prompt = torch.tensor([[*text.prompt_ids, *text.x[:-1]]])
+    hidden = make_model(1).model(prompt).last_hidden_state[0, len(text.prompt_ids) - 1 :]
+    torch.testing.assert_close(reading.before, hidden, rtol=1e-4, atol=1e-5)
+    assert len(predicted(predictor(), text, reading)) == len(text.tokens)
+
+
+def test_labels_are_replayed_as_kept(labelled: Path) -> None:
+    data = read_labelled([str(labelled)], options(length="3"), QUIET)
+    kept, accept = [], []
+    for index, reading in enumerate(data.readings):
+        assert reading is not None
+        trace = labelled_trace(data, index, reading)
+        assert trace.after == [*range(1, len(trace.text)), -1]
+        kept += trace.kept
+        accept += trace.accept
+    spread = np.sqrt(np.sum(np.array(accept) * (1 - np.array(accept))))
+    assert abs(sum(kept) - sum(accept)) < 3 * spread
+
+
+def test_rounds_tell_what_was_decoded(rounds: dict[str, Path]) -> None:
+    """Tokens that a round with a draft gave, from the text alone: the next start is after them."""
+    data = read_labelled([str(rounds["warm"])], options(length="3", limit=8), QUIET)
+    rows = read_dataset(rounds["warm"], RoundsRow)[:8]
+    given = [sum(map(int, np.diff(row.starts))) for row in rows]
+    followed = sum(len(row.starts) - 1 for row in rows)
+    assert per_forward(data) == pytest.approx(sum(given) / followed, rel=0.15)  # the last rounds are cut by the budget
+
+
+def test_worse_predictors_are_said_to_be() -> None:
+    good = {"kl": 0.1, "kl_constant": 0.2, "auroc": 0.9, "ece": 0.02}
+    assert judgements({}) == []
+    own = {ALL: good | {"auroc": 0.8, "kl": 0.3}}  # a confidence is no calibrated probability
+    assert len(judgements({CONFIDENCE: own, "a": {ALL: good}})) == 1
+    _, constant, order = judgements({CONFIDENCE: own, "a": {ALL: good | {"kl": 0.2, "auroc": 0.7}}})
+    assert constant.startswith("a is worse than a constant")
+    assert order.startswith("a is worse than the draft's own confidence")
+
+
+@pytest.mark.parametrize("missing", ["rows", "labels"])
+def test_datasets_without_drafted_tokens(missing: str, labelled: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(labelled)
+    rows: list[Row] = [AcceptanceRow("p", "", [1], [], [], [])] if missing == "labels" else []
+    folder = write(tmp_path / "data", rows, manifest)
+    with pytest.raises(InputError, match="no token was drafted"):
+        read_labelled([str(folder)], options(), QUIET)
+
+
+def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fingerprint differs"):
+        read_labelled([str(labelled), str(rounds["warm"])], options(), QUIET)
+    pair = [read_labelled([str(folder)], options(length="3"), QUIET) for folder in (labelled, rounds["warm"])]
+    with pytest.raises(InputError, match="of another pair"):
+        compare_data(*pair)
+    with pytest.raises(InputError, match="is not the draft the data was made with"):
+        read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled)["draft"]), QUIET)
+    gone = write(tmp_path / "gone", make_rows(6), read_manifest(labelled) | {"draft": str(tmp_path / "moved")})
+    data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
+    assert "Without the draft there are no confidences" in data.notes[0]
+    assert data.predictions() == {}
+    assert describe(data)["replay"] == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "."], "no dataset, it holds no manifest.json"),
+        (["--data", "tests/files/router-data"], "a dataset of kind 'router'"),
+        (["--against", "tests/files/acceptance"], "name that with --data"),
+        (["--data", "tests/files/acceptance", "--cost", "0.2", "--hardware", "h100:8B/1B"], "costs are given twice"),
+    ],
+)
+def test_bad_input(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(ROOT / word) if word.startswith("tests/") else word for word in words]
+    assert cli.main(["compare", *words, "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+# costs of other machines
+
+
+def test_computed_costs_beside_measured_steps() -> None:
+    """Steps measured on an H200 take longer than computed, and small models more so."""
+    measured = json.loads((ROOT / "docs/results/gpu.json").read_text())
+    cost = computed_cost("h200:8.03B/1.24B")
+    large, small = (measured[f"steps: Llama-3.{name}, graphs on"]["1x1"] / 1000 for name in ("1-8B", "2-1B"))
+    assert large / cost.verification(1) == pytest.approx(2.0, abs=0.1)
+    assert small / cost.t_draft == pytest.approx(4.7, abs=0.1)
+    assert cost.t_draft / cost.verification(1) == pytest.approx(1.24 / 8.03)
+    assert computed_cost("H200:8.03b/1240M:4").verification(1) == pytest.approx(cost.t_verify / 4 + cost.t_verify_token)
+    assert given_costs("h200:8B/1B", None)[1].startswith("costs computed from the datasheet")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "message"),
+    [
+        ("h100", "give a machine and the sizes"),
+        ("h100:8B", "give a machine and the sizes"),
+        ("abacus:8B/1B", "abacus is not known; give one of b200, h200"),
+        ("h100:0B/1B", "sizes must be positive"),
+        ("h100:8B/1B:64", "1 to 32 bits"),
+    ],
+)
+def test_hardware_that_is_not_known(hardware: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        computed_cost(hardware)
