@@ -25,7 +25,8 @@ class Interval(NamedTuple):
 def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Interval:
     """``statistic`` of the sums of ``values`` (prompts,), and its 95 % interval over resampled prompts."""
     rows = np.random.default_rng(seed).integers(len(values[0]), size=(RESAMPLES, len(values[0])))
-    low, high = np.quantile(statistic(*(x[rows].sum(1) for x in values)), [0.025, 0.975])
+    with np.errstate(invalid="ignore"):  # resamples of texts that have only the token of the prefill are left out
+        low, high = np.nanquantile(statistic(*(x[rows].sum(1) for x in values)), [0.025, 0.975])
     return Interval(float(statistic(*(x.sum() for x in values))), float(low), float(high))
 
 

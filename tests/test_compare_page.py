@@ -1,0 +1,306 @@
+"""The page of a comparison: it asks no host for anything, shows the numbers of report.json, and hides what means
+nothing; what the figures are made from; and the comparison in Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import specpilot
+from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
+from specpilot.compare.interval import Interval
+from specpilot.compare.observed import (
+    DEEP,
+    FEW,
+    Observer,
+    acceptance_by_position,
+    calibration,
+    observing,
+    token_mosaic,
+)
+from specpilot.compare.page import fragment, page
+from specpilot.compare.recorded import Counts, decoded, speed_of
+from specpilot.compare.report import as_dict
+from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.data_gen.prompts import load_prompts
+from specpilot.infer.options import DecodingOptions
+from specpilot.simulate.replay import TracedStep, replay
+
+from .test_compare import made
+from .test_replay import traced
+from .tiny import save_pair
+
+VOID = {"meta", "br"}
+
+
+class Parsed(HTMLParser):
+    """A page: its text, its elements with their attributes, and the titles of its points. Its tags must be closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def of(self, tag: str) -> list[str]:
+        return [text for inside, text in self.texts if inside == tag]
+
+    def having(self, name: str) -> list[str]:
+        """Texts of the elements of a class: the first text after each."""
+        return [str(attrs["title"]) for _, attrs in self.elements if name in str(attrs.get("class")).split()]
+
+
+def report(prompts: int = 20, **figures: Any) -> dict[str, Any]:
+    """What report.json holds of a comparison by clock and replay."""
+    found = made({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, figures=figures, informed=1.9)
+    results = {name: replace(row, replay=Interval(1.3, 1.2, 1.4)) for name, row in found.results.items()}
+    return as_dict(replace(found, results=results), {"Decode with it": "specpilot generate 'a <b>'"})
+
+
+CHECKS = [(1 + i % 6, (i % 10) / 10, (i % 7) / 7) for i in range(300)]
+FIGURES: dict[str, Any] = {
+    "lengths": [{"length": k, **Interval(1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8).as_dict()} for k in (1, 2, 4)],
+    "acceptance": acceptance_by_position([CHECKS, CHECKS[:200]], ["code", "chat"]),
+    "predictors": {"confidence": calibration(CHECKS), "mine": calibration(CHECKS[:100]), "poor": None},
+    "hardware": {"ratios": [0.1, 0.3, 0.8], "here": 0.2, "speeds": {"mine": [2.5, 1.25, 0.75], "3": [2.0, 1.5, 0.5]}},
+    "mosaic": {
+        "prompt": "Say <hi>.",
+        "texts": {"mine": [{"by": by, "text": f"{by}&\n"} for by in ("target", "draft", "copy", "rejected")]},
+    },
+}
+
+
+def test_no_host_is_asked_and_everything_is_escaped() -> None:
+    document = page(report(**FIGURES) | {"target": "<script>alert(1)</script>"})
+    parsed = Parsed(document)
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in parsed.elements)
+    names = {name for _, attrs in parsed.elements for name in attrs}
+    assert {"src", "href", "srcset", "data"}.isdisjoint(names)
+    assert not any(name.startswith("on") for name in names)
+    assert not any(word in document for word in ("url(", "@import", "http:", "https:"))
+    assert "default-src 'none'" in document
+    assert "specpilot generate 'a <b>'" in parsed.of("pre")
+    assert "Say <hi>." in parsed.of("pre")
+
+
+def test_the_numbers_are_those_of_the_report() -> None:
+    data = report(**FIGURES)
+    parsed = Parsed(fragment(data))
+    points, cells = parsed.of("title"), parsed.of("td")
+    assert data["sentences"][0] in parsed.of("p")
+    for row in data["decoders"].values():
+        assert row["title"] == "none" or f"{row['clock']['value']:.2f}" in " ".join(parsed.of("span"))
+        assert f"{row['tokens_per_second']:.0f}" in cells
+        assert "1.30 (1.20–1.40)" in cells
+    expected = [
+        f"fixed length: {row['length']}, {row['value']:.3f} ({row['low']:.3f}–{row['high']:.3f})"
+        for row in data["lengths"]
+    ]
+    for domain, positions in data["acceptance"].items():
+        name = "all prompts" if domain == "all" else domain
+        expected += [f"{name}: {row['position']}, {row['accepted']:.3f}" for row in positions]
+    for predictor, name in (("confidence", "the draft's own confidence"), ("mine", "mine")):
+        found = data["predictors"][predictor]
+        expected += [
+            f"{name}: {row['predicted']:.3g}, {row['observed']:.3f}"
+            for row in found["reliability"]
+            if row["count"] >= 10
+        ]
+        for row in [found, *found["positions"]]:
+            assert {f"{row[key]:.3f}" for key in ("brier", "brier_constant", "ece", "auroc")} <= {*cells}
+    for name, speeds in data["hardware"]["speeds"].items():
+        expected += [f"{name}: {x:.3g}, {y:.3f}" for x, y in zip((0.1, 0.3, 0.8), speeds, strict=True)]
+    assert sorted(points) == sorted(expected)
+    table = cells[cells.index("0.1") :]
+    assert table[:9] == ["0.1", "mine", "2.50", "0.3", "3", "1.50", "0.8", "no drafts", "1"]
+    assert [text for text in parsed.of("span") if text.endswith(("&\n", "&⏎"))] == [
+        "target&\n", "draft&\n", "copy&\n", "rejected&⏎"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figures", "heading"),
+    [
+        ("lengths", "Speed by draft length"),
+        ("acceptance", "Acceptance by position"),
+        ("predictors", "Can predictions be relied on?"),
+        ("predictors", "How well acceptance is predicted"),
+        ("hardware", "On other hardware"),
+        ("mosaic", "Who wrote each token"),
+    ],
+)
+def test_what_was_not_measured_has_no_place(figures: str, heading: str) -> None:
+    assert heading in Parsed(page(report(**FIGURES))).of("h2")
+    without = {name: value for name, value in FIGURES.items() if name != figures}
+    assert heading not in Parsed(page(report(**without))).of("h2")
+
+
+def test_what_means_nothing_is_not_shown() -> None:
+    few = report(prompts=4, lengths=FIGURES["lengths"], acceptance={"all": FIGURES["acceptance"]["all"][:1]})
+    parsed = Parsed(fragment(few))
+    body = " ".join(text for tag, text in parsed.texts if tag != "style")
+    assert "–" not in body  # intervals
+    assert "polygon" not in {tag for tag, _ in parsed.elements}
+    assert "4 prompts are too few" in body
+    assert "Acceptance by position" not in body  # of one point
+    assert calibration(CHECKS[: FEW - 1]) is None
+    assert acceptance_by_position([CHECKS[:FEW]], ["code"]) == {}
+    data = report()
+    assert "1.90" in fragment(data)
+    assert "1.90" not in fragment(data | {"informed": None, "sentences": data["sentences"][:1]})
+    assert "Clock and replay differ" in fragment(data)
+    agreeing = {name: row | {"replay": row["clock"]} for name, row in data["decoders"].items()}
+    assert "Clock and replay differ" not in fragment(data | {"decoders": agreeing})
+
+
+def test_a_page_of_other_findings_shows_what_they_have() -> None:
+    """Served traffic has no decoders, and no speeds."""
+    served = {"target": "t", "sentences": ["Drifted."], "acceptance": FIGURES["acceptance"]}
+    assert Parsed(page(served)).of("h2") == ["Acceptance by position"]
+
+
+# what the figures are made from
+
+
+class Sometimes(LengthController):
+    """Drafts in every third round, one token more each time."""
+
+    def start_text(self) -> None:
+        self.round = 0
+
+    def start_round(self) -> bool:
+        self.round += 1
+        return self.round % 3 == 0
+
+    def observe(self, step: Step) -> bool:
+        return step.index < self.round
+
+
+def test_rounds_without_a_draft_are_not_charged_for_starting_one() -> None:
+    """Else what drafts seldom, such as the informed bound, seems slower than it is."""
+    *_, found = traced(budget=30)
+    cost, seconds = CostModel(0.1, 1.0, 0.02, 0.3), 0.0
+
+    class Priced(Sometimes):
+        def end_round(self, drafted: int, accepted: int) -> None:
+            nonlocal seconds
+            seconds += cost.round(drafted) - cost.round(0)
+
+    stats = replay(found, Priced(), frozenset())
+    seconds += (stats.n_target_forwards - 1) * cost.round(0)
+    counts = [Counts.of(stats)]
+    (_, drafted), (_, forwards), (_, drafts) = ((0, int(values[0])) for values in decoded(counts)[1:])
+    assert cost.seconds(drafted, forwards, drafts) == pytest.approx(seconds)
+    assert speed_of(counts, cost).value == pytest.approx((stats.n_generated - 1) * cost.round(0) / seconds)
+    assert cost.seconds(drafted, forwards) > seconds
+
+
+class Twice(AcceptancePredictor):
+    """Half the acceptance of the token that it predicts, so that its place can be told."""
+
+    mean = 0.5
+
+    def __init__(self, lag: int, accept: list[float]) -> None:
+        self.lag, self.accept = lag, accept
+
+    def predict(self, step: Step) -> float:
+        assert isinstance(step, TracedStep)
+        return self.accept[step.node] / 2
+
+
+def walked(found: Any) -> Iterator[tuple[int, float]]:
+    """Positions and acceptances of the checked tokens, by the trace alone; a budget's last draft token is none."""
+    index = 1
+    for position in range(1, found.budget - 2):
+        yield index, found.accept[position]
+        index = index + 1 if found.kept[position] else 1
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_every_checked_token_is_observed_once(lag: int) -> None:
+    *_, found = traced(budget=30)
+    observer = Observer(found, Twice(lag, found.accept))
+    replay(found, observer, frozenset())
+    seen = [(position, accept) for position, _, accept in observer.checks]
+    expected = [(position, round(accept, 5)) for position, accept in walked(found)]
+    if lag == 0:
+        assert seen == expected
+        assert all(predicted == pytest.approx(accept / 2, abs=1e-5) for _, predicted, accept in observer.checks)
+    else:  # the last one has no token after it
+        assert seen == expected[: len(seen)]
+        assert len(seen) >= len(expected) - 1
+    (checks,) = observing(Twice(lag, found.accept), {}, frozenset()).of([found])
+    assert checks == observer.checks
+
+
+def test_calibration_is_by_position() -> None:
+    found = calibration(CHECKS)
+    assert found is not None
+    assert [row["position"] for row in found["positions"]] == ["1", "2", "3", "4", f"{DEEP}+"]
+    assert sum(row["count"] for row in found["positions"]) == found["count"] == len(CHECKS)
+    first = [(predicted, accept) for position, predicted, accept in CHECKS if position == 1]
+    brier = sum((predicted - accept) ** 2 for predicted, accept in first) / len(first)
+    assert found["positions"][0]["brier"] == pytest.approx(brier)
+
+
+def test_a_mosaic_says_who_wrote_each_token() -> None:
+    base = DecodingOptions(draft="tiny-draft")
+    loader, prompt = Loader(base), load_prompts("builtin-copy", split="test", limit=1)[0].prompt
+    for word, writers in (("2", {"target", "draft"}), ("ngram", {"target", "copy"}), (NONE, {"target"})):
+        decoder = loader.decoder(ComparedDecoder.parse(word, base), CostModel(0.1, 1.0, 0.0))
+        generation = decoder.generate(prompt, chat=True, max_new_tokens=40, seed=1)
+        pieces = token_mosaic(generation, decoder)
+        assert "".join(piece["text"] for piece in pieces if piece["by"] != "rejected") == generation.text
+        assert {piece["by"] for piece in pieces} - {"rejected"} == writers
+    mixed = loader.decoder(ComparedDecoder.parse("2+ngram", base), CostModel(0.1, 1.0, 0.0))
+    rounds = mixed.generate(prompt, chat=True, max_new_tokens=40, seed=1).rounds
+    assert any(round_.copied for round_ in rounds)
+    assert all(round_.copied <= len(round_.drafted) for round_ in rounds)
+
+
+# in Python
+
+
+def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    target, draft = save_pair(tmp_path)
+    output = tmp_path / "out"
+    options: dict[str, Any] = {"target": target, "draft": draft, "chat": False, "max_new_tokens": 8, "cost": 0.1}
+    found = specpilot.compare(
+        {"two": 2, "three": {"length": "3"}}, ["one", "two", "three"], output=output, wandb="p", **options
+    )
+    assert [name for name in found.results if name in ("none", "two", "three")] == ["none", "two", "three"]
+    assert json.loads((output / "report.json").read_text()) == json.loads(json.dumps(found.report))
+    assert (output / "report.html").read_text() == page(found.report)
+    assert found.sentences[0] in " ".join(Parsed(found._repr_html_()).of("p"))
+    assert len([*(output / "wandb").glob("offline-run-*")]) == 1
+    words = specpilot.compare([2, "3"], ["one"], output=str(tmp_path / "other"), clock=False, **options)
+    assert {"2", "3"} <= words.results.keys()
+    with pytest.raises(specpilot.InputError, match="nowhere"):
+        specpilot.compare(["nowhere"], ["one"], output=output, **options)
+    with pytest.raises(specpilot.InputError, match="unknown key 'lenght'"):
+        specpilot.compare({"a": {"lenght": 3}}, ["one"], output=output, **options)
