@@ -53,10 +53,11 @@ CHECKED = 6  # prompts whose greedy output is compared with that of transformers
 FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
 DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
 OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", "report.json", "report.md")
+KEPT = ("sentences", "best", "task", "prompts", "decoders", "informed", "costs", "machine", "versions")
 OF_DATA = "For each token: the probability that the target accepts the draft's proposal."
 OF_TRAINING = "Each learns to predict it from what the draft computes anyway."
 OF_EXPORT = "What decoders load."
-OF_REPLAY = "First what drafting and verifying cost here; then each controller at these costs."
+OF_REPLAY = "What drafting and verifying cost here; then each controller at these costs."
 OF_CLOCK = "Also trees and copies from the text, which cannot be replayed."
 OF_CHECK = "Greedy answers with drafts beside those of transformers' own generate."
 NOTE = (
@@ -99,7 +100,9 @@ def run_demo(
     report = {
         "sentences": lines,
         "command": words,
-        "temperatures": {f"{one.task.sampling.temperature:g}": as_dict(one, {}) for one in found},
+        "temperatures": {
+            f"{one.task.sampling.temperature:g}": {key: as_dict(one, {})[key] for key in KEPT} for one in found
+        },
         "greedy": {"checked": len(samples), "identical": identical},
         "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
         "seconds": stages.seconds | {"total": round(sum(stages.seconds.values()), 2)},

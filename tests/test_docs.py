@@ -166,10 +166,14 @@ def test_readme_table() -> None:
     """Its numbers are those of the result it names."""
     report = json.loads((ROOT / "docs" / "results" / "demo.json").read_text())
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in report["best"].values():
-        row = report["decoders"][name]
-        cells = f"| {row['tokens_per_second']:.0f} | {row['speedup']:.2f} | {row['block_efficiency']:.2f} |"
-        assert cells in readme, name
+    for name in report["temperatures"]["1"]["decoders"]:
+        cells = [name]
+        for one in report["temperatures"].values():
+            replay, clock = (one["decoders"][name][key] for key in ("replay", "clock"))
+            cells.append("" if replay is None else f"{replay['value']:.2f}")
+            interval = f" ({clock['low']:.2f}–{clock['high']:.2f})" if clock["low"] < clock["high"] else ""
+            cells.append(f"{clock['value']:.2f}{interval}")
+        assert re.search(" *\\| *".join(map(re.escape, cells)), readme), name
 
 
 INTERVAL = re.compile(r"(\d+\.\d+)(?: ×|×)? \((\d+\.\d+)–(\d+\.\d+)\)")
