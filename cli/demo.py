@@ -101,7 +101,8 @@ def run_demo(
         "sentences": lines,
         "command": words,
         "temperatures": {
-            f"{one.task.sampling.temperature:g}": {key: as_dict(one, {})[key] for key in KEPT} for one in found
+            f"{temperature:g}": {key: every[key] for key in KEPT}
+            for temperature, every in zip(TEMPERATURES, (as_dict(one, {}) for one in found), strict=True)
         },
         "greedy": {"checked": len(samples), "identical": identical},
         "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
