@@ -24,7 +24,7 @@ from ..data_gen.prompts import load_prompts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.generation import Stats
-from ..infer.loading.controllers import length_digest
+from ..infer.loading.controllers import length_digests
 from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target
 from ..infer.models import GgufModel, LanguageModel, language_model
@@ -102,9 +102,9 @@ class ComparedDecoder(DecodingOptions):
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that what it decodes depends on besides sampling and measured costs."""
-        digests = [controller_digest(name) for name in (self.copies, self.router) if name is not None]
-        own = None if self.engine is not None else length_digest(self.length)
-        return self.as_dict() | {"name": None, "controllers": [*([] if own is None else [own]), *digests]}
+        digests = [] if self.engine is not None else length_digests(self.length)
+        digests += [controller_digest(name) for name in (self.copies, self.router) if name is not None]
+        return self.as_dict() | {"name": None, "controllers": digests}
 
     def words(self, cost: Path | None = None) -> list[str]:
         """:meth:`arguments` as words of a shell, with a file of costs for what uses them."""

@@ -1,7 +1,7 @@
 """``specpilot generate --prompts``: a text for each prompt of a file, in its order, in a JSON Lines file.
 
-The file is at any time the beginning of what it will be in the end, so an interrupted run goes on after its last whole
-line. What the texts depend on is kept beside it, in the folder ``<file>.run``.
+A text is added when it is finished, so an interrupted run keeps all of them; in the end they are put in order. What the
+texts depend on is kept beside the file, in the folder ``<file>.run``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from reprlib import repr as short
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from ..common.json_file import blaming, parse_object, read_object
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
-from ..infer.loading.controllers import length_digest
+from ..infer.loading.controllers import length_digests
 from ..infer.options import GenerateOptions
 from ..infer.prompting import day_of
 from ..infer.random_source import RandomSource, seeds_of
@@ -66,31 +65,33 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
                 where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
                 raise InputError(f"{where}{error}") from error
             heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
-        done = 0
+        found: dict[int, bytes] = {}
         if begun:
             _check(output, settings, before)
-            done = _kept(output, heads)
-            console.print(f"{output}: {done} texts found, continuing", soft_wrap=True)
-        with progress_bar(console, "texts", len(heads) - done) as advance:
-            texts = map(decoder.finish, decoder.scheduler.in_order(requests[done:]))
-            for head, text in zip(heads[done:], texts, strict=True):
+            found = _read(output, heads)
+            console.print(f"{output}: {len(found)} texts found", soft_wrap=True)
+        numbers = {id(request): number for number, request in enumerate(requests)}
+        missing = [request for number, request in enumerate(requests) if number not in found]
+        with progress_bar(console, "texts", len(missing)) as advance:
+            for request in decoder.scheduler.as_finished(missing):
                 if not begun:
-                    with replacing(state / SETTINGS) as temporary:
-                        temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+                    _replace(state / SETTINGS, json.dumps(settings, indent=1).encode())
                     begun = True
-                line = json.dumps(head | _answer(text, batch.trace), ensure_ascii=False)
+                row = heads[numbers[id(request)]] | _answer(decoder.finish(request), batch.trace)
                 with output.open("ab") as file:
-                    file.write(f"{line}\n".encode())
+                    file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
                 advance()
+        found = _read(output, heads)
+        if list(found) != sorted(found):
+            _replace(output, b"".join(found[number] for number in sorted(found)))
     console.print(f"{output}: {len(heads)} texts", soft_wrap=True)
 
 
 def _settings(options: GenerateOptions, batch: BatchOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
     """What the texts depend on besides their prompts."""
     given = {name: value for name, value in asdict(options).items() if name not in UNRELATED}
-    lengths = options.length if isinstance(options.length, tuple) else (options.length,)
-    controllers = [length_digest(length) for length in lengths]
-    found = given | {"trace": batch.trace, "model": model_fingerprint(decoder.target.model), "controllers": controllers}
+    made_by = {"model": model_fingerprint(decoder.target.model), "controllers": length_digests(options.length)}
+    found = given | made_by | {"trace": batch.trace}
     settings: dict[str, Any] = json.loads(json.dumps(found))
     return settings
 
@@ -113,23 +114,28 @@ def _check(output: Path, settings: Mapping[str, Any], before: Mapping[str, Any])
             )
 
 
-def _kept(output: Path, heads: Sequence[Mapping[str, Any]]) -> int:
-    """The number of texts in ``output``; half a line at its end is cut off.
+def _read(output: Path, heads: Sequence[Mapping[str, Any]]) -> dict[int, bytes]:
+    """The lines of ``output`` by the number of their text; half a line at its end is cut off.
 
     Raises:
         InputError: a line is damaged, or of another prompt.
     """
-    whole, count = 0, 0
+    numbers = {head["seed"]: number for number, head in enumerate(heads)}
+    lines: dict[int, bytes] = {}
     with output.open("rb+") as file:
-        for line in file:
-            if not line.endswith(b"\n") or count == len(heads):
+        for place, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                file.truncate(sum(map(len, lines.values())))
                 break
-            with blaming(f"{output}:{count + 1}", ANOTHER):
-                found = parse_object(line.decode(errors="replace"))
-                for name, value in heads[count].items():
-                    if found.get(name) != value:
-                        raise InputError(f"is of {name} {short(found.get(name))}, where {short(value)} is given")
-            whole, count = whole + len(line), count + 1
-        if count < len(heads):
-            file.truncate(whole)
-    return count
+            with blaming(f"{output}:{place}", ANOTHER):
+                row = parse_object(line.decode(errors="replace"))
+                number = numbers.get(row.get("seed"), -1)
+                if number in lines or number < 0 or any(row.get(name) != heads[number][name] for name in heads[number]):
+                    raise InputError("is not the text of a prompt that is given")
+            lines[number] = line
+    return lines
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write_bytes(content)

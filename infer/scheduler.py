@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from .engine import Engine
 from .request import Request
-
-AHEAD = 4  # times as many requests as run together may have begun since the first unfinished one
 
 
 class Scheduler:
@@ -36,7 +34,7 @@ class Scheduler:
         """Queue ``requests``; rounds are run by the threads that wait for them."""
         self.waiting.extend(requests)
 
-    def cancel(self, requests: Iterable[Request]) -> None:
+    def cancel(self, requests: Sequence[Request]) -> None:
         """Cancel ``requests``: they are removed before the next round."""
         for request in requests:
             request.cancelled = True
@@ -55,30 +53,32 @@ class Scheduler:
         self.submit(sorted(requests, key=lambda request: -request.budget))
         try:
             for request in requests:
-                self._wait(request, _finished(request))
+                self._wait(_finished(request))
+                _checked(request)
         finally:
             unfinished = [request for request in requests if not request.finished]
             if unfinished:
                 self.cancel(unfinished)
 
-    def in_order(self, requests: Sequence[Request]) -> Iterator[Request]:
-        """Run rounds until ``requests`` have finished, and yield each as soon as it and all before it have.
+    def as_finished(self, requests: Sequence[Request]) -> Iterator[Request]:
+        """Run rounds until ``requests`` have finished, and yield each when it has; they begin in their order.
 
-        Later ones join while earlier ones run, up to ``AHEAD`` times as many as run together; what has finished out of
-        order is bounded so. Closing the iterator cancels the rest.
+        Closing the iterator cancels the rest.
 
         Raises:
             BaseException: the error of a failed request.
         """
-        waiting, begun = deque(requests), deque[Request]()
-        del requests  # a finished one may be forgotten
+        waiting, begun = deque(requests), list[Request]()
+        del requests  # what has finished may be forgotten
         try:
             while waiting or begun:
-                joining = [waiting.popleft() for _ in range(min(len(waiting), AHEAD * self.max_running - len(begun)))]
+                joining = [waiting.popleft() for _ in range(min(len(waiting), 2 * self.max_running - len(begun)))]
                 self.submit(joining)
-                begun.extend(joining)
-                self._wait(begun[0], _finished(begun[0]))
-                yield begun.popleft()
+                begun += joining
+                self._wait(_one_finished(begun))
+                for request in [request for request in begun if request.finished]:
+                    begun.remove(request)
+                    yield _checked(request)
         finally:
             self.cancel(begun)
 
@@ -88,7 +88,8 @@ class Scheduler:
         rounds = 0
         try:
             while True:
-                self._wait(request, _has_more(request, rounds))
+                self._wait(_has_more(request, rounds))
+                _checked(request)
                 for round in request.output.rounds[rounds:]:
                     rounds += 1
                     yield round.emitted
@@ -119,7 +120,7 @@ class Scheduler:
             raise
 
     @torch.inference_mode()  # once instead of in every round
-    def _wait(self, request: Request, done: Callable[[], bool]) -> None:
+    def _wait(self, done: Callable[[], bool]) -> None:
         while True:
             with self._turn:
                 while self._busy and not done():
@@ -133,8 +134,6 @@ class Scheduler:
                 with self._turn:
                     self._busy = False
                     self._turn.notify_all()
-        if request.error is not None:
-            raise request.error
 
     def _retire(self) -> None:
         """Remove finished requests."""
@@ -157,8 +156,19 @@ class Scheduler:
             drafter.clear()
 
 
+def _checked(request: Request) -> Request:
+    """``request``, unless it has failed: then its error is raised."""
+    if request.error is not None:
+        raise request.error
+    return request
+
+
 def _finished(request: Request) -> Callable[[], bool]:
     return lambda: request.finished
+
+
+def _one_finished(requests: Sequence[Request]) -> Callable[[], bool]:
+    return lambda: any(request.finished for request in requests)
 
 
 def _has_more(request: Request, rounds: int) -> Callable[[], bool]:

@@ -139,20 +139,19 @@ def test_a_stream_that_is_given_up_makes_room() -> None:
     assert not decoder.scheduler.waiting
 
 
-def test_in_order() -> None:
-    """Short texts wait for the long one before them, a few at a time; what has begun is cancelled at the end."""
+def test_as_finished() -> None:
+    """Short texts do not wait for the long one before them; those that are left are cancelled at the end."""
     decoder = SpeculativeDecoder(make(), None, max_running=2)
     requests = [
         decoder.new_request([1], GREEDY, budget, RandomSource(0), stop_tokens=frozenset())
         for budget in (90, *range(1, 21))
     ]
-    found = decoder.scheduler.in_order(requests)
-    assert next(found) is requests[0]
-    assert [request.finished for request in requests] == [True] * 8 + [False] * 13
+    found = decoder.scheduler.as_finished(requests)
     assert [next(found) for _ in range(10)] == requests[1:11]
+    assert not requests[0].finished
     found.close()
     assert not decoder.scheduler.running
-    assert not requests[-1].output.tokens
+    assert [len(request.output.tokens) for request in (requests[10], requests[-1])] == [10, 0]
 
 
 def test_one_request_that_fails_fails_alone() -> None:

@@ -438,6 +438,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "stream_options": {"chunks": 1}}, 400, "stream_options.chunks: unknown field"),
     ("completions", {"prompt": "a", "speculation": {"length": "tiny-head"}}, 400, "speculation.length='tiny-head'"),
     ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
+    ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "may name a number or a rule"),
     ("chat/completions", {"messages": []}, 400, "messages=[]:"),
     ("chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, 400, 'messages.0.role="tool":'),
     ("completions", {"prompt": "a\ud83d"}, 400, "prompt: character 2"),

@@ -69,6 +69,12 @@ def length_digest(length: str | int | None) -> str | None:
     return None if names_rule(str(length)) else controller_digest(str(length))
 
 
+def length_digests(length: str | int | tuple[str | int, ...] | None) -> list[str]:
+    """:func:`length_digest` of one length, or of each of several arms, where there is one."""
+    digests = map(length_digest, length if isinstance(length, tuple) else (length,))
+    return [digest for digest in digests if digest is not None]
+
+
 def load_copies(
     name: str | Path, target: LoadedModel, tokenizer: PreTrainedTokenizerBase | None, pair_check: str = EXACT
 ) -> CopyPredictor:
