@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
-from .comparison import FAMILIES, Outcome, Result
+from ..controllers.checkpoints.card import shortcomings
+from .comparison import DRAWN, FAMILIES, Outcome, Result
 from .decoders import NONE
 from .figures import ratio_of
 from .interval import Interval
@@ -30,7 +31,8 @@ def sentences(comparison: Outcome) -> list[str]:
     best = comparison.results[comparison.best]
     prompts = f"On your {comparison.prompts} prompts, at temperature {comparison.task.sampling.temperature:g},"
     if not pays(comparison):
-        return [f"Do not draft here: {_why_not(comparison)}.", f"{prompts} {_all_levels(comparison)}"]
+        refused = [f"Do not draft here: {_why_not(comparison)}.", f"{prompts} {_all_levels(comparison)}"]
+        return refused + _judgements(comparison)
     assert best.speed is not None
     line = f"{prompts} {title(best)} decodes {shown(best.speed, comparison.prompts)} × as fast as no drafts"
     other = _rival(comparison, best)
@@ -50,7 +52,18 @@ def sentences(comparison: Outcome) -> list[str]:
             f"A predictor that knew every acceptance probability would reach {comparison.informed:.2f} × in the "
             f"replay, where the best is at {reached:.2f} ×."
         )
-    return lines
+    return lines + _judgements(comparison)
+
+
+def _judgements(comparison: Outcome) -> list[str]:
+    """Predictors that are worse than a constant, or than the draft's own confidence."""
+    found = {name: each for name, each in comparison.figures.get("predictors", {}).items() if each is not None}
+    own = found.pop(DRAWN, {}).get("auroc")
+    return [
+        f"What {name} predicts is {words}."
+        for name, each in found.items()
+        for words in shortcomings({**each, "auroc_draft": own})
+    ]
 
 
 def title(result: Result) -> str:

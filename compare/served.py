@@ -36,7 +36,7 @@ TITLES = {
     "temperature": "temperature", "confidence": "confidence",
 }  # fmt: skip
 ENOUGH_TOKENS = 30  # for metrics of a predictor in a group
-METRICS = {"AUROC": "auroc", "Brier": "brier", "of a constant": "constant_brier", "ECE": "ece"}  # by column
+METRICS = {"AUROC": "auroc", "Brier": "brier", "of a constant": "brier_constant", "ECE": "ece"}  # by column
 SAME = 0.005  # acceptance by the mix of domains that is worth a word
 
 Report = dict[str, Any]
@@ -109,7 +109,7 @@ def per_forward(data: Labelled) -> float:
 def quality(values: Array, accept: Array, data: Labelled) -> dict[str, dict[str, float | None]]:
     """Brier score, ECE, AUROC and KL of a predictor, of all tokens and by depth, or by position without rounds.
 
-    ``constant_brier`` is that of the best constant, the mean. AUROC is None where all labels are 0 or all 1.
+    ``brier_constant`` is that of the best constant, the mean. AUROC is None where all labels are 0 or all 1.
     """
     labels = data.groups()["depth" if data.is_rounds else "position"]
     known = ~np.isnan(values)
@@ -117,7 +117,7 @@ def quality(values: Array, accept: Array, data: Labelled) -> dict[str, dict[str,
     found = {}
     for name, mask in groups.items():
         if mask.sum() >= ENOUGH_TOKENS or name == ALL:
-            metrics = measured(values[mask], accept[mask]).compute() | {"constant_brier": float(np.var(accept[mask]))}
+            metrics = measured(values[mask], accept[mask]).compute() | {"brier_constant": float(np.var(accept[mask]))}
             finite = {key: value if np.isfinite(value) else None for key, value in metrics.items()}
             found[name] = {**finite, "tokens": int(mask.sum())}
     return found

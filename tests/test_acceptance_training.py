@@ -296,7 +296,7 @@ def test_export_gives_the_best_head(
     assert (config.hidden_size, config.depth, config.w_acc, config.w_rej) == (HIDDEN, 1, 1, 6)
     assert (config.threshold, config.threshold_source) == (0.7, "paper default")
     provenance = config.provenance
-    assert (provenance.target, provenance.draft) == ("some/target", str(work / "draft"))
+    assert (provenance.target, provenance.draft) == ("some/target", "draft")  # without its place on this machine
     assert provenance.sampling == SamplingParams(0.8, 20, 0.95)
     assert provenance.fingerprint.draft == model_fingerprint(make_model(1))
     assert config.metrics == pytest.approx(best["metrics"])

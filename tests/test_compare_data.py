@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from specpilot.compare.labelled import CONFIDENCE, predicted, read_drafted, read
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.served import ALL, compare_data, describe, judgements, labelled_trace, per_forward, sentences
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
+from specpilot.controllers.checkpoints.card import model_card, shortcomings
+from specpilot.controllers.checkpoints.checkpoint import read_config
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
@@ -234,6 +237,23 @@ def test_worse_predictors_are_said_to_be() -> None:
     _, constant, order = judgements({CONFIDENCE: own, "a": {ALL: good | {"kl": 0.2, "auroc": 0.7}}})
     assert constant.startswith("a is worse than a constant")
     assert order.startswith("a is worse than the draft's own confidence")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "warnings"),
+    [
+        ({"kl": 0.2, "kl_constant": 0.2}, 1),
+        ({"kl": 0.9, "kl_undone": 0.1, "kl_constant": 0.2}, 0),  # a weighted loss: judged with its weights undone
+        ({"kl_undone": 0.3, "kl_constant": 0.2, "calibrated_kl": 0.1, "calibrated_kl_constant": 0.3}, 0),
+        ({"brier": 0.2, "brier_constant": 0.1, "auroc": 0.6, "auroc_draft": 0.7}, 2),
+        ({"auroc": None, "auroc_draft": 0.7}, 0),
+    ],
+)
+def test_cards_warn_of_worse_predictors(metrics: dict[str, float | None], warnings: int) -> None:
+    assert len(shortcomings(metrics)) == warnings
+    config = read_config(ROOT / "checkpoints/tiny-lag-free")
+    known = {name: value for name, value in metrics.items() if value is not None}
+    assert model_card(replace(config, metrics=known)).count("**Warning**") == warnings
 
 
 @pytest.mark.parametrize("missing", ["rows", "labels"])

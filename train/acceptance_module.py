@@ -89,7 +89,7 @@ class AcceptanceModule(PredictorModule):
         self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
         self.traced = bool(self.dataset.part(TRACES).shards)
         self.criterion = "simulated_speedup" if self.traced else "kl"
-        self.seen = (StreamedMetrics(),)
+        self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the draft's own confidence
 
     @staticmethod
     @abstractmethod
@@ -104,6 +104,15 @@ class AcceptanceModule(PredictorModule):
     @abstractmethod
     def predictor(self) -> TrainedPredictor:
         """A predictor with the current weights, on the CPU."""
+
+    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
+        confidence = batch.inputs[0][:, 0].float().clamp(max=-1e-7)  # log q(y)
+        return self.logits(batch), confidence - torch.log(-torch.expm1(confidence))
+
+    def metrics(self) -> dict[str, float]:
+        """Those of the head, and the AUROC of the draft's own confidence."""
+        found, own = self.seen
+        return found.compute() | {"auroc_draft": own.auroc()}
 
     def findings(self) -> dict[str, Any]:
         """Statistics of the data for the checkpoint."""

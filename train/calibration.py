@@ -22,6 +22,7 @@ from ..common.errors import InputError
 from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
 from ..controllers.acceptance.feature_model import FEATURES
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
+from ..controllers.checkpoints.card import shortcomings
 from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
@@ -156,12 +157,17 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     predicted[SIGNALS] = logistic_probabilities(signals_of(tested), coefficients, bias)
     metrics = {name: evaluate(values, p, tested["places"].numpy()) for name, values in predicted.items()}
     kept = {name: metrics[method][name] for name in STORED if math.isfinite(metrics[method][name])}
+    judged = {
+        **{f"calibrated_{name}": value for name, value in kept.items()},
+        "calibrated_kl_constant": measured(predicted[method], p).compute()["kl_constant"],
+        "auroc_draft": measured(np.exp(signals_of(tested)[:, 0]), p).auroc(),
+    }
     new = replace(
         config,
         calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
         metrics={
             **config.metrics,
-            **{f"calibrated_{name}": value for name, value in kept.items()},
+            **{name: value for name, value in judged.items() if math.isfinite(value)},
             "mean_acceptance": float(fitted_p.mean()),
         },
     )
@@ -169,7 +175,13 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     if options.plot is not None:
         shown = dict.fromkeys(("none", "weights", method, SIGNALS))
         plot_reliability({name: (predicted[name], p) for name in shown}, options.plot)
-    return {"method": method, "fitted": len(fitted_p), "judged": len(p), "metrics": metrics}
+    return {
+        "method": method,
+        "fitted": len(fitted_p),
+        "judged": len(p),
+        "metrics": metrics,
+        "warnings": shortcomings(judged),
+    }
 
 
 def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:

@@ -52,6 +52,8 @@ def calibrate(options: CalibrateOptions) -> None:
     for name, judged in result["metrics"].items():
         table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))
     console.print(table)
+    for words in result["warnings"]:
+        print(f"warning: the calibrated controller is {words}")
     print(f"{options.output}: the calibrated controller; with --cost FILE it needs no threshold")
     finish(result, options, options.report)
 

@@ -51,31 +51,41 @@ def model_card(config: ControllerConfig) -> str:
         "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
     }
     metrics = {name: f"{value:.4g}" for name, value in sorted(config.metrics.items())}
+    warning = "".join(f"\n\n**Warning**: on held-out prompts it is {words}." for words in shortcomings(config.metrics))
     return CARD.format(
         kind=config.kind,
         title=title,
         summary=fill(config.summary, WIDTH),
         loading=_loading(config.usage()),
         about=_table("", about),
-        metrics=_table("metric", metrics) if metrics else "No metrics were recorded.",
+        metrics=(_table("metric", metrics) if metrics else "No metrics were recorded.") + warning,
     )
 
 
+CONSTANTS = {  # metric → that of predicting the mean everywhere; the first that is known is judged by
+    "calibrated_kl": "calibrated_kl_constant", "kl_undone": "kl_constant", "kl": "kl_constant",
+    "brier": "brier_constant",
+}  # fmt: skip
+
+
 def shortcomings(metrics: Mapping[str, float | None]) -> list[str]:
-    """What metrics of an acceptance predictor say against it, in words; nothing where it is as good as it should be.
+    """What metrics of an acceptance predictor say against it, in words that follow "it is"; none if nothing.
 
     Args:
-        metrics: of held-out prompts: ``kl`` (``calibrated_kl`` or ``kl_undone`` of a head trained with weights) and
-            ``kl_constant``, that of predicting the mean; ``auroc`` and ``auroc_draft``, that of the draft's own
-            confidence.
+        metrics: of held-out prompts: a key of ``CONSTANTS`` and its value, and ``auroc`` beside ``auroc_draft``, that
+            of the draft's own confidence. What is missing is not judged.
     """
     found = []
-    kl = next((metrics[name] for name in ("calibrated_kl", "kl_undone", "kl") if name in metrics), None)
-    constant, auroc, own = (metrics.get(name) for name in ("kl_constant", "auroc", "auroc_draft"))
-    if kl is not None and constant is not None and kl >= constant:
-        found.append(f"worse than a constant: its KL is {kl:.4f}, that of predicting the mean {constant:.4f}")
-    if auroc is not None and own is not None and auroc < own:
-        found.append(f"worse than the draft's own confidence: its AUROC is {auroc:.3f}, that of the draft's {own:.3f}")
+    for name, of_constant in CONSTANTS.items():
+        own, constant = metrics.get(name), metrics.get(of_constant)
+        if own is not None and constant is not None:
+            if own >= constant:
+                found.append(f"worse than a constant: {name} {own:.4f}, and {constant:.4f} of predicting the mean")
+            break
+    order = metrics.get("calibrated_auroc", metrics.get("auroc"))
+    draft = metrics.get("auroc_draft")
+    if order is not None and draft is not None and order < draft:
+        found.append(f"worse than the draft's own confidence: AUROC {order:.3f}, and {draft:.3f} of that")
     return found
 
 
