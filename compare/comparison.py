@@ -451,10 +451,9 @@ class _Comparing:
                 "predictors": {name: calibration([c for of in each for c in of]) for name, each in self.checks.items()},
                 "hardware": by_hardware(replayed, names, costs[NONE]),
             }
-        fastest = sorted(
-            (result for name, result in results.items() if name != NONE and _drafts_alone(result.spec)),
-            key=lambda result: -result.speed.value,  # type: ignore[union-attr]
-        )
+        drafting = [result for name, result in results.items() if name != NONE and _drafts_alone(result.spec)]
+        measured = [(result.speed.value, result) for result in drafting if result.speed is not None]
+        fastest = [result for _, result in sorted(measured, key=lambda each: -each[0])]
         if fastest:
             texts = {result.spec.name: self._mosaic(result.spec, costs.get(result.spec.name)) for result in fastest[:2]}
             found["mosaic"] = {"prompt": self.rows[0].prompt, "texts": texts}
