@@ -274,7 +274,7 @@ def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], sa
         readable or range(len(samples)),
         key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
-    console.print(Panel(rows[index].prompt, title="prompt", title_align="left", style="dim"))
+    console.print(Panel(rows[index].text, title="prompt", title_align="left", style="dim"))
     show_trace(console, samples[index], TextStream(tokenizer, samples[index].prompt_tokens))
 
 

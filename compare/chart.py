@@ -7,7 +7,7 @@ page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import NamedTuple
@@ -59,7 +59,7 @@ class Chart:
 
     x: Axis
     y: Axis
-    lines: dict[str, Sequence[Point]] = field(default_factory=dict)
+    lines: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
     level: float | None = None
     diagonal: bool = False

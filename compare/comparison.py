@@ -456,14 +456,14 @@ class _Comparing:
         fastest = [result for _, result in sorted(measured, key=lambda each: -each[0])]
         if fastest:
             texts = {result.spec.name: self._mosaic(result.spec, costs.get(result.spec.name)) for result in fastest[:2]}
-            found["mosaic"] = {"prompt": self.rows[0].prompt, "texts": texts}
+            found["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
         return {name: value for name, value in found.items() if value}
 
     def _mosaic(self, spec: ComparedDecoder, cost: CostModel | None) -> list[dict[str, str]]:
         def decode() -> list[dict[str, str]]:
             decoder = self.loader.decoder(spec, cost)
             budget = min(SHOWN, self.task.max_new_tokens)
-            drawn = self.task.sampling.as_dict() | {"max_new_tokens": budget, "seed": self.task.seed}
+            drawn: dict[str, Any] = self.task.sampling.as_dict() | {"max_new_tokens": budget, "seed": self.task.seed}
             return token_mosaic(decoder.generate(self._encoded(self.rows[:1])[0], **drawn), decoder)
 
         priced = None if cost is None or not spec.uses_costs else cost.as_dict()

@@ -123,7 +123,7 @@ def adjusted(statistics: Array) -> Array:
     own = 1 - np.stack([np.searchsorted(column, values) for column, values in columns], 1) / len(statistics)  # (P, G)
     least = own[:, 1:].min(1, initial=1.0)
     among = (least[:, None] <= own[0, 1:]).mean(0)
-    return np.minimum(1.0, 2 * np.concatenate([own[0, :1], among]))
+    return np.asarray(np.minimum(1.0, 2 * np.concatenate([own[0, :1], among])))
 
 
 def _assignments(

@@ -27,10 +27,11 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length import names_rule
 from ..controllers.length.trained import load_predictor
 from ..controllers.sampling import SamplingParams
+from ..data_gen.builtin import FILES
 from ..data_gen.dataset import read_manifest
 from ..data_gen.draft_states import match_all
 from ..data_gen.kinds import AcceptanceRow, RoundsRow
-from ..data_gen.prompts import FILES, load_prompts
+from ..data_gen.prompts import load_prompts
 from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, TextReader, TreeMask, language_model, output_embedding

@@ -188,7 +188,7 @@ def measure_all(
     identity = tracer.identity
     with progress_bar(console, "prompts replayed", len(batches)) as advance:
         for batch in batches:
-            digest = hashlib.sha256("\0".join(row.prompt for row in batch).encode()).hexdigest()
+            digest = hashlib.sha256("\0".join(row.text for row in batch).encode()).hexdigest()
             of_batch = {**identity, "prompts": [row.id for row in batch], "texts": digest}
             keys = {name: {**of_batch, **measure.identity} for name, measure in measures.items()}
             missing = any(store.get(key) is None for key in keys.values())

@@ -87,8 +87,8 @@ def compare(
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
             compared.
     """
-    named = isinstance(prompts, str | Path)
-    given = CompareOptions(**options, **({"prompts": str(prompts)} if named else {}))
+    source: dict[str, Any] = {"prompts": str(prompts)} if isinstance(prompts, str | Path) else {}
+    given = CompareOptions(**options, **source)
     given = replace(given, output=Path(given.output))
     if isinstance(decoders, str | Path):
         given, decoders = replace(given, decoders=Path(decoders)), None
@@ -97,7 +97,9 @@ def compare(
         specs = decoders_of(decoders, given.base)
     elif decoders is not None:
         given = replace(given, length=tuple(decoders))
-    rows = None if named else [PromptRow(str(index), "prompts", text) for index, text in enumerate(prompts)]
+    rows = None
+    if not isinstance(prompts, str | Path):
+        rows = [PromptRow(str(index), "prompts", text) for index, text in enumerate(prompts)]
     found = run(given, specs, rows)
     found.save()
     return found

@@ -123,7 +123,7 @@ def training_prompts(settings: SweepOptions, held_out: Rows) -> list[PromptRow]:
     rows = [
         row
         for row in load_prompts(settings.prompts, column=settings.column, split=settings.train_split)
-        if row.domain in domains and row.prompt not in tested
+        if row.domain in domains and row.text not in tested
     ]
     missing = set(domains) - {row.domain for row in rows}
     if missing:

@@ -85,7 +85,7 @@ def in_domain(options: HeldOutOptions, rows: Rows) -> tuple[str, ...]:
 
 def texts(rows: Rows) -> set[str]:
     """The prompts of all domains."""
-    return {row.prompt for of_domain in rows.values() for row in of_domain}
+    return {row.text for of_domain in rows.values() for row in of_domain}
 
 
 def replay_domains(tracer: Tracer, rows: Rows, rules: Sequence[Rule], store: Store, console: Console) -> Counted:

@@ -193,7 +193,7 @@ def ask_hub(name: str, *, dataset: bool = False, revision: str | None = None) ->
         return frozenset()
     except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
         return one_line(error)
-    return frozenset(file.rfilename for file in info.siblings or ())
+    return frozenset(file.rfilename for file in getattr(info, "siblings", None) or ())
 
 
 def _cached(name: str, file: str, revision: str | None) -> bool:
