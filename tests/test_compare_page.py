@@ -298,8 +298,8 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (output / "report.html").read_text() == page(found.report)
     assert found.sentences[0] in " ".join(Parsed(found._repr_html_()).of("p"))
     assert len([*(output / "wandb").glob("offline-run-*")]) == 1
-    words = specpilot.compare([2, "3"], ["one"], output=str(tmp_path / "other"), clock=False, **options)
-    assert {"2", "3"} <= words.results.keys()
+    words = specpilot.compare([2, "3", "ngram"], ["one"], output=str(tmp_path / "other"), clock=False, **options)
+    assert {"2", "3", "ngram"} <= words.results.keys()
     with pytest.raises(specpilot.InputError, match="nowhere"):
         specpilot.compare(["nowhere"], ["one"], output=output, **options)
     with pytest.raises(specpilot.InputError, match="unknown key 'lenght'"):
