@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
@@ -15,6 +16,8 @@ from filelock import FileLock, Timeout
 from .errors import InputError
 
 LOCK = ".lock"
+RUN = "run.yaml"  # in the folder of a training run
+MANIFEST = "manifest.json"  # in the folder of a dataset
 
 T = TypeVar("T")
 
@@ -40,6 +43,17 @@ def sha256(path: Path) -> str:
     """SHA-256 of a file, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_no_run(folder: Path) -> None:
+    """Raise InputError if ``folder``, given as a model or a controller, is that of a training run or a dataset."""
+    if (folder / RUN).is_file():
+        raise InputError(
+            f"{folder}: is the folder of a training run; export it with specpilot export {shlex.quote(str(folder))} "
+            "DIR, and give DIR"
+        )
+    if (folder / MANIFEST).is_file():
+        raise InputError(f"{folder}: is a dataset; give what was trained on it and exported")
 
 
 class FolderLock:

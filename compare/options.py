@@ -75,6 +75,10 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     """Comparison.
 
     Attributes:
+        target: Target model: a shipped model, a folder, a hub id, or a GGUF file. "auto" is the one that the first
+            trained controller of `length` was made for, else tiny.
+        draft: Draft model of the decoders that name none; null compares without one. "auto" as for target, else
+            tiny-draft.
         decoders: YAML file of decoders: for each name a word as for `length`, or options of `specpilot generate`.
         length: Decoders in words, with commas between them: draft lengths, rules and trained controllers as for
             `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "transformers",
@@ -95,6 +99,8 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             continued.
     """
 
+    target: str = "auto"
+    draft: str | None = "auto"
     decoders: File | None = None
     length: str | int | tuple[str | int, ...] | None = None
     rules: bool = True

@@ -14,12 +14,15 @@ from typing import Any
 from ..checkpoints import shipped
 from ..common.errors import InputError
 from ..common.files import replacing
+from ..controllers.length import names_rule
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow, load_prompts
+from ..infer.loading.named_pair import named_pair
+from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
 from .comparison import Outcome, Task
 from .comparison import compare as compare_decoders
-from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders
+from .decoders import ENGINES, NGRAM, ComparedDecoder, Loader, decoders_of, read_decoders
 from .hardware import given_costs
 from .options import CompareOptions
 from .page import fragment, page
@@ -94,7 +97,7 @@ def compare(
         given, decoders = replace(given, decoders=Path(decoders)), None
     specs = None
     if isinstance(decoders, Mapping):
-        specs = decoders_of(decoders, given.base)
+        specs = decoders_of(decoders, paired(given).base)
     elif decoders is not None:
         given = replace(given, length=tuple(decoders))
     rows = None
@@ -115,6 +118,7 @@ def run(
     """
     if options.data is not None or options.against is not None:
         raise InputError(f"data={options.data!r}: nothing is decoded; use the command 'specpilot compare --data'")
+    options = paired(options)
     cost, priced = given_costs(options.hardware, options.cost)
     if decoders is None:
         decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
@@ -137,6 +141,21 @@ def run(
     if options.wandb is not None:
         log(comparison, options.wandb)
     return comparison
+
+
+def paired(options: CompareOptions) -> CompareOptions:
+    """``options`` with the pair of the first trained controller, or the included one, where none is named.
+
+    Raises:
+        InputError: see :func:`~specpilot.infer.loading.named_pair.named_pair`.
+    """
+    if AUTO not in (options.target, options.draft):
+        return options
+    words = [] if options.length is None else [word.partition(f"+{NGRAM}")[0] for word in options.words]
+    own = [word for word in words if word != NGRAM and word.partition(":")[0] not in ENGINES]
+    trained = next((word for word in own if not names_rule(word)), None)
+    target, draft = named_pair(options.target, options.draft, {} if trained is None else {"length": trained})
+    return replace(options, target=target, draft=PairOptions.draft if draft == AUTO else str(draft) if draft else None)
 
 
 def log(comparison: Comparison, project: str) -> None:

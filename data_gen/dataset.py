@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError
-from ..common.files import LOCK, FolderLock, replacing, sha256
+from ..common.files import LOCK, MANIFEST, FolderLock, replacing, sha256
 from ..common.json_file import blaming, build, read_object
 from ..controllers.sampling import SamplingParams
 
-MANIFEST = "manifest.json"
 SCHEMA_VERSION = 3
 VERSIONS = {"schema_version": SCHEMA_VERSION, "code_version": version("specpilot")}  # in every manifest
 
@@ -95,13 +95,12 @@ class ShardWriter:
     def _open(self, identity: dict[str, Any]) -> dict[str, Any]:
         if (self.folder / MANIFEST).exists():
             manifest = read_manifest(self.folder)
-            differing = sorted(
-                key for key in identity.keys() | manifest.keys() - OUTCOME if manifest.get(key) != identity.get(key)
-            )
-            if differing:
+            begun = {key: value for key, value in manifest.items() if key not in OUTCOME}
+            if found := differences(begun, identity):
+                shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
                 raise InputError(
-                    f"{self.folder}: belongs to a run with other settings ({', '.join(differing)} differ); "
-                    "choose another output folder, or the settings in its manifest.json"
+                    f"{self.folder}: belongs to a run with other settings: {shown}; give what it was, or another "
+                    "output folder"
                 )
             return manifest
         foreign = [path.name for path in self.folder.iterdir() if path.name != LOCK and path.suffix != ".tmp"]
@@ -164,6 +163,16 @@ class ShardWriter:
         if kind is not None and self._begun and {path.name for path in self.folder.iterdir()} <= {MANIFEST, LOCK}:
             (self.folder / MANIFEST).unlink(missing_ok=True)  # no shard was written
         self.close()
+
+
+def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """The values in which two nested dictionaries differ, by their keys with dots between; None where there is none."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return {} if one == other else {name: (one, other)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*one, *other)):
+        found |= differences(one.get(key), other.get(key), f"{name}.{key}".lstrip("."))
+    return found
 
 
 def stem_of(index: int) -> str:

@@ -21,6 +21,7 @@ from rich.console import Console
 from ..common.console import quiet
 from ..common.errors import InputError, optional_import
 from ..common.machine import limit_memory
+from .dataset import differences
 from .options import WorkerOptions
 from .workers import OnDone, S, ShardMaker, T, ThisProcess, U, Workers, ignore
 
@@ -187,17 +188,6 @@ def out_of_memory(error: BaseException) -> bool:
 def send(new_unit: Callable[[], U], actor: Any) -> Any:
     """Ask ``actor`` for the shard of a unit."""
     return actor.make.remote(new_unit())
-
-
-def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The values in which two nested dictionaries with the same keys differ, by the last key."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for key, value in one.items():
-        if isinstance(value, dict):
-            found |= differences(value, other[key])
-        elif value != other[key]:
-            found[key] = value, other[key]
-    return found
 
 
 def connect(address: str | None, cpus: int) -> None:

@@ -35,6 +35,7 @@ from .generation import Generation
 from .integrations.custom_generate import custom_generate
 from .loading.controllers import load_copies, load_length
 from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
+from .loading.named_pair import with_named_pair
 from .loading.pair import Model, Name, Pair, check_pair, load_pair, steered, with_states, wrap_model
 from .loading.routing import Routing, load_routing
 from .models import EncoderDecoder, GgufModel, LanguageModel
@@ -143,6 +144,7 @@ class SpeculativeDecoder:
     @classmethod
     def from_options(cls, options: DecodingOptions, loaded: Pair | None = None) -> SpeculativeDecoder:
         """Load a decoder by its options, see :meth:`from_pretrained`, or make it of models that are ``loaded``."""
+        options = with_named_pair(options)
         check_options(options)
         searched = options.beams is not None or options.argmax
         own: dict[str, Any] = {

@@ -172,10 +172,13 @@ class DecodingOptions(
     takes objects: a length controller, router, cost model, copy predictor or :class:`Beams`, and a tuple as tree.
 
     Attributes:
+        target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution. "auto"
+            is the one that the trained controller was made for, else tiny.
         draft: Draft model with the target's tokenizer. Several, as "[a,b]", form one tree, or are the arms of a router.
-            "auto" is tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts the continuation of
-            an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six); "tiny-draft+ngram"
-            chooses in each round between the model, the n-gram draft, and the model's draft after it.
+            "auto" is the draft of the trained controller, else tiny-draft, or the router's arms; null decodes without a
+            draft. "ngram" drafts the continuation of an earlier occurrence of the text's last tokens, at most four of
+            them ("ngram:6": six); "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and the
+            model's draft after it.
         router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
             "[a,b,exit:2,ngram,autoregressive]". If no draft is given, it uses its own arms. The length is then one for
             all arms, or a list.
@@ -202,6 +205,7 @@ class DecodingOptions(
             steps are then about 1.5 × as fast, after some 5 s at first and 2 s for each further size.
     """
 
+    target: str = "auto"
     draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = "auto"
     router: str | None = None
     sample_arm: bool = False

@@ -144,13 +144,14 @@ def test_draw_inverts_the_cdf(weights: list[float]) -> None:
 def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     folder = make_acceptance_data(base, tmp_path / "data")
     before = files(folder)
-    for change, name in (
-        ({"temperature": 0.5}, "sampling"),
-        ({"seed": 4}, "seed"),
-        ({"limit": 3}, "prompts"),
-        ({"max_new_tokens": 13}, "settings"),
+    for change, difference in (
+        ({"temperature": 0.5}, "sampling.temperature was 1.0 and is 0.5"),
+        ({"seed": 4}, f"seed was {base.seed} and is 4"),
+        ({"limit": 3}, r"prompts.count was \d+ and is 3; prompts.sha256 was "),
+        ({"batch_size": 1}, f"settings.batch_size was {base.batch_size} and is 1"),  # labels differ in the last digit
+        ({"max_new_tokens": 13, "chat": True}, "settings.chat was False and is True; settings.max_new_tokens was "),
     ):
-        with pytest.raises(InputError, match=rf"other settings \({name} differ\)"):
+        with pytest.raises(InputError, match=f"belongs to a run with other settings: {difference}.*; give what it was"):
             make_acceptance_data(replace(base, **change), folder)
     assert files(folder) == before
     (tmp_path / "other").mkdir()

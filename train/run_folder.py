@@ -25,7 +25,7 @@ import torch
 import yaml
 
 from ..common.errors import InputError
-from ..common.files import LOCK, locked, replacing
+from ..common.files import LOCK, RUN, locked, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..data_gen.dataset import check_manifest
 from .options import TrainingOptions
@@ -67,7 +67,7 @@ def training_in(folder: Path, settings: TrainingOptions) -> Iterator[None]:
         yield
 
 
-SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = "run.yaml", "dataset.json", "command.txt", "env.json", "result.json"
+SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = RUN, "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features", "states"
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 

@@ -39,9 +39,11 @@ def _prepared(options: ServeOptions) -> Server:
     """A server with its models loaded."""
     from ..common.console import quiet
     from ..infer.decoder import SpeculativeDecoder
+    from ..infer.loading.named_pair import with_named_pair
     from ..serve.server import Server, drafting_by_load
 
     quiet()
+    options = with_named_pair(options)
     decoder = SpeculativeDecoder.from_options(options)
     drafting_by_load(decoder, options.cost)
     server = Server(decoder, options, _round_log(options, decoder))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ...checkpoints import shipped
 from ...common.errors import InputError
-from ...common.files import without_places
+from ...common.files import check_no_run, without_places
 from ...common.json_file import blaming, build, read_object
 from .. import acceptance, router
 from .card import model_card
@@ -123,6 +123,7 @@ def read_config(folder: Path) -> ControllerConfig:
         InputError: a file is missing or damaged, or the weights do not match ``config.json``.
     """
     if not (folder / CONFIG).is_file():
+        check_no_run(folder)
         raise InputError(f"{folder}: not a controller, it holds no {CONFIG}; {FETCH_AGAIN}")
     data = read_object(folder / CONFIG, FETCH_AGAIN)
     digest = data.pop(_DIGEST, None)

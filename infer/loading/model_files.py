@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 
 from ...checkpoints import shipped, shipped_models
 from ...common.errors import InputError
+from ...common.files import check_no_run
 from ...common.json_file import blaming, build, read_object
 from ..models.gguf_model import SUFFIX
 
@@ -128,6 +129,7 @@ def _own_files(name: str | Path, revision: str | None) -> Source:
     path = Path(name).expanduser()
     if path.is_dir():
         if not any((path / file).is_file() for file in (CONFIG, ADAPTER)):
+            check_no_run(path)
             raise InputError(f"{name}: the folder is not a model in transformers' format, it holds no {CONFIG}")
         _check_files(path)
         return _folder(path)

@@ -1,0 +1,76 @@
+"""The models that a trained controller names: what is decoded with where no target or draft is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ...checkpoints import shipped
+from ...common.errors import InputError
+from ...controllers.checkpoints.checkpoint import locate, read_config
+from ...controllers.length import names_rule
+from ..options import AUTO, DecodingOptions
+from .model_files import find_files
+
+TARGET = "tiny"  # where no controller names one
+
+
+def with_named_pair(options: DecodingOptions) -> DecodingOptions:
+    """``options`` with a target, and with the draft of a trained length controller where neither is given.
+
+    Raises:
+        InputError: see :func:`named_pair`.
+    """
+    given = {"length": options.length, "copies": options.copies, "router": options.router}
+    names = {option: str(name) for option, name in given.items() if isinstance(name, str | Path)}
+    if options.draft == AUTO and "copies" in names and "length" not in names and "router" not in names:
+        options = replace(options, draft="ngram")
+    drafting = "router" not in names and options.draft == AUTO
+    target, draft = named_pair(options.target, AUTO if drafting else options.draft, names)
+    return replace(options, target=target, draft=draft)
+
+
+def named_pair(
+    target: str, draft: str | tuple[str, ...] | None, controllers: Mapping[str, str]
+) -> tuple[str, str | tuple[str, ...] | None]:
+    """Target and draft, where ``"auto"`` is that of the first trained controller that names one.
+
+    Without one the target is ``tiny``, and the draft stays ``"auto"``. The checkpoint holds the name that was given in
+    training, or the last part of an absolute path: a folder of that name is here, or beside the checkpoint.
+
+    Args:
+        controllers: lengths, copy heads and routers by the option that names them; rules are left out.
+
+    Raises:
+        InputError: a controller cannot be read, or a model that it names is not found.
+    """
+    for option, name in controllers.items():
+        if AUTO not in (target, draft):
+            break
+        if option == "length" and names_rule(name):
+            continue
+        folder = locate(name)
+        provenance = read_config(folder).provenance
+        if target == AUTO:
+            target = _found("target", provenance.target, option, name, folder)
+        if draft == AUTO and provenance.draft is not None:
+            draft = _found("draft", provenance.draft, option, name, folder)
+    return TARGET if target == AUTO else target, draft
+
+
+def _found(part: str, model: str, option: str, controller: str, folder: Path) -> str:
+    """The name by which ``model``, the ``part`` of a controller's pair, is found from here."""
+    if shipped(model) is not None or Path(model).expanduser().exists():
+        return model
+    beside = folder.parent / model
+    if beside.exists():
+        return str(beside)
+    try:
+        find_files(model)
+    except InputError as error:
+        raise InputError(
+            f"{option}={controller!r}: was trained for the {part} {model!r}, which is not found here; give it "
+            f"as --{part}"
+        ) from error
+    return model

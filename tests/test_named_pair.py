@@ -1,0 +1,91 @@
+"""A controller's checkpoint names its pair; folders that are no checkpoint are named for what they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from specpilot import main as cli
+from specpilot.checkpoints import FOLDER
+from specpilot.common.errors import InputError
+from specpilot.infer.loading.named_pair import with_named_pair
+from specpilot.infer.options import DecodingOptions
+from specpilot.main import COMMANDS
+
+from .commands import listening
+
+HUB = "someone/nowhere-at-all"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with models and controllers that name them, which is not where the program runs."""
+    for name in ("target", "draft", "deep/draft"):
+        shutil.copytree(FOLDER / "tiny-draft", tmp_path / "models" / name)
+    for name, pair in {
+        "beside": ("target", "draft"), "relative": ("models/target", "models/deep/draft"), "hub": (HUB, "draft"),
+        "gone": ("target", "runs/gone"),
+    }.items():  # fmt: skip
+        folder = shutil.copytree(FOLDER / "tiny-head", tmp_path / "models" / name)
+        config = json.loads((folder / "config.json").read_text())
+        config["provenance"] |= {"target": pair[0], "draft": pair[1]}
+        (folder / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text("epochs: 1\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "draft"),
+    [
+        ({}, "tiny", "auto"),
+        ({"length": "4"}, "tiny", "auto"),
+        ({"length": "tiny-head"}, "tiny", "tiny-draft"),
+        ({"length": "models/beside"}, "models/target", "models/draft"),
+        ({"length": "models/relative"}, "models/target", "models/deep/draft"),
+        ({"length": "models/beside", "target": "tiny"}, "tiny", "models/draft"),
+        ({"length": "models/beside", "draft": None}, "models/target", None),
+        ({"length": "models/hub", "target": "other"}, "other", "models/draft"),
+        ({"length": "models/gone", "draft": "other+ngram"}, "models/target", "other+ngram"),
+        ({"copies": "tiny-copies"}, "tiny", "ngram"),
+        ({"copies": "tiny-copies", "length": "models/beside"}, "models/target", "models/draft"),
+    ],
+)
+def test_the_pair_that_is_decoded_with(place: Path, given: dict[str, str], target: str, draft: str | None) -> None:
+    options = DecodingOptions(**given)
+    found = with_named_pair(options)
+    assert asdict(found) == asdict(replace(options, target=target, draft=draft))
+    assert with_named_pair(found) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--length models/gone", "length='models/gone': was trained for the draft 'runs/gone', which is not found"),
+        ("--length models/hub", f"length='models/hub': was trained for the target '{HUB}', which is not found"),
+        ("--length run", "run: is the folder of a training run; export it with specpilot export run DIR"),
+        ("--copies run", "run: is the folder of a training run; export it with specpilot export run DIR"),
+        ("--router run", "run: is the folder of a training run; export it with specpilot export run DIR"),
+        ("--draft run", "run: is the folder of a training run; export it with specpilot export run DIR"),
+        ("--length data", "data: is a dataset; give what was trained on it"),
+    ],
+)
+def test_what_cannot_be_used(place: Path, words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "hello", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"specpilot: error: {problem}")
+
+
+def test_the_remedy_of_a_missing_model(place: Path) -> None:
+    heard: list[DecodingOptions] = []
+    remedy = ["--length", "models/gone", "--draft", "tiny-draft"]
+    cli.run(["generate", "hello", *remedy], listening(COMMANDS, heard))
+    assert with_named_pair(heard[0]).target == "models/target"
+    with pytest.raises(InputError, match="give it as --draft$"):
+        with_named_pair(replace(heard[0], draft="auto"))
