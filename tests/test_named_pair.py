@@ -87,5 +87,5 @@ def test_the_remedy_of_a_missing_model(place: Path) -> None:
     remedy = ["--length", "models/gone", "--draft", "tiny-draft"]
     cli.run(["generate", "hello", *remedy], listening(COMMANDS, heard))
     assert with_named_pair(heard[0]).target == "models/target"
-    with pytest.raises(InputError, match="give it as --draft$"):
+    with pytest.raises(InputError, match=r"give it as --draft$"):
         with_named_pair(replace(heard[0], draft="auto"))

@@ -35,7 +35,7 @@ class DemoOptions(SeedOptions):
 
 
 def demo(options: DemoOptions) -> None:
-    """Run the whole pipeline on the included models and prompts, or let a real model answer."""
+    """Run the pipeline on included models, or a real model."""
     from ..common.console import quiet
 
     quiet()
