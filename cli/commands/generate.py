@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def generate(options: GenerateOptions, batch: BatchOptions) -> None:
-    """Continue or answer one prompt or a file of them, speculatively."""
+    """Continue or answer a prompt, or the prompts of a file."""
     if batch.prompts is not None:
         _answer_all(options, batch)
         return
