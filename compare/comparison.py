@@ -23,7 +23,10 @@ from rich.console import Console
 
 from ..common.errors import InputError
 from ..common.machine import machine, versions
+from ..controllers.checkpoints.checkpoint import locate, read_config
+from ..controllers.checkpoints.config import ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.provenance import prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -32,6 +35,7 @@ from ..controllers.length import (
     LengthController,
     RateOptimal,
     names_class,
+    names_rule,
 )
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
@@ -141,6 +145,7 @@ class Outcome:
             replay with their intervals, by draft length. ``acceptance``: of :func:`.acceptance_by_position`.
             ``predictors``: of :func:`.calibration` by name, ``"confidence"`` the draft's own. ``hardware``: of
             :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.token_mosaic`.
+            ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name.
         priced: whose the costs are, in words.
     """
 
@@ -457,6 +462,7 @@ class _Comparing:
         if fastest:
             texts = {result.spec.name: self._mosaic(result.spec, costs.get(result.spec.name)) for result in fastest[:2]}
             found["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
+        found["trained_on"] = trained_on(self.specs, self.rows)
         return {name: value for name, value in found.items() if value}
 
     def _mosaic(self, spec: ComparedDecoder, cost: CostModel | None) -> list[dict[str, str]]:
@@ -508,6 +514,24 @@ def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> Acceptan
 def _drafts_alone(spec: ComparedDecoder) -> bool:
     """Whether it is this engine, with one way of drafting."""
     return spec.engine is None and spec.router is None
+
+
+def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) -> dict[str, list[str]]:
+    """Ids of the prompts that a decoder's controllers were trained on, by its name, where there are any."""
+    found = {}
+    for name, spec in specs.items():
+        known = {digest for each in controllers_of(spec) for digest in each.provenance.prompts}
+        if ids := [row.id for row in rows if prompt_digest(row.text) in known]:
+            found[name] = ids
+    return found
+
+
+def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:
+    """The configurations of what was trained of a decoder."""
+    lengths = spec.length if isinstance(spec.length, tuple) else (spec.length,)
+    given = [] if spec.engine is not None else [str(name) for name in lengths if name is not None]
+    names = [name for name in given if not names_rule(name) and not names_class(name)]
+    return [read_config(locate(name)) for name in [*names, spec.copies, spec.router] if name is not None]
 
 
 def _traceable(decoder: SpeculativeDecoder) -> bool:

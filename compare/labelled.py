@@ -24,7 +24,7 @@ from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.length import names_rule
+from ..controllers.length import names_class, names_rule
 from ..controllers.length.trained import load_predictor
 from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
@@ -172,10 +172,12 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     fingerprint = PairFingerprint(**manifests[0]["fingerprint"])
     embedding = output_embedding(draft.model)
     for name in controllers(options, manifests[0]):
-        _, predictor = load_predictor(
+        controller, predictor = load_predictor(
             name, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
         found.predictors[name] = predictor
+        if any(manifest["dataset_fingerprint"] in controller.config.datasets for manifest in manifests):
+            found.notes.append(f"{name} was trained on this data and looks better here than on other: {found.name}.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
         found.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {found.name}.")
@@ -195,7 +197,9 @@ def controllers(options: CompareOptions, manifest: Mapping[str, Any]) -> list[st
         words = ["tiny-lag-free"]
     names = [word.partition("+")[0] for word in words]
     engines = ("transformers", "llama.cpp", "ngram")
-    return [*dict.fromkeys(n for n in names if not names_rule(n) and n.partition(":")[0] not in engines)]
+    return [
+        *dict.fromkeys(n for n in names if not (names_rule(n) or names_class(n)) and n.partition(":")[0] not in engines)
+    ]
 
 
 def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -56,10 +56,14 @@ def sentences(comparison: Outcome) -> list[str]:
 
 
 def _judgements(comparison: Outcome) -> list[str]:
-    """Predictors that are worse than a constant, or than the draft's own confidence."""
+    """Decoders that were trained on the prompts, and predictors worse than a constant or the draft's own confidence."""
     found = {name: each for name, each in comparison.figures.get("predictors", {}).items() if each is not None}
     own = found.pop(DRAWN, {}).get("auroc")
-    return [
+    trained = [
+        f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {', '.join(ids)}."
+        for name, ids in comparison.figures.get("trained_on", {}).items()
+    ]
+    return trained + [
         f"What {name} predicts is {words}."
         for name, each in found.items()
         for words in shortcomings({**each, "auroc_draft": own})

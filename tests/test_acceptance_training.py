@@ -20,11 +20,14 @@ import yaml
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.controllers.checkpoints.provenance import prompt_digest
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import mixing_for
+from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.acceptance_module import AcceptanceModule
 from specpilot.train.callbacks import RunCheckpoints
+from specpilot.train.datasets import is_validation
 from specpilot.train.export import export
 from specpilot.train.features import make_features
 from specpilot.train.options import (
@@ -243,6 +246,11 @@ def test_features_are_made_in_the_run_folder(
     ours = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
     train_acceptance(ours, output=tmp_path / "run")
     assert_same_run(tmp_path / "run", finished)
+    rows = read_dataset(work / "data", AcceptanceRow)
+    trained = {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, 0.2)}
+    found = load_controller(export(tmp_path / "run", tmp_path / "controller")).config.provenance.prompts
+    assert found == tuple(sorted(trained))
+    assert 0 < len(found) < len(rows)
     for file in (work / "features").iterdir():
         assert file.read_bytes() == (tmp_path / "run" / "features" / file.name).read_bytes()
     shutil.rmtree(tmp_path / "run" / "features")

@@ -13,6 +13,8 @@ import torch
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
+from specpilot.compare.comparison import trained_on
+from specpilot.compare.decoders import ComparedDecoder
 from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
 from specpilot.compare.hardware import computed_cost, given_costs
 from specpilot.compare.labelled import CONFIDENCE, predicted, read_drafted, read_labelled
@@ -20,7 +22,8 @@ from specpilot.compare.options import CompareOptions
 from specpilot.compare.served import ALL, compare_data, describe, judgements, labelled_trace, per_forward, sentences
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
 from specpilot.controllers.checkpoints.card import model_card, shortcomings
-from specpilot.controllers.checkpoints.checkpoint import read_config
+from specpilot.controllers.checkpoints.checkpoint import load_controller, read_config, save_controller
+from specpilot.controllers.checkpoints.provenance import prompt_digest
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
@@ -28,8 +31,10 @@ from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
+from specpilot.data_gen.prompts import PromptRow
 from specpilot.data_gen.texts import text_of
 from specpilot.infer.models import CausalLM
+from specpilot.infer.options import DecodingOptions
 
 from .drafts import predictor
 from .tiny import save_pair
@@ -254,6 +259,17 @@ def test_cards_warn_of_worse_predictors(metrics: dict[str, float | None], warnin
     config = read_config(ROOT / "checkpoints/tiny-lag-free")
     known = {name: value for name, value in metrics.items() if value is not None}
     assert model_card(replace(config, metrics=known)).count("**Warning**") == warnings
+
+
+def test_prompts_of_the_training_are_named(tmp_path: Path) -> None:
+    trained = load_controller("tiny-lag-free")
+    known = replace(trained.config.provenance, prompts=(prompt_digest("prompt 1"), prompt_digest("another")))
+    folder = save_controller(tmp_path / "own", trained.head, replace(trained.config, provenance=known))
+    base = DecodingOptions(target="tiny", draft="tiny-draft")
+    words = ["2", str(folder), "tiny-lag-free", "online-confidence"]
+    specs = {word: ComparedDecoder.parse(word, base) for word in words}
+    rows = [PromptRow(f"id-{i}", "all", f"prompt {i}") for i in range(3)]
+    assert trained_on(specs, rows) == {str(folder): ["id-1"]}
 
 
 @pytest.mark.parametrize("missing", ["rows", "labels"])

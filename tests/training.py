@@ -33,7 +33,7 @@ def make_rows(count: int, seed: int = 0) -> list[AcceptanceRow]:
         x, y = (generator.integers(0, VOCABULARY, length).tolist() for _ in range(2))
         p = [0.95 if token % 2 else 0.15 for token in y]
         prompt = generator.integers(0, VOCABULARY, int(generator.integers(2, 9))).tolist()
-        rows.append(AcceptanceRow(f"prompt-{number}", "", prompt, x, y, p))
+        rows.append(AcceptanceRow(f"prompt-{number}", f"text {number}", prompt, x, y, p))
     return rows
 
 

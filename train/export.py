@@ -14,12 +14,14 @@ from ..controllers.acceptance.specdec_head import AcceptanceHeadConfig
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.checkpoints.provenance import Provenance
+from ..controllers.checkpoints.provenance import Provenance, prompt_digest
 from ..controllers.sampling import SamplingParams
+from ..data_gen.dataset import read_manifest
+from ..data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
 from .acceptance import module_of
 from .controller_module import ExportedModule
 from .copies import CopyModule
-from .datasets import fingerprints, samplings
+from .datasets import fingerprints, is_validation, samplings
 from .draft import KIND as DRAFT
 from .draft import export_draft
 from .options import PREDICTORS, DraftTrainingOptions
@@ -32,6 +34,8 @@ MODULES: dict[str, type[ExportedModule]] = {
     "copies": CopyModule,
     "router": RouterModule,
 }
+
+ROWS: dict[str, type[AcceptanceRow] | type[RoundsRow]] = {kind.kind: kind for kind in (AcceptanceRow, RoundsRow)}
 
 
 def export(run: Path, output: Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
@@ -77,12 +81,29 @@ def best_controller(folder: str | Path) -> tuple[nn.Module, ControllerConfig]:
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
     sampling, *others = (SamplingParams(**each) for each in samplings(dataset))
     common = {
-        "provenance": Provenance(dataset["target"], dataset.get("draft"), pair, sampling, tuple(others)),
+        "provenance": Provenance(
+            dataset["target"], dataset.get("draft"), pair, sampling, tuple(others), trained_prompts(run)
+        ),
         "datasets": fingerprints(dataset),
         "metrics": {name: value for name, value in best["metrics"].items() if math.isfinite(value)},
     }
     config = module.configuration(run.settings, dataset, best, common)
     return module.exported(config, best), config
+
+
+def trained_prompts(run: Run[Any]) -> tuple[str, ...]:
+    """Digests of the prompts of a run's training data, without those held out; none where the data is not there."""
+    settings = run.settings
+    found: set[str] = set()
+    for folder in getattr(settings, "folders", ()):
+        try:
+            kind = read_manifest(folder)["kind"]
+            rows = read_dataset(folder, ROWS[kind]) if kind in ROWS else []
+        except InputError:  # moved or changed since
+            return ()
+        fraction = settings.validation_fraction
+        found |= {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, fraction)}
+    return tuple(sorted(found))
 
 
 def _read_best(run: Run[Any]) -> dict[str, Any]:

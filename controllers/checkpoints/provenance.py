@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from dataclasses import dataclass
 
@@ -13,6 +14,11 @@ EXACT, TOKENIZER = "exact", "tokenizer"
 PAIR_CHECKS = (EXACT, TOKENIZER)  # how alike the models must be
 
 
+def prompt_digest(prompt: str) -> str:
+    """32 bits of a prompt's SHA-256, in hexadecimal: enough to find it among others, and too little to restore it."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:8]
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Names and fingerprints of the models, and sampling parameters of the training data.
@@ -21,6 +27,7 @@ class Provenance:
         draft: None for a router, whose drafts are its arms.
         sampling: of the first dataset.
         other_sampling: of the other datasets, where they differ.
+        prompts: digests of the prompts that were trained on, see :func:`prompt_digest`; none if they are not known.
     """
 
     target: str
@@ -28,6 +35,7 @@ class Provenance:
     fingerprint: PairFingerprint
     sampling: SamplingParams
     other_sampling: tuple[SamplingParams, ...] = ()
+    prompts: tuple[str, ...] = ()
 
     @property
     def samplings(self) -> tuple[SamplingParams, ...]:
