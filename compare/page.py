@@ -65,6 +65,10 @@ def _answer(report: Report) -> str:
     return "".join(words)
 
 
+def _priced(report: Report) -> str:
+    return str(report.get("priced", "the costs measured here"))
+
+
 def _name(name: str) -> str:
     return NAMES.get(name, name)
 
@@ -118,7 +122,7 @@ def _speed(report: Report) -> str:
     key = '<i class="dot"></i> by the clock &ensp; <i class="other"></i> by replay' if clocked else "by replay"
     note = (
         "Speed over decoding without drafts (dashed line, 1), with 95 % intervals over prompts. By the clock: every "
-        "prompt decoded with every decoder in turn. By replay: from recorded texts at measured costs, without the "
+        f"prompt decoded with every decoder in turn. By replay: from recorded texts at {_priced(report)}, without the "
         "clock's noise."
     )
     if prompts < ENOUGH:
@@ -162,7 +166,7 @@ def _disagreement(report: Report) -> str:
         return ""
     return (
         f"<p>Clock and replay differ by more than their intervals for {escape(', '.join(apart))}. The replay leaves "
-        "out the reading of prompts, and takes the costs of short texts measured before; the clock has the machine's "
+        "out the reading of prompts, and takes the costs of short texts; the clock has the machine's "
         "other work in it: compare the speed-ups by processor time.</p>"
     )
 
@@ -178,7 +182,7 @@ def _by_length(report: Report) -> str:
         Axis("tokens in each draft", [point.x for point in points]), Axis("speed over no drafts"),
         {"fixed length": points}, level=1.0,
     )  # fmt: skip
-    note = "By replay at the costs measured here. Longer drafts give more tokens in a round, and waste more."
+    note = f"By replay at {_priced(report)}. Longer drafts give more tokens in a round, and waste more."
     return _section("Speed by draft length", note, chart.render())
 
 
