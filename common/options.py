@@ -150,9 +150,9 @@ class Options:
         """Raise InputError if one of the fields ``names`` does not have its default value."""
         for entry in fields(self):
             if entry.name in names and getattr(self, entry.name) != entry.default:
-                raise InputError(
-                    f"{entry.name}={getattr(self, entry.name)!r}: would be ignored, {reason}; leave it out"
-                )
+                value = getattr(self, entry.name)
+                shown = str(value) if isinstance(value, Path) else value
+                raise InputError(f"{entry.name}={shown!r}: would be ignored, {reason}; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)

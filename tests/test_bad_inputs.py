@@ -105,7 +105,7 @@ TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts
     ("@place/prompts.txt --output out.jsonl --target @place/broken", "NaN or infinite logits"),
 ]
 TABLES["generate {}"] = [
-    ("hello --output out.jsonl", "would be ignored, no file of prompts is given"),
+    ("hello --output out.jsonl", "output='out.jsonl': would be ignored, no file of prompts is given"),
     ("", "prompt: standard input is closed"),
     ("''", "prompt: it is empty"),
     ("hello --draft tiny-t5-draft-sql", "one of them is an encoder-decoder"),

@@ -23,6 +23,7 @@ from specpilot import main as cli
 from specpilot.commands import train
 from specpilot.common import options
 from specpilot.common.errors import InputError
+from specpilot.data_gen.options import BatchOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.parser import CommandParser, described, one_line
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
@@ -365,7 +366,8 @@ def test_places_that_cannot_be_written_are_errors(kind: type, tmp_path: Path) ->
         for wrong in (file / "x.png", file if limit.folder else tmp_path / "folder.png"):
             with pytest.raises(InputError, match=rf"^{name}='.*': .*; name a"):
                 kind(**required(kind) | {name: wrong})
-        kind(**required(kind) | {name: tmp_path / "folder.png" if limit.folder else file})
+        prompts = {"prompts": "builtin"} if kind is BatchOptions else {}  # whose file is that of their texts
+        kind(**required(kind) | prompts | {name: tmp_path / "folder.png" if limit.folder else file})
 
 
 def test_every_device_picture_count_and_seed_has_a_limit() -> None:
