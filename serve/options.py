@@ -29,6 +29,7 @@ class ServeOptions(DecodingOptions):
         drain: Seconds that running requests have to finish after SIGTERM.
         log_rounds: Folder that gets served rounds as a dataset for `specpilot train acceptance`. It contains prompts
             and texts.
+        log_requests: Print a line for every request: who asked for what, and the status.
     """
 
     router_state: File | None = None
@@ -42,6 +43,7 @@ class ServeOptions(DecodingOptions):
     max_body: Count = 4 << 20
     drain: Positive = 60.0
     log_rounds: Folder | None = None
+    log_requests: bool = False
 
     @property
     def name(self) -> str:

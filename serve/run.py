@@ -21,7 +21,11 @@ def run_server(server: Server, listener: socket.socket) -> None:
     """Serve on ``listener`` until SIGINT or SIGTERM; SIGHUP loads the controller again."""
     drain = max(1, round(server.options.drain))  # seconds that running requests have to finish after the signal
     config = uvicorn.Config(
-        create_app(server), log_level="error", access_log=False, timeout_graceful_shutdown=drain, server_header=False
+        create_app(server),
+        log_level="info" if server.options.log_requests else "error",
+        access_log=server.options.log_requests,
+        timeout_graceful_shutdown=drain,
+        server_header=False,
     )
     sys.setswitchinterval(SWITCH_INTERVAL)
     host, port = listener.getsockname()[:2]
@@ -39,6 +43,13 @@ class _Http(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         print(f"specpilot: serving {self.server.options.name!r} on {self.address}", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        worker = self.server.worker
+        running = worker.running + worker.waiting
+        print(f"specpilot: shutting down; {running} requests are finished first", file=sys.stderr, flush=True)
+        await super().shutdown(sockets)
+        print("specpilot: stopped", file=sys.stderr, flush=True)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
+from ..infer.options import AUTO
 from ..serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -30,13 +32,16 @@ def serve(options: ServeOptions) -> None:
 
     limit_memory()
     from ..serve.run import run_server
+    from ..serve.starting import answering
     from ..serve.worker import in_own_thread
 
-    run_server(in_own_thread(lambda: _prepared(options)), listener)
+    with answering(listener) as say:
+        server = in_own_thread(lambda: _prepared(options, say))
+    run_server(server, listener)
 
 
-def _prepared(options: ServeOptions) -> Server:
-    """A server with its models loaded."""
+def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
+    """A server with its models loaded; ``say`` is told what takes time."""
     from ..common.console import quiet
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.loading.named_pair import with_named_pair
@@ -45,7 +50,13 @@ def _prepared(options: ServeOptions) -> Server:
     quiet()
     options = with_named_pair(options)
     decoder = SpeculativeDecoder.from_options(options)
+    if options.cost == AUTO:
+        say(
+            "what drafting costs is being measured, alone and with several requests; --cost FILE takes what "
+            "'specpilot bench cost --batch' has measured"
+        )
     drafting_by_load(decoder, options.cost)
+    say("a first text is decoded to warm up")
     server = Server(decoder, options, _round_log(options, decoder))
     server.warm_up()
     gc.collect()
