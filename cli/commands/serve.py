@@ -50,6 +50,7 @@ def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
     quiet()
     options = with_named_pair(options)
     decoder = SpeculativeDecoder.from_options(options)
+    log = _round_log(options, decoder)
     if options.cost == AUTO:
         say(
             "what drafting costs is being measured, alone and with several requests; --cost FILE takes what "
@@ -57,7 +58,7 @@ def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
         )
     drafting_by_load(decoder, options.cost)
     say("a first text is decoded to warm up")
-    server = Server(decoder, options, _round_log(options, decoder))
+    server = Server(decoder, options, log)
     server.warm_up()
     gc.collect()
     gc.freeze()  # what is loaded stays; looking through it takes a quarter of a second
