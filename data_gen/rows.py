@@ -30,6 +30,7 @@ KINDS = {
     ".csv": "CSV", ".tsv": "CSV", ".txt": "text",
 }  # fmt: skip
 ABOUT = ("dataset_info.json", "dataset_infos.json", "state.json")  # JSON files of a folder that hold no rows
+PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # gzip, bzip2, xz, zstd, zip
 REMEDY = "give a JSON Lines (.jsonl), CSV (.csv), Parquet (.parquet) or text (.txt) file"
 
 
@@ -121,7 +122,10 @@ def _read_folder(folder: Path) -> list[Row]:
 
 
 def _read_file(path: Path) -> list[Row]:
-    kind = "Parquet" if _start(path) == b"PAR1" else KINDS.get(path.suffix.lower())
+    start = _start(path)
+    if start.startswith(PACKED):
+        raise InputError(f"{path}: a compressed file; unpack it")
+    kind = "Parquet" if start == b"PAR1" else KINDS.get(path.suffix.lower())
     if kind == "Parquet":
         return read_parquet(path, REMEDY)
     text = read_text(path, REMEDY)

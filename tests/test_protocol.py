@@ -55,6 +55,7 @@ EMPTY: list[dict[str, Any]] = [
     {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
     {"stream": None, "stream_options": None, "stop": None, "n": None, "seed": None, "temperature": None},
     {"min_p": 0, "repetition_penalty": 1.0, "chat_template_kwargs": {}, "cache_prompt": True, "request_id": "r"},
+    {"bad_words": [], "add_special_tokens": True, "detokenize": True, "early_stopping": False, "typical_p": 1.0},
     {"something_new": None},
 ]
 # Fields that would change the text: refused with their name
