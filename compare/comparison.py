@@ -45,6 +45,7 @@ from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
 from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
+from ..infer.prompting import day_of
 from .cost import bench_cost, prediction_seconds
 from .decoders import NONE, ComparedDecoder, Generate, Loader, named
 from .energy import Meter
@@ -333,8 +334,13 @@ class _Comparing:
         return (stats.seconds + stats.prefill_seconds) / stats.n_generated
 
     def _encoded(self, rows: Sequence[PromptRow]) -> list[list[int]]:
-        tokenizer = self.loader.target().tokenizer
-        return [row.encode(tokenizer, chat=self.task.chat, system=self.task.system) for row in rows]
+        tokenizer, day = self.loader.target().tokenizer, self._day()
+        return [row.encode(tokenizer, chat=self.task.chat, system=self.task.system, day=day) for row in rows]
+
+    def _day(self) -> str | None:
+        """The date for chat templates that write today's: that on which the comparison was begun."""
+        today = day_of(self.loader.target().tokenizer)
+        return None if today is None else str(self.store.compute(self.identity | {"day": "begun"}, lambda: today))
 
     # replay
 
@@ -343,8 +349,9 @@ class _Comparing:
         if self.pair is None or NONE not in costs or not _traceable(self.pair):
             return {}
         tracer = Tracer(
-            self.pair, self.task.sampling, self.task.max_new_tokens, self.task.seed, self.task.chat, self.task.system
-        )
+            self.pair, self.task.sampling, self.task.max_new_tokens, self.task.seed, self.task.chat, self.task.system,
+            self._day(),
+        )  # fmt: skip
         rules = [informed_rule(costs[NONE])]
         for family, values in self.families.items():
             rules.append(Rule.untrained(family, values, _MAKE[family]))

@@ -90,7 +90,7 @@ class Tracer:
     Attributes:
         decoder: holds the pair.
         seed: determines every random draw, together with a prompt's id.
-        chat, system: how prompts are encoded, as by :func:`.encode_prompt`.
+        chat, system, day: how prompts are encoded, as by :func:`.encode_prompt`.
     """
 
     decoder: SpeculativeDecoder
@@ -99,6 +99,7 @@ class Tracer:
     seed: int
     chat: bool = True
     system: str | None = None
+    day: str | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ class Tracer:
         """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
-        prompts = [row.encode(decoder.tokenizer, chat=self.chat, system=self.system) for row in rows]
+        prompts = [row.encode(decoder.tokenizer, chat=self.chat, system=self.system, day=self.day) for row in rows]
         for row, prompt in zip(rows, prompts, strict=True):
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import date, timedelta
 
 import pytest
 import torch
@@ -49,3 +50,14 @@ def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, 
     monkeypatch.setattr(time, "perf_counter", clock)
     monkeypatch.setattr(time, "process_time", clock)
     return clock
+
+
+def one_day_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What chat templates take for today is tomorrow."""
+
+    class Tomorrow(date):
+        @classmethod
+        def today(cls) -> date:
+            return date.today() + timedelta(days=1)
+
+    monkeypatch.setattr("specpilot.infer.prompting.date", Tomorrow)

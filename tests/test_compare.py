@@ -29,9 +29,11 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.generation import Generation, Stats
+from specpilot.infer.loading.names import load_tokenizer
 from specpilot.infer.options import DecodingOptions, GenerateOptions
 from specpilot.serve.options import ServeOptions
 
+from .clock import one_day_later
 from .processes import kill_and_resume
 from .test_replay import traced
 from .tiny import save_pair
@@ -376,6 +378,26 @@ def _compare(pair: Sequence[str], folder: Path) -> Outcome:
     decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
     task = Task(SamplingParams(1.0, 8), 6, chat=False)
     return compare(decoders, ROWS, Loader(base), task, folder, cost=0.1, console=QUIET)
+
+
+def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = save_pair(tmp_path)
+    tokenizer = load_tokenizer(target)
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
+    tokenizer.save_pretrained(target)
+    base, task = DecodingOptions(target=target, draft=draft), Task(SamplingParams(1.0, 8), 6)
+
+    def replayed(folder: str) -> Any:
+        given = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
+        return compare(*given, clock=False, cost=0.1, console=QUIET).results["2"].replay
+
+    begun = replayed("begun")
+    for file in (tmp_path / "begun" / "records").glob("*.json"):
+        if "day" not in json.loads(file.read_text())["identity"]:
+            file.unlink()
+    one_day_later(monkeypatch)
+    assert replayed("begun") == begun
+    assert replayed("other") != begun
 
 
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from specpilot.data_gen.prompts import fingerprint, load_prompts
 from specpilot.data_gen.rows import RowSource
 from specpilot.infer.loading.names import load_tokenizer
 
+from .clock import one_day_later
 from .folders import assert_same_bytes
 from .tiny import byte_tokenizer, save_pair
 
@@ -199,13 +200,7 @@ def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     whole = make_answers(settings, tmp_path / "whole")
     cut = make_answers(settings, tmp_path / "cut")
     (cut / "shard-00001.parquet").unlink()
-
-    class Tomorrow(date):
-        @classmethod
-        def today(cls) -> date:
-            return date.fromisoformat(today) + timedelta(days=1)
-
-    monkeypatch.setattr("specpilot.infer.prompting.date", Tomorrow)
+    one_day_later(monkeypatch)
     make_answers(settings, cut)
     assert_same_bytes(whole, cut)
     assert read_manifest(cut)["day"] == today
