@@ -108,9 +108,9 @@ class SpeculativeDecoder:
             check_pair(reader, model)
         self.target = with_states(reader, self.drafts if routing is None else routing.models)
         self.routing, self.tokenizer, self.pair_check = routing, tokenizer, pair_check
-        follow = generation_config == FOLLOW
-        self.defaults = generation_defaults(self.target.model) if follow else GenerationDefaults()
-        self.stop_tokens = stop_tokens_of(self.target.model, tokenizer)
+        self.generation_config = generation_config
+        self.stop_tokens = self._ends = stop_tokens_of(self.target.model, tokenizer)
+        self.defaults.sampling_params()  # refused here instead of at the first prompt
         engine = Engine(self.target, None if routing is None else routing.router)
         self.drafting = Drafting(engine, self.drafts, routing)
         self.drafting.arms(self.config)  # refused here instead of at the first prompt
@@ -352,6 +352,18 @@ class SpeculativeDecoder:
         self.target.check_unchanged("target")
         for model in self._draft_models():
             model.check_unchanged("draft")
+        ends = stop_tokens_of(self.target.model, self.tokenizer)
+        if ends != self._ends:
+            self.stop_tokens = self._ends = ends
+
+    @property
+    def defaults(self) -> GenerationDefaults:
+        """What the target's ``generation_config`` says now, if it is followed.
+
+        Raises:
+            InputError: a setting there is not supported.
+        """
+        return generation_defaults(self.target.model) if self.generation_config == FOLLOW else GenerationDefaults()
 
     def _draft_models(self) -> list[LanguageModel]:
         return self.drafts if self.routing is None else self.routing.models

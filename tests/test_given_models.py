@@ -145,6 +145,19 @@ def test_drafts_that_change_afterwards_are_refused() -> None:
         greedy(decoder)
 
 
+def test_settings_of_generation_are_those_of_the_moment() -> None:
+    target = make()
+    decoder = SpeculativeDecoder(target, None)
+    text, settings = greedy(decoder), target.generation_config
+    assert settings is not None
+    settings.eos_token_id, settings.do_sample, settings.max_new_tokens = text[2], False, 9
+    ended = text[: text.index(text[2]) + 1][:9]
+    assert decoder.generate(PROMPT).tokens == decoder.generate(PROMPT, temperature=0).tokens == ended
+    settings.repetition_penalty = 1.3
+    with pytest.raises(InputError, match=r"the checkpoint sets repetition_penalty=1\.3"):
+        greedy(decoder)
+
+
 def test_another_threads_forward_is_no_change() -> None:
     """On a GPU prompts are read by the model's own forward, with hooks that capture its states."""
     target, found = make("gpt2"), []
