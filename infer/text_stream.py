@@ -184,6 +184,7 @@ class Detokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, context: Sequence[int], skip_special_tokens: bool) -> None:
         self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
         self.cleans = _cleans_up(tokenizer)
+        self.awaited = frozenset() if skip_special_tokens else _rewriting(tokenizer)
         self.window = self._end_of(list(context))
         self.known = self.certain = len(self.window)  # tokens whose text is known, and that later ones cannot change
         self.text = self._decode(self.window)  # of the known tokens
@@ -193,7 +194,9 @@ class Detokenizer:
         for token in tokens:
             self.window.append(token)
             in_run = self.certain < len(self.window) - 1 and self._decode([token]) == ""  # an unseen special token
-            if not in_run and not BYTE.fullmatch(_piece(self.tokenizer, token)):
+            if self.awaited:
+                self.certain = len(self.window) if token in self.awaited else self.certain
+            elif not in_run and not BYTE.fullmatch(_piece(self.tokenizer, token)):
                 self.certain = len(self.window)
         text = self._decode(self.window[: self.certain])
         if self.cleans:
@@ -278,6 +281,19 @@ def _cleans_up(tokenizer: PreTrainedTokenizerBase) -> bool:
         return False
     model = type(tokenizer.backend_tokenizer.model).__name__ if hasattr(tokenizer, "backend_tokenizer") else ""
     return model != "BPE" or tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
+
+
+def _rewriting(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The special tokens, where one changes the text before it: tokenizers in Python put a space where that begins."""
+    special = frozenset(tokenizer.all_special_ids)
+    if tokenizer.is_fast or not special:
+        return frozenset()
+    plain = next((t for t in range(len(tokenizer)) if t not in special and decode(tokenizer, [t]).isalnum()), None)
+    if plain is None:
+        return frozenset()
+    before = [min(special), plain]
+    kept = decode(tokenizer, [*before, before[0]]).startswith(decode(tokenizer, before))
+    return frozenset() if kept else special
 
 
 def _last_word(text: str) -> int:

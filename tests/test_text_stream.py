@@ -27,6 +27,20 @@ def wordpiece(**options: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", sep_token="[SEP]", **options)
 
 
+class Spacing(ByT5Tokenizer):
+    """As those of GPT-SW3 and SigLIP: a special token puts a space before the text that it ends."""
+
+    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
+        text, since = "", list[int]()
+        for token in [token_ids] if isinstance(token_ids, int) else token_ids:
+            if token not in self.all_special_ids:
+                since.append(token)
+            elif not skip_special_tokens:
+                text += f" {super()._decode(since)}{self.convert_ids_to_tokens(token)}"
+                since = []
+        return text + str(super()._decode(since))
+
+
 FAMILIES: dict[str, Any] = {
     "byte-level": byte_tokenizer(extra=44),
     "Llama 2": sentencepiece_tokenizer(),
@@ -36,6 +50,7 @@ FAMILIES: dict[str, Any] = {
     "WordPiece": wordpiece(cleanup=True),
     "WordPiece cleaned": wordpiece(clean_up_tokenization_spaces=True),
     "ByT5": ByT5Tokenizer(),
+    "with spaces": Spacing(),
 }
 LLAMA, BYTE_LEVEL = FAMILIES["Llama 2"], FAMILIES["byte-level"]
 CHARACTERS = [byte + 3 for byte in "日é😊 a".encode()]  # of ByT5
