@@ -311,7 +311,7 @@ class SpeculativeDecoder:
             raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
-        ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids
+        ends = (self._followed_ends() if stop_tokens is None else stop_tokens) | style.stop_token_ids
         request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
         request.style = style
         if style.stop:
@@ -352,9 +352,13 @@ class SpeculativeDecoder:
         self.target.check_unchanged("target")
         for model in self._draft_models():
             model.check_unchanged("draft")
+
+    def _followed_ends(self) -> frozenset[int]:
+        """The ``stop_tokens``; those of the target's ``generation_config``, if that has changed."""
         ends = stop_tokens_of(self.target.model, self.tokenizer)
         if ends != self._ends:
             self.stop_tokens = self._ends = ends
+        return self.stop_tokens
 
     @property
     def defaults(self) -> GenerationDefaults:
