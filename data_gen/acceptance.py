@@ -13,12 +13,13 @@ from typing import Any
 from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
+from ..common.files import MANIFEST
 from ..common.json_file import build
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
 from .builder import GivenTexts, Item, ResponseMaker, TargetBuilder, make_dataset, pair_identity
-from .dataset import MANIFEST, day_in, read_manifest, whole_manifest
+from .dataset import day_in, read_manifest, whole_manifest
 from .kinds import AcceptanceRow, AnswerRow, ResponseRow, read_dataset
 from .labels import label
 from .openai_responses import OpenAIResponses

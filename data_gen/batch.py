@@ -77,9 +77,9 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
                 if not begun:
                     _replace(state / SETTINGS, json.dumps(settings, indent=1).encode())
                     begun = True
-                row = heads[numbers[id(request)]] | _answer(decoder.finish(request), batch.trace)
+                line = heads[numbers[id(request)]] | _answer(decoder.finish(request), batch.trace)
                 with output.open("ab") as file:
-                    file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
+                    file.write(f"{json.dumps(line, ensure_ascii=False)}\n".encode())
                 advance()
         found = _read(output, heads)
         if list(found) != sorted(found):

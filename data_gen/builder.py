@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
+from ..common.files import MANIFEST
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.loading.generation_defaults import stop_tokens_of
@@ -22,7 +23,7 @@ from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.models import LanguageModel, language_model
 from ..infer.prompting import day_of
 from ..infer.random_source import drawn_for, text_seed
-from .dataset import MANIFEST, ShardWriter, day_in
+from .dataset import ShardWriter, day_in
 from .kinds import ResponseRow, Row, Rows
 from .options import (
     ONE_PROCESS,

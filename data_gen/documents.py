@@ -11,9 +11,10 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
+from ..common.files import MANIFEST
 from ..infer.prompting import encode_prompt, text_of, turn_end
 from .columns import Example, answer_text, as_prompt, read_examples
-from .dataset import MANIFEST, read_manifest, shard_files
+from .dataset import read_manifest, shard_files
 from .kinds import AcceptanceRow, AnswerRow, RoundsRow, read_shard
 from .options import TextFormOptions
 from .prompts import report

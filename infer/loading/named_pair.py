@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from ...checkpoints import shipped
 from ...common.errors import InputError
@@ -15,8 +16,10 @@ from .model_files import find_files
 
 TARGET = "tiny"  # where no controller names one
 
+D = TypeVar("D", bound=DecodingOptions)
 
-def with_named_pair(options: DecodingOptions) -> DecodingOptions:
+
+def with_named_pair(options: D) -> D:
     """``options`` with a target, and with the draft of a trained length controller where neither is given.
 
     Raises:
