@@ -35,7 +35,7 @@ def serving(
     **options: Any,
 ) -> Iterator[tuple[Server, str]]:
     """A running server with ``options`` of ``specpilot serve``, and its address."""
-    server = Server(decoder, ServeOptions(**{"max_body": 1 << 20, **options}), log)
+    server = Server(decoder, ServeOptions(**{"target": "tiny", "max_body": 1 << 20, **options}), log)
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(server)
     # No logging configuration: to install one closes all handlers, and that of absl closes the stream it writes to.

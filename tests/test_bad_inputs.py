@@ -28,7 +28,7 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("empty", "a weight file is truncated or damaged"),
     ("text", "a weight file is truncated or damaged"),
     ("weightless", "no file named model.safetensors"),
-    ("pickled", "no file named model.safetensors"),
+    ("pickled", "its weights are in .bin files, pickles"),
     ("no-config", "in transformers' format, it holds no config.json"),
     ("config-cut", "config.json: not JSON"),
     ("config-list", "config.json: an object of keys and values is expected, not a list"),

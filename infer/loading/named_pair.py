@@ -46,14 +46,17 @@ def named_pair(
         controllers: lengths, copy heads and routers by the option that names them; rules are left out.
 
     Raises:
-        InputError: a controller cannot be read, or a model that it names is not found.
+        InputError: a model that a controller names is not found.
     """
     for option, name in controllers.items():
         if AUTO not in (target, draft):
             break
         if option == "length" and names_rule(name):
             continue
-        folder = locate(name)
+        try:
+            folder = locate(name)
+        except (InputError, OSError):  # a rule that is misspelt, or nothing: told where the controller is loaded
+            continue
         provenance = read_config(folder).provenance
         if target == AUTO:
             target = _found("target", provenance.target, option, name, folder)

@@ -22,6 +22,7 @@ from ..options import AUTO, DecodingOptions
 from .controllers import load_copies, load_length
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .model_files import is_gguf
+from .named_pair import TARGET
 from .names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 
 Name: TypeAlias = str | Path
@@ -88,6 +89,7 @@ def load_target(options: DecodingOptions) -> tuple[LoadedModel, PreTrainedTokeni
         InputError: one of them cannot be loaded, or they do not belong together.
     """
     name, tokenizer, trust = options.target, options.tokenizer, options.trust_remote_code
+    name = TARGET if name == AUTO else name  # no controller that names a pair
     own: dict[str, Any] = {"revision": options.revision, "trust_remote_code": trust}
     text = load_tokenizer(name, **own) if tokenizer is None else load_tokenizer(tokenizer, trust_remote_code=trust)
     model = load_any_model(name, **options.loading, **options.placement, revision=options.revision)
