@@ -22,6 +22,7 @@ from specpilot.common.console import quiet
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
 from specpilot.data_gen.builtin import builtin_prompts
+from specpilot.data_gen.dataset import differences
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
@@ -331,11 +332,9 @@ def same_settings(settings: object, path: Path) -> None:
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(now, indent=1), encoding="utf-8")
     before = json.loads(path.read_text(encoding="utf-8"))
-    differing = sorted(key for key in now if now[key] != before.get(key))
-    if differing:
-        raise InputError(
-            f"{path.parent.parent}: begun with other settings ({', '.join(differing)} differ); choose another output"
-        )
+    shown = ", ".join(f"{key} was {was!r}" for key, (was, _) in differences(before, now).items())
+    if shown:
+        raise InputError(f"{path.parent.parent}: begun with other settings: {shown}; choose another output")
 
 
 def new_model(shape: str, settings: TinyModelsOptions, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:

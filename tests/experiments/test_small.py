@@ -38,7 +38,6 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = [*pair, "--prompts", str(prompts), "--limit", "2", "--max-new-tokens", "4"]
     for words, key in (
         (["profile", *work, "--length", "2"], "parts"),
-        (["forward", *pair, "--repeats", "1"], "milliseconds"),
         (["otm", *pair, "--output", str(tmp_path / "otm.png")], "coins"),
     ):  # fmt: skip
         assert main(words) == 0
