@@ -10,7 +10,7 @@ from typing import TypeVar
 from ...checkpoints import shipped
 from ...common.errors import InputError
 from ...controllers.checkpoints.checkpoint import locate, read_config
-from ...controllers.length import names_rule
+from ...controllers.length import names_class, parse_rule
 from ..options import AUTO, DecodingOptions
 from .model_files import find_files
 
@@ -46,17 +46,14 @@ def named_pair(
         controllers: lengths, copy heads and routers by the option that names them; rules are left out.
 
     Raises:
-        InputError: a model that a controller names is not found.
+        InputError: a rule or controller cannot be read, or a model that it names is not found.
     """
     for option, name in controllers.items():
         if AUTO not in (target, draft):
             break
-        if option == "length" and names_rule(name):
+        if option == "length" and (names_class(name) or parse_rule(name) is not None):
             continue
-        try:
-            folder = locate(name)
-        except (InputError, OSError):  # a rule that is misspelt, or nothing: told where the controller is loaded
-            continue
+        folder = locate(name)
         provenance = read_config(folder).provenance
         if target == AUTO:
             target = _found("target", provenance.target, option, name, folder)
