@@ -537,7 +537,7 @@ def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:
     """The configurations of what was trained of a decoder."""
     lengths = spec.length if isinstance(spec.length, tuple) else (spec.length,)
     given = [] if spec.engine is not None else [str(name) for name in lengths if name is not None]
-    names = [name for name in given if not names_rule(name) and not names_class(name)]
+    names = [name for name in given if not names_rule(name)]
     return [read_config(locate(name)) for name in [*names, spec.copies, spec.router] if name is not None]
 
 

@@ -40,6 +40,13 @@ FIRST = ("target", "draft", "length")  # options that come first in a command
 Generate = Callable[[list[int], int], Stats]  # (prompt, seed) → counters; other engines report n_generated only
 
 
+def trained_among(words: Sequence[str]) -> list[str]:
+    """The trained length controllers that ``words`` of decoders name, each once."""
+    own = [word for word in words if word.partition(":")[0] not in (*ENGINES, NGRAM)]
+    lengths = [word.partition(f"+{NGRAM}")[0] for word in own]
+    return [*dict.fromkeys(length for length in lengths if not names_rule(length))]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparedDecoder(DecodingOptions):
     """Decoder.

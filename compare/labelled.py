@@ -24,7 +24,6 @@ from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.length import names_class, names_rule
 from ..controllers.length.trained import load_predictor
 from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
@@ -36,6 +35,7 @@ from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, TextReader, TreeMask, language_model, output_embedding
 from ..train.datasets import check_same, load_same
+from .decoders import trained_among
 from .options import CompareOptions
 
 Array = NDArray[np.float64]
@@ -195,11 +195,7 @@ def controllers(options: CompareOptions, manifest: Mapping[str, Any]) -> list[st
     words = options.words if options.length is not None else []
     if options.length is None and (manifest["target"], manifest["draft"]) == ("tiny", "tiny-draft"):
         words = ["tiny-lag-free"]
-    names = [word.partition("+")[0] for word in words]
-    engines = ("transformers", "llama.cpp", "ngram")
-    return [
-        *dict.fromkeys(n for n in names if not (names_rule(n) or names_class(n)) and n.partition(":")[0] not in engines)
-    ]
+    return trained_among(words)
 
 
 def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:

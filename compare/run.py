@@ -14,7 +14,6 @@ from typing import Any
 from ..checkpoints import shipped
 from ..common.errors import InputError
 from ..common.files import replacing
-from ..controllers.length import names_rule
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow, load_prompts
 from ..infer.loading.named_pair import named_pair
@@ -22,7 +21,7 @@ from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
 from .comparison import Outcome, Task
 from .comparison import compare as compare_decoders
-from .decoders import ENGINES, NGRAM, ComparedDecoder, Loader, decoders_of, read_decoders
+from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
 from .hardware import given_costs
 from .options import CompareOptions
 from .page import fragment, page
@@ -151,10 +150,8 @@ def paired(options: CompareOptions) -> CompareOptions:
     """
     if AUTO not in (options.target, options.draft):
         return options
-    words = [] if options.length is None else [word.partition(f"+{NGRAM}")[0] for word in options.words]
-    own = [word for word in words if word != NGRAM and word.partition(":")[0] not in ENGINES]
-    trained = next((word for word in own if not names_rule(word)), None)
-    target, draft = named_pair(options.target, options.draft, {} if trained is None else {"length": trained})
+    trained = [] if options.length is None else trained_among(options.words)
+    target, draft = named_pair(options.target, options.draft, {"length": trained[0]} if trained else {})
     return replace(options, target=target, draft=PairOptions.draft if draft == AUTO else str(draft) if draft else None)
 
 
