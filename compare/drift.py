@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .interval import ENOUGH
+
 Array = NDArray[np.float64]
 ASSIGNMENTS, TOGETHER = 2000, 100
 ALARM = 0.05
-LEAST_PROMPTS = 5  # of a group in each dataset
 NORMAL = 1.96
 LARGEST = 1e6  # of a statistic
 
@@ -92,7 +93,7 @@ def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums], seed: 
     names = [*first[0], *second[0]]
     sums = Sums(*(np.concatenate(parts) for parts in zip(first[1], second[1], strict=True)))
     side = np.repeat([False, True], [len(first[0]), len(second[0])])
-    few = np.minimum((sums.drafted[~side] > 0).sum(0), (sums.drafted[side] > 0).sum(0)) < LEAST_PROMPTS
+    few = np.minimum((sums.drafted[~side] > 0).sum(0), (sums.drafted[side] > 0).sum(0)) < ENOUGH
     tested = Sums(*(part[:, ~few] for part in sums))
     observed = np.abs(_statistic(side[None], tested)[0])
     p = np.ones(len(few))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 RESAMPLES = 2000
+ENOUGH = 5  # prompts from which on an interval means something
 
 
 class Interval(NamedTuple):

@@ -12,10 +12,10 @@ from importlib.resources import files
 from typing import Any
 
 from .chart import Axis, Bar, Chart, Point, intervals
+from .interval import ENOUGH
 
 Report = Mapping[str, Any]
 
-ENOUGH = 5  # prompts from which on an interval means something
 FEW = 10  # tokens of a row of the reliability table, below which it is noise
 LONGEST = 400  # characters of a prompt that are shown
 NAMES = {"none": "no drafts", "confidence": "the draft's own confidence", "all": "all prompts"}

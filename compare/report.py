@@ -12,8 +12,7 @@ from ..controllers.checkpoints.card import shortcomings
 from .comparison import DRAWN, FAMILIES, Outcome, Result
 from .decoders import NONE
 from .figures import ratio_of
-from .interval import Interval
-from .page import ENOUGH
+from .interval import ENOUGH, Interval
 from .table import Row, Table
 
 DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to

@@ -25,7 +25,8 @@ from ..simulate.trace import END, Trace
 from ..train.calibration import measured
 from .comparison import CONFIDENCE as CONFIDENCE_RULE
 from .comparison import CONFIDENCES, FIXED, LENGTHS, crossed, tuned
-from .drift import LEAST_PROMPTS, Sums, drifts, mean_interval, sums_of
+from .drift import Sums, drifts, mean_interval, sums_of
+from .interval import ENOUGH
 from .labelled import CONFIDENCE, UNKNOWN, Array, Labelled, Reading
 from .recorded import Counts, columns, speed_of
 from .table import Row, Table
@@ -90,7 +91,7 @@ def acceptance(data: Labelled) -> dict[str, dict[str, dict[str, float]]]:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for (way, group), mean, low, high, drafted in table:
         prompts = int((drafted > 0).sum())
-        sure = {"low": float(low), "high": float(high)} if prompts >= LEAST_PROMPTS else {}
+        sure = {"low": float(low), "high": float(high)} if prompts >= ENOUGH else {}
         counts = {"tokens": int(drafted.sum()), "prompts": prompts}
         found.setdefault(way, {})[group] = {"acceptance": float(mean), **sure, **counts}
     return found
@@ -406,7 +407,7 @@ def _mean(row: Mapping[str, float]) -> str:
 
 def _speed(row: Mapping[str, float], report: Report) -> str:
     value = f"{row['speedup']:.2f}"
-    return value if report["prompts"] < LEAST_PROMPTS else f"{value} ({row['low']:.2f}–{row['high']:.2f})"
+    return value if report["prompts"] < ENOUGH else f"{value} ({row['low']:.2f}–{row['high']:.2f})"
 
 
 def _difference(row: Mapping[str, float]) -> str:

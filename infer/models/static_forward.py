@@ -169,7 +169,7 @@ def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Re
     plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
     cache.fit()
     n, rows = size_above(longest), size_above(plan.high)
-    depth = max(1, *(len(above) + 1 for read in reads if read.tree is not None for above in read.tree.above), 1)
+    depth = max([1, *(len(above) + 1 for read in reads if read.tree is not None for above in read.tree.above)])
     shape = Shape(rows, n, size_above(depth), model.layers, model.state_layers)
     forward = cache.forwards.get(shape)
     if forward is None:
