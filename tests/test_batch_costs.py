@@ -50,7 +50,8 @@ def test_files(tmp_path: Path) -> None:
     assert BatchCosts.load(file) == costs
     file.write_text(json.dumps({"cost": CHEAP.as_dict()}))
     assert BatchCosts.load(file) is None
-    for wrong in ({"one": CHEAP.as_dict()}, {"1": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}, [], {}):
+    negative = CHEAP.as_dict() | {"t_draft": -1}
+    for wrong in (*({rows: CHEAP.as_dict()} for rows in ("one", "²", "9" * 5000)), {"1": negative}, [], {}):
         file.write_text(json.dumps({"batch": wrong}))
         with pytest.raises(InputError, match=r"cost\.json.*measure again"):
             BatchCosts.load(file)

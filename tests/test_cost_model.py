@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import pytest
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
-from specpilot.compare.runner import decode_all
-from specpilot.controllers.length import CumulativeConfidence, Fixed, RateOptimal, Step
+from specpilot.controllers.length import CumulativeConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.costs import DRAFTED as STEPS
 from specpilot.infer.costs import READ, WARM, step_times, verification_costs
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Generation, Stats
+from specpilot.infer.generation import Stats
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import LanguageModel, TextReader, language_model
 
@@ -101,24 +99,6 @@ def test_the_start_of_a_draft_is_what_rounds_without_one_save(clock: Clock, monk
     assert result["cost"]["t_draft_start"] == pytest.approx(0.003, rel=0.05)
     assert CostModel(**result["cost"]).round(0) == pytest.approx(0.011)
     assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED}, rel=0.02)
-
-
-def test_the_loop_is_timed_by_medians(clock: Clock) -> None:
-    """A pause in one pass of three leaves no trace."""
-    target = Timed(make(), clock, 1.0, 0.0)
-    decoder = SpeculativeDecoder(target, make(layers=1))
-    done: list[None] = []
-
-    def generate(*prompt: Any, length: Fixed, **settings: Any) -> Generation:
-        done.append(None)  # after as many calls to warm up as there are lengths
-        target.fixed = 100.0 if len(done) == len(DRAFTED) + 11 else 1.0
-        generation: Generation = decoder.generate(*prompt, length=length, **settings)
-        return generation
-
-    decoders = {str(k): partial(generate, length=Fixed(k)) for k in DRAFTED}
-    runs = decode_all(decoders, [[1, 2]], {"max_new_tokens": 9}, QUIET, repeats=3)
-    assert clock.now > 100
-    assert all(run.seconds == run.n_target_forwards - 1 for by_prompt in runs.values() for run in by_prompt)
 
 
 def generation(drafted: int, forwards: int, seconds: float) -> Stats:

@@ -94,14 +94,6 @@ def bytes_of(decoder: SpeculativeDecoder, tokens: list[int]) -> str:
     return str(decoder.tokenizer.decode(tokens))
 
 
-def test_sampling_settings_reach_both_models() -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1))
-    greedy = decoder.generate(PROMPT, max_new_tokens=20, temperature=0).tokens
-    assert decoder.generate(PROMPT, max_new_tokens=20, top_k=1, seed=5).tokens == greedy
-    assert decoder.generate(PROMPT, max_new_tokens=20, top_p=1e-6, seed=5).tokens == greedy
-    assert decoder.generate(PROMPT, max_new_tokens=20, seed=5).tokens != greedy
-
-
 def test_optimal_transport_is_refused_before_the_first_token() -> None:
     decoder = SpeculativeDecoder(make(), make(layers=1), verifier="otm", tree=(4, 1))
     with pytest.raises(InputError, match="verifier='otm' with 4 proposals over 50 tokens: too large a linear program"):
@@ -126,16 +118,6 @@ def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -
             assert row.rounds == output.rounds
     with pytest.raises(InputError, match=r"length='oracle': not defined at temperature 1\.0"):
         best.generate(PROMPT)
-
-
-def test_lengths_given_to_the_constructor() -> None:
-    target, draft = make(), make(layers=1)
-    by_number = SpeculativeDecoder(target, draft, length=3).generate(PROMPT, max_new_tokens=25, seed=3)
-    assert (
-        by_number.tokens
-        == SpeculativeDecoder(target, draft, length=Fixed(3)).generate(PROMPT, max_new_tokens=25, seed=3).tokens
-    )
-    assert by_number.stats.n_drafted
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mpt"])

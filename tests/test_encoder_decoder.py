@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
-from tokenizers.processors import TemplateProcessing
 
-from .tiny import byte_tokenizer, make
+from .tiny import make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
@@ -34,39 +31,6 @@ def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
             ("target", "T5Stack"): texts, ("target", "Linear"): 2 * texts,
             ("draft", "T5Stack"): texts, ("draft", "Linear"): texts,
         }  # fmt: skip
-
-
-def save_pair(folder: Path) -> tuple[str, str]:
-    """Two T5s with one tokenizer, which ends every prompt as T5's do."""
-    tokenizer = byte_tokenizer()
-    end = tokenizer.eos_token_id
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="$A <|end|>", special_tokens=[("<|end|>", end)]
-    )
-    for name, seed, layers in (("target", 0, 2), ("draft", 0, 1)):
-        model = make("t5", seed=seed, vocab=264, layers=layers)
-        model.config.eos_token_id = model.generation_config.eos_token_id = end
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    return str(folder / "target"), str(folder / "draft")
-
-
-def test_by_name_from_text(tmp_path: Path) -> None:
-    target, draft = save_pair(tmp_path)
-    decoder = SpeculativeDecoder.from_pretrained(target, draft, length=3)
-    output = decoder.generate("Schöne Grüße", max_new_tokens=30, seed=1)
-    assert output.prompt_tokens == [*decoder.tokenizer("Schöne Grüße").input_ids]
-    assert output.prompt_tokens[-1] == 256
-    assert "".join(decoder.stream("Schöne Grüße", max_new_tokens=30, seed=1)) == output.text
-
-
-def test_acceptance_data_is_for_decoder_only_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target, draft = save_pair(tmp_path)
-    output = str(tmp_path / "data")
-    assert (
-        cli.main(["data", "acceptance", "--limit", "2", "--target", target, "--draft", draft, "--output", output]) == 2
-    )
-    assert "an encoder-decoder" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_refusals() -> None:

@@ -185,11 +185,6 @@ def test_no_room_is_reported_before_anything_is_computed(
         make_features(options, tmp_path / "f")
 
 
-def test_other_settings_are_refused(options: FeatureDataOptions, dataset: FeatureDataset) -> None:
-    with pytest.raises(InputError, match="belongs to a run with other settings"):
-        make_features(replace(options, seed=1), dataset.folder)
-
-
 def test_a_changed_shard_is_noticed(dataset: FeatureDataset, tmp_path: Path) -> None:
     shutil.copytree(dataset.folder, tmp_path / "f")
     file = FeatureDataset(tmp_path / "f").part(VALIDATION).shards[0].file

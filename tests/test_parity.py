@@ -13,15 +13,24 @@ import pytest
 import torch
 from specpilot.checkpoints import FOLDER
 from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, copied_embeddings
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.length import AcceptancePredictor, FeaturePredictor, LengthController, Step
+from specpilot.controllers.length import (
+    AcceptancePredictor,
+    FeaturePredictor,
+    HeadPredictor,
+    LagFreePredictor,
+    LengthController,
+    Step,
+)
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.draft_states import after_mixed_text
+from specpilot.data_gen.draft_states import after_mixed_text, after_target_text
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.data_gen.texts import Text, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
+from specpilot.infer.models import CausalLM
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
@@ -99,26 +108,48 @@ def decoder() -> SpeculativeDecoder:
     return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
 
 
-HEAD = CONTROLLER.config.predictor(
-    CONTROLLER.head, torch.empty(0, CONTROLLER.config.hidden_size), torch.device("cpu"), calibrated=True
-)
-FEATURES = FeaturePredictor(FeatureModel(0.3, 0.7, -0.9, -0.4))
+def predictor_of(name: str, draft: CausalLM) -> AcceptancePredictor:
+    if name == "features":
+        return FeaturePredictor(FeatureModel(0.3, 0.7, -0.9, -0.4))
+    embedding = draft.model.get_output_embeddings().weight
+    if name == "head":
+        return CONTROLLER.config.predictor(CONTROLLER.head, embedding, torch.device("cpu"), calibrated=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        head = LagFreeHead(draft.hidden_size, 16)
+    head.mean.copy_(torch.linspace(-1, 1, 7))
+    head.scale.copy_(torch.linspace(0.5, 2, 7))
+    head.state_scale.fill_(1.7)
+    return LagFreePredictor(head, embedding)
+
+
+@torch.no_grad()
+def trained(predictor: AcceptancePredictor, draft: CausalLM, texts: list[Text]) -> list[float]:
+    """What training computes at each token of ``texts``."""
+    if isinstance(predictor, LagFreePredictor):
+        examples = after_target_text(draft, texts, SAMPLING, draft.vocab_size)
+        assert (examples["copies"] >= 0).any()  # texts do repeat themselves
+        embedding = draft.model.get_output_embeddings().weight
+        copied = copied_embeddings(embedding, examples["copies"].long())
+        logits = predictor.head(examples["evidence"], examples["states"], embedding[examples["tokens"]], copied)
+        return torch.sigmoid(logits).tolist()
+    positions = read_positions(draft, texts, SAMPLING)
+    if isinstance(predictor, HeadPredictor):
+        found = apply(predictor.calibration, CONTROLLER.head(positions["states"]).double().numpy())
+    else:
+        evidence = positions["evidence"][:, :3].double().numpy()
+        found = logistic_probabilities(evidence, np.array([0.7, -0.9, -0.4]), 0.3)
+    return found.tolist()
 
 
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("predictor", [HEAD, FEATURES], ids=["head", "features"])
-def test_a_predictor_serves_what_it_was_trained_as(
-    decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched: bool
-) -> None:
+@pytest.mark.parametrize("name", ["head", "features", "lag-free"])
+def test_a_predictor_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, name: str, batched: bool) -> None:
+    (draft,) = decoder.drafts
+    assert isinstance(draft, CausalLM)
+    predictor = predictor_of(name, draft)
     served = serve(decoder, predictor, batched)
-    positions = read_positions(decoder.drafts[0], as_texts(served), SAMPLING)
-    if predictor is HEAD:
-        trained = apply(HEAD.calibration, CONTROLLER.head(positions["states"]).double().numpy())
-    else:
-        trained = logistic_probabilities(
-            positions["evidence"][:, :3].double().numpy(), np.array([0.7, -0.9, -0.4]), 0.3
-        )
-    expected = iter(trained.tolist())
+    expected = iter(trained(predictor, draft, as_texts(served)))
     for one in served:
         of_round = [next(expected) for _ in one.drafted]
         assert len(one.probabilities) >= len(of_round) - 2
@@ -127,8 +158,8 @@ def test_a_predictor_serves_what_it_was_trained_as(
 
 def test_training_reads_the_drafts_own_states(decoder: SpeculativeDecoder) -> None:
     """By transformers' own forward of each text."""
-    served = serve(decoder, HEAD, True)
     (draft,) = decoder.drafts
+    served = serve(decoder, predictor_of("head", draft), True)
     texts = as_texts(served)
     everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
     for examples in (after_mixed_text(draft, texts, everywhere), read_positions(draft, texts, SAMPLING)):

@@ -124,6 +124,9 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     assert documents([row], TextFormOptions(answer_column="chosen")) == ["[user]q|a"]
     assert documents([row], TextFormOptions(answer_column="none")) == ["|q"]
     assert documents([row], TextFormOptions(answer_column="gold", chat=False)) == ["q|a"]
+    several = [[row | {"id": f"{name}{i}"} for i in range(3)] for name in "ab"]
+    limited = read_documents(several, byte_tokenizer(), TextFormOptions(answer_column="gold", limit=1))
+    assert [one.id for one in limited] == ["a0", "b0"]
     with pytest.raises(InputError, match="no column 'best' holds an answer; it has chosen, gold, prompt, rejected"):
         documents([row], TextFormOptions(answer_column="best"))
     with pytest.raises(InputError, match="a conversation, which needs the chat template; leave --no-chat out"):
@@ -218,9 +221,3 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     from specpilot.data_gen.rows import _read_hub
 
     assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
-
-
-def test_splits_of_the_built_in_prompts_do_not_meet() -> None:
-    splits = [{p.prompt for p in load_prompts("builtin", split=s)} for s in ("train", "validation", "test")]
-    assert all(len(s) >= 200 for s in splits)
-    assert len(set.union(*splits)) == sum(map(len, splits)) >= 2000

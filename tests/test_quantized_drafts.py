@@ -143,6 +143,3 @@ def test_what_cannot_be_rounded_is_refused() -> None:
         refused = f"draft_dtype='int8': the weights of this draft cannot be rounded, since {reason}"
         with pytest.raises(InputError, match=refused):
             language_model(model, quantization="int8")
-
-
-# Half precision

@@ -69,17 +69,6 @@ def test_labels_are_those_of_our_own_forwards(
     assert_labels(AcceptanceDatasetBuilder(base), rows)
 
 
-def test_greedy_texts_are_those_of_the_target(
-    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path
-) -> None:
-    greedy = replace(base, temperature=0.0)
-    ours = make_acceptance_data(greedy, tmp_path / "ours")
-    theirs = make_acceptance_data(greedy, tmp_path / "theirs", responses=options)
-    assert [row.x for row in read_dataset(ours, AcceptanceRow)] == [
-        row.x for row in read_dataset(theirs, AcceptanceRow)
-    ]
-
-
 def test_a_server_without_token_ids(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -431,18 +431,13 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "stop": [""]}, 400, "stop"),
     ("completions", {"prompt": "a", "echo": True}, 400, "echo=true: not supported"),
     ("completions", {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty=0.5: not supported"),
-    ("completions", {"prompt": "a", "presence_penalty": 0}, 200, ""),
-    ("completions", {"prompt": "a", "presence_penalty": 0.0}, 200, ""),
     ("completions", {"prompt": "a", "tempreature": 0.5}, 400, "tempreature: unknown field"),
     ("completions", {"prompt": "a", "model": "gpt"}, 404, "model='gpt': not served here"),
-    ("completions", {"prompt": "a", "stream_options": {"chunks": 1}}, 400, "stream_options.chunks: unknown field"),
     ("completions", {"prompt": "a", "speculation": {"length": "tiny-head"}}, 400, "speculation.length='tiny-head'"),
     ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
     ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "may name a number or a rule"),
     ("chat/completions", {"messages": []}, 400, "messages=[]:"),
-    ("chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, 400, 'messages.0.role="tool":'),
     ("completions", {"prompt": "a\ud83d"}, 400, "prompt: character 2"),
-    ("completions", {"prompt": "a", "\ud83d": 1}, 400, "key '\\ud83d': character 1"),
     ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "not served here"),
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
@@ -455,11 +450,10 @@ def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     found = httpx.post(f"{running[1]}/v1/{path}", content=content)
     assert found.status_code == status, found.text
-    if status != 200:
-        error = found.json()["error"]
-        assert message in error["message"]
-        assert "\n" not in error["message"]
-        assert set(error) == {"message", "type", "param", "code"}
+    error = found.json()["error"]
+    assert message in error["message"]
+    assert "\n" not in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
 
 
 def test_wrong_methods(running: tuple[Server, str]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot import main as cli
-from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.predictor import AcceptancePredictor, PredictorConfig
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.sampling import SamplingParams
@@ -19,7 +18,7 @@ from specpilot.infer.models import output_embedding
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
+from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions
 
 SAMPLED, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.0, 50)
 TRACED = 3
@@ -91,9 +90,3 @@ def test_the_checkpoint_names_all_of_them(data: list[str], tmp_path: Path) -> No
             predictor.check_sampling(sampling)
     save_controller(tmp_path / "again", controller.head, controller.config)
     assert load_controller(tmp_path / "again").config == controller.config
-
-
-def test_specdec_takes_one_sampling(data: list[str], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="sampling differs"):
-        train_acceptance(SpecDecTrainingOptions(data=tuple(data), device="cpu"), output=tmp_path / "run")
-    assert not (tmp_path / "run").exists()

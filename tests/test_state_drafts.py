@@ -12,9 +12,7 @@ import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.length import Fixed
 from specpilot.controllers.router import SingleArm
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder
@@ -26,7 +24,6 @@ from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.eagle import StateInput, state_input_of
-from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
@@ -34,7 +31,7 @@ from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
 from .architectures import target_of as small_target
-from .drafts import KEPT, PROMPTS, STATE_WAYS, TEXT, options_of, state_draft
+from .drafts import KEPT, PROMPTS, STATE_WAYS, options_of, state_draft
 from .eagle3 import Reference, write_draft
 from .tiny import byte_tokenizer, make
 
@@ -124,19 +121,6 @@ def test_copies_are_not_continued() -> None:
         (arm,) = (decoder := SpeculativeDecoder(target, draft, ngram=Ngram())).drafting.arms(decoder.config)
         assert isinstance(arm.drafter, CopyingDrafter)
         assert arm.drafter.joined is joined
-
-
-def test_between_rounds_the_cache_holds_the_text_without_drafts() -> None:
-    target = small_target("llama")
-    decoder = SpeculativeDecoder(target, state_draft(target), length=Fixed(3))
-    request = decoder.new_request(TEXT, SamplingParams(1.0, None), 20, RandomSource(1))
-    cache = decoder.drafting.arms(decoder.config)[0].drafter.cache  # type: ignore[attr-defined]
-    previous = len(TEXT) + 1
-    for tokens in decoder.scheduler.tokens(request):
-        if len(request.text) > len(TEXT) + 1 and not request.finished:
-            assert cache.length(request) == previous
-        previous = len(request.text)
-        assert tokens
 
 
 # Refusals
@@ -284,19 +268,6 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
 
 
 # Decoding
-
-
-def test_texts_may_be_longer_than_the_drafts_context(tmp_path: Path) -> None:
-    folder = write_draft(tmp_path / "draft", **PLAIN)
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(
-        config.replace('"max_position_embeddings": 256', '"max_position_embeddings": 16')
-    )
-    decoder = SpeculativeDecoder(target_of("llama"), loaded(folder), length=Fixed(2))
-    output = decoder.generate(PROMPTS[0], max_new_tokens=40, temperature=0.0)
-    plain = SpeculativeDecoder(target_of("llama"), None).generate(PROMPTS[0], max_new_tokens=40, temperature=0.0)
-    assert output.tokens == plain.tokens
-    assert output.rounds[-1].drafted or output.rounds[-2].drafted
 
 
 # Refusals

@@ -19,7 +19,7 @@ from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.data_gen.kinds import AnswerRow, read_dataset
-from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
+from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.causal_lm import forward_with_hidden
@@ -40,7 +40,7 @@ from transformers.utils.generic import ModelOutput
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
 from .refusals import refused
-from .tiny import byte_tokenizer, make, save_pair
+from .tiny import make, save_pair
 from .training import metrics_rows
 
 TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80, 5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
@@ -113,23 +113,6 @@ def test_most_frequent_tokens() -> None:
     assert most_frequent(documents, 2, [1, 2, 7]) == [1, 7]
     with pytest.raises(InputError, match="11 tokens to keep: the model has 10"):
         most_frequent(documents, 11, range(10))
-
-
-def test_documents_of_files(tmp_path: Path) -> None:
-    tokenizer = byte_tokenizer()
-    rows = [{"prompt": "ab", "response": "cd", "id": "x"}, {"prompt": "ef"}]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "b.txt").write_text("one\ntwo\nthree\n")
-    end, text = tokenizer.eos_token_id, str(tmp_path / "a.jsonl")
-    chat, plain = read_documents([text], tokenizer)
-    assert tokenizer.decode(chat.tokens[: chat.start]) == "[user]ab"
-    assert tokenizer.decode(chat.tokens[chat.start : -1]) == "cd"
-    assert (chat.id, chat.tokens[-1], plain.tokens[-1], plain.start) == ("x", end, end, 0)
-    assert tokenizer.decode(read_documents([text], tokenizer, TextFormOptions(chat=False))[0].tokens[:-1]) == "abcd"
-    assert len(read_documents([text, str(tmp_path / "b.txt")], tokenizer, TextFormOptions(limit=2))) == 4
-    (tmp_path / "c.jsonl").write_text('{"prompt": "a", "response": ""}\n')
-    with pytest.raises(InputError, match="row 1: the answer is empty; leave the row out"):
-        read_documents([str(tmp_path / "c.jsonl")], tokenizer)
 
 
 # Training

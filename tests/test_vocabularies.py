@@ -17,18 +17,19 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
-from specpilot.data_gen.labels import can_read, label, overlap, readable
+from specpilot.data_gen.labels import can_read, label, overlap
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.data_gen.rollout import Rollout
-from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
+from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
+from specpilot.train.positions import load_draft, load_rows, read_positions
 
 from .tiny import make, save_pair
 
@@ -53,22 +54,21 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(folder, *names, sizes, str(folder / "p.txt"))
 
 
-@pytest.fixture(scope="module")
-def data(pair: Pair) -> tuple[AcceptanceDataOptions, Path]:
-    settings = AcceptanceDataOptions(
+def acceptance_options(pair: Pair, top_k: int | None = None) -> AcceptanceDataOptions:
+    return AcceptanceDataOptions(
         target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5,
-        shard_size=8, top_k=None, device="cpu",
+        shard_size=8, top_k=top_k, device="cpu",
     )  # fmt: skip
-    return settings, make_acceptance_data(settings, pair.folder / "acceptance")
+
+
+@pytest.fixture(scope="module")
+def data(pair: Pair) -> Path:
+    return make_acceptance_data(acceptance_options(pair), pair.folder / "acceptance")
 
 
 @pytest.mark.parametrize("top_k", [20, None])
 def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None, tmp_path: Path) -> None:
-    settings = AcceptanceDataOptions(
-        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5,
-        shard_size=8, top_k=top_k, device="cpu",
-    )  # fmt: skip
-    folder = make_acceptance_data(settings, tmp_path / "data")
+    folder = make_acceptance_data(acceptance_options(pair, top_k), tmp_path / "data")
     rows, both = read_dataset(folder, AcceptanceRow), min(pair.sizes)
     assert len(rows) == 16
     ended = [row for row in rows if len(row.x) < TOKENS and row.x[-1:] != [256]]
@@ -76,8 +76,6 @@ def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None
     for row in rows:
         assert len(row.x) == len(row.y) == len(row.p) <= TOKENS
         assert max([*row.x, *row.y], default=0) < both
-    again = make_acceptance_data(settings, tmp_path / "again")
-    assert [f.read_bytes() for f in sorted(folder.iterdir())] == [f.read_bytes() for f in sorted(again.iterdir())]
 
 
 def test_labels_and_overlaps_of_cut_texts() -> None:
@@ -100,14 +98,13 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
     assert label(target, draft, [[60]], [Rollout([1], None, None)], uniforms[:1], sampling) == [([], [])]
 
 
-def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, Path], tmp_path: Path) -> None:
-    _, acceptance = data
+def test_everything_trains_on_it(pair: Pair, data: Path, tmp_path: Path) -> None:
     results = []
     some = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
     for mixing in (0.3, 1.0):
-        training = SpecDecTrainingOptions(data=str(acceptance), mixing=mixing, **some)
+        training = SpecDecTrainingOptions(data=str(data), mixing=mixing, **some)
         results.append(train_acceptance(training, output=tmp_path / f"run-{mixing}"))
-    features = FeatureTrainingOptions(data=str(acceptance), **some)
+    features = FeatureTrainingOptions(data=str(data), **some)
     results.append(train_acceptance(features, output=tmp_path / "features"))
     settings = OnPolicyDataOptions(
         target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS + 4,
@@ -116,20 +113,15 @@ def test_everything_trains_on_it(pair: Pair, data: tuple[AcceptanceDataOptions, 
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_dataset(rounds, RoundsRow)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
-    lag_free = LagFreeTrainingOptions(data=[str(acceptance), str(rounds)], width=8, **some)
+    lag_free = LagFreeTrainingOptions(data=[str(data), str(rounds)], width=8, **some)
     results.append(train_acceptance(lag_free, output=tmp_path / "lag-free"))
     assert all(math.isfinite(value) for result in results for value in result.metrics.values())
 
 
-def test_features_of_positions_are_those_of_the_labels_distribution(
-    pair: Pair, data: tuple[AcceptanceDataOptions, Path]
-) -> None:
-    from specpilot.train.positions import load_draft, load_rows, read_positions
-
-    _, folder = data
-    manifest = read_manifest(folder)
+def test_features_of_positions_are_those_of_the_labels_distribution(pair: Pair, data: Path) -> None:
+    manifest = read_manifest(data)
     assert ("vocab_size" in manifest) == (pair.sizes[1] > pair.sizes[0])
-    draft, rows = load_draft(None, manifest, device="cpu"), load_rows(str(folder))
+    draft, rows = load_draft(None, manifest, device="cpu"), load_rows(str(data))
     found = read_positions(draft, rows, SamplingParams(1.0, None), manifest.get("vocab_size"))
     row = rows[0]
     logits = draft.model(input_ids=torch.tensor([row.prompt_ids + row.x])).logits[0, len(row.prompt_ids) - 1]
@@ -143,29 +135,6 @@ def test_transformers_assistance_is_refused(pair: Pair) -> None:
     sizes = f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft"
     with pytest.raises(InputError, match=sizes):
         Loader(base).generate(decoder, SamplingParams(1.0, None), TOKENS)
-
-
-def test_router_data(pair: Pair, tmp_path: Path) -> None:
-    settings = RouterDataOptions(
-        target=pair.target, arms=(pair.draft, "exit:1", "autoregressive"), prompts=pair.prompts, chat=False,
-        max_new_tokens=TOKENS, batch_size=5, shard_size=8, top_k=None, device="cpu",
-    )  # fmt: skip
-    data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
-    assert len(data.rows) == 16
-    generator = RouterDatasetBuilder(settings)
-    (draft,) = (arm.model for arm in generator.arms if arm.arm.kind == "draft" and arm.model is not None)
-    for row in data.rows:
-        shares, read = row.overlap[0], readable(row.sampled, pair.sizes[1])
-        assert len(shares) == len(row.sampled) == len(row.overlap[1])
-        text, start = torch.tensor([row.prompt_ids + row.sampled[:read]]), len(row.prompt_ids) - 1
-        p, q = (model.model(input_ids=text).logits[0, start:, : pair.sizes[0]] for model in (generator.target, draft))
-        size = min(pair.sizes)
-        expected = torch.minimum(generator.sampling(p)[:, :size], generator.sampling(q)[:, :size]).sum(-1)
-        torch.testing.assert_close(torch.tensor(shares[: read + 1]), expected[: len(shares)], rtol=1e-3, atol=1e-4)
-        assert not any(shares[read + 1 :])
-    assert any(readable(row.sampled, pair.sizes[1]) < len(row.sampled) - 1 for row in data.rows) == (
-        pair.sizes[0] > pair.sizes[1]
-    )
 
 
 def test_an_arm_has_no_output_after_a_prompt_it_cannot_read(tmp_path: Path) -> None:
