@@ -9,6 +9,7 @@ import yaml
 from specpilot import main as cli
 
 from .soak.stages import STAGES
+from .test_kills import SLOW
 from .training import last_weights, metrics_rows
 
 PLAIN = ("train router", "train features")  # trainers whose steps do not depend on the number of epochs
@@ -28,7 +29,10 @@ def make(name: str, folder: Path) -> Path:
     return output
 
 
-@pytest.mark.parametrize("name", [name for name in STAGES if name.startswith("train ")])
+TRAININGS = [name for name in STAGES if name.startswith("train ")]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in TRAININGS])
 def test_more_epochs(name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stage = STAGES[name]
     assert stage.reads is not None

@@ -17,7 +17,12 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     return Stages(tmp_path_factory.mktemp("stages"))
 
 
-SLOW = ("train features", "train draft, stored states", "data answers")  # whose code is mostly that of another stage
+SLOW = (
+    "train lag-free",
+    "train features",
+    "train draft, stored states",
+    "data answers",
+)  # whose code is mostly that of another stage
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from .architectures import ENCODER_DECODERS, MAKERS, target_of
+from .test_architectures import each
 from .tiny import make
 
 TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
@@ -29,7 +30,7 @@ def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [*MAKERS, *ENCODER_DECODERS])
+@each([*MAKERS, *ENCODER_DECODERS])
 def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
     model = target_of(name).to(dtype=dtype)
     packed = pack(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 from specpilot.common.errors import InputError
+from specpilot.data_gen import builtin
 from specpilot.data_gen.acceptance import make_answers
+from specpilot.data_gen.builtin import FILES, builtin_prompts
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.documents import read_documents
 from specpilot.data_gen.kinds import AnswerRow, read_dataset
@@ -221,3 +224,34 @@ def test_a_hub_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     from specpilot.data_gen.rows import _read_hub
 
     assert _read_hub("repo", "train") == [{"prompt": "from afar"}]
+
+
+# Built-in prompts
+
+
+DOMAINS = ("math", "sql", "shell", "code", "prose", "dialogue")
+SPLITS = ("train", "validation", "test")
+CARD = Path(__file__).parents[1] / "data_gen" / "builtin" / "README.md"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_built_in_prompts_are_distinct(name: str) -> None:
+    found = builtin_prompts(name)
+    assert len({item.id for item in found}) == len({" ".join(item.prompt.split()) for item in found}) == len(found)
+
+
+def test_a_damaged_file_of_built_in_prompts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(builtin.FILES, "builtin-copy", "0" * 64)
+    builtin_prompts.cache_clear()
+    with pytest.raises(InputError, match="its SHA-256 is not the expected one"):
+        builtin_prompts("builtin-copy")
+    builtin_prompts.cache_clear()
+
+
+def test_the_card_of_the_built_in_prompts_has_their_numbers() -> None:
+    card = CARD.read_text(encoding="utf-8")
+    for name in FILES:
+        assert f"`{name}` ({len(builtin_prompts(name)):,})" in card
+    for domain in DOMAINS:
+        counts = Counter(item.split for item in builtin_prompts("builtin") if item.domain == domain)
+        assert f"| {domain} | {' | '.join(str(counts[split]) for split in SPLITS)} |" in card

@@ -40,6 +40,7 @@ from transformers.utils.generic import ModelOutput
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
 from .refusals import refused
+from .test_architectures import each
 from .tiny import make, save_pair
 from .training import metrics_rows
 
@@ -53,7 +54,7 @@ DENSE_FIRST = ("llama4", "deepseek-v2", "deepseek-v3", "glm4-moe")  # a first la
 # Initial weights
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@each(MAKERS)
 def test_all_layers_are_the_target_and_fewer_are_a_model(name: str) -> None:
     target = target_of(name)
     if name in REFUSED:
