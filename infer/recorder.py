@@ -10,6 +10,7 @@ from torch import Tensor
 from ..controllers.length import RateOptimal
 from .distribution import TokenDistribution
 from .draft import Draft
+from .models.text_cache import ancestors_of
 from .request import Request
 from .verify import Verdict
 
@@ -35,6 +36,7 @@ class DraftedToken:
     Attributes:
         p, q: its probability under target and draft, both under the request's sampling parameters.
         predicted: the acceptance probability that the length controller predicted; None where it predicts none.
+        position: in the draft, from 0; in a tree, its depth.
         accepted: whether it was kept.
     """
 
@@ -42,6 +44,7 @@ class DraftedToken:
     p: float
     q: float
     predicted: float | None
+    position: int
     accepted: bool
 
 
@@ -85,7 +88,8 @@ class RoundRecorder:
         for node, (token, q) in enumerate(zip(draft.tokens, each, strict=True)):
             row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
             prediction = predicted[node] if node < len(predicted) else None
-            found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, node in kept))
+            position = len(ancestors_of(draft.parents, node))
+            found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in kept))
         return found
 
 

@@ -1,4 +1,4 @@
-"""The web page: three static files, read once."""
+"""The web page: its static files, read once."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from importlib.resources import files
 
 from fastapi import FastAPI, Response
 
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/page.css": ("page.css", "text/css"),
+KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+# Only this server's files are loaded and only it is asked, no text becomes a script, and no other page frames this one.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "require-trusted-types-for 'script'; trusted-types 'none'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
 }
-# Nothing of another host may be loaded, and no other page may frame this one.
-POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 def add_page(app: FastAPI) -> None:
-    """Routes for the page's files."""
-    for path, (name, kind) in FILES.items():
-        content = files(__package__).joinpath("static", name).read_bytes()
-        _add_file(app, path, content, kind)
+    """Routes for the page's files; the page itself is at ``/``."""
+    for file in files(__package__).joinpath("static").iterdir():
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        _add_file(app, path, file.read_bytes(), KINDS[file.name.rpartition(".")[2]])
 
 
 def _add_file(app: FastAPI, path: str, content: bytes, kind: str) -> None:
     @app.get(path)
     async def file() -> Response:
-        headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-        return Response(content, media_type=f"{kind}; charset=utf-8", headers=headers)
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

@@ -6,7 +6,7 @@ import json
 from typing import Any, ClassVar, Protocol
 
 from ..infer.recorder import TokenLogprob
-from ..infer.text_stream import TokenTexts
+from ..infer.text_stream import INCOMPLETE, TokenTexts
 from .choice import Choice, Delta
 from .metrics import speculation_report
 
@@ -139,10 +139,15 @@ def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> dict[str, Any]:
     """The rounds of a choice, if its request asked for them."""
     if choice.recorder is None or not choice.recorder.drafts:
         return {}
+
+    def shown(token: int) -> dict[str, Any]:
+        text = texts.text(token)
+        return {"text": text, "bytes": texts.bytes(token)} if INCOMPLETE in text else {"text": text}
+
     rounds = [
         {
-            "drafted": [vars(one) | {"text": texts.text(one.token)} for one in round.drafted],
-            "emitted": [{"token": token, "text": texts.text(token)} for token in round.emitted],
+            "drafted": [vars(one) | shown(one.token) for one in round.drafted],
+            "emitted": [{"token": token} | shown(token) for token in round.emitted],
             "stopped_by": round.stopped_by,
         }
         for round in delta.rounds

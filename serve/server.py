@@ -82,6 +82,7 @@ class Server:
             "created": service.created,
             "owned_by": "specpilot",
             "max_model_len": self.decoder.context,
+            "chat_template": service.tokenizer.chat_template is not None,
         }
 
     def controller_card(self) -> dict[str, Any]:

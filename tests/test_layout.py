@@ -40,7 +40,7 @@ MOST = {  # at most
     "files of the package": 259,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 21_900,
+    "lines of tests": 22_060,
     "verbs": 20,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve

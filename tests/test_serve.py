@@ -26,7 +26,7 @@ from specpilot.serve.server import Server
 from specpilot.serve.worker import in_own_thread
 
 from .serving import serving, wait_until
-from .tiny import make, sentencepiece_tokenizer
+from .tiny import make, save_pair, sentencepiece_tokenizer
 
 QUESTION = "What is 12 plus 30?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
@@ -174,7 +174,20 @@ def test_trees_and_copies_share_rounds(drafting: Any) -> None:
     with serving(decoder) as (_, address):
         choices = asyncio.run(ask(address))
     assert [choice["text"] for choice in choices] == expected
-    assert any(len(round["drafted"]) > len(round["emitted"]) for choice in choices for round in choice["rounds"])
+    drafts = [[token["position"] for token in round["drafted"]] for choice in choices for round in choice["rounds"]]
+    assert any(len(set(positions)) < len(positions) for positions in drafts)  # siblings
+    assert all(sorted(set(positions)) == list(range(max(positions, default=-1) + 1)) for positions in drafts)
+
+
+def test_a_trace_holds_the_bytes_of_parts_of_characters(tmp_path: Path) -> None:
+    decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
+    body = {"prompt": QUESTION, "max_tokens": 100, "seed": 1, "ignore_eos": True, "speculation": {"trace": True}}
+    with serving(decoder) as (_, address):
+        (choice,) = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()["choices"]
+    emitted = [token for round in choice["rounds"] for token in round["emitted"] if token["text"] != "<|end|>"]
+    assert any("bytes" in token for token in emitted)
+    text = b"".join(bytes(token["bytes"]) if "bytes" in token else token["text"].encode() for token in emitted)
+    assert text.decode(errors="replace") == choice["text"]
 
 
 def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
@@ -271,6 +284,10 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
     drafted = [token for round in choice["rounds"] for token in round["drafted"]]
     assert drafted
     assert all(0 <= token["p"] <= 1 and 0 < token["q"] <= 1 for token in drafted)
+    assert all(
+        [token["position"] for token in round["drafted"]] == list(range(len(round["drafted"])))
+        for round in choice["rounds"]
+    )
     predicted = [token["predicted"] for token in drafted if token["predicted"] is not None]
     assert predicted
     assert all(0 < one < 1 for one in predicted)

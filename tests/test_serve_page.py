@@ -1,66 +1,140 @@
-"""The server's page in a real browser: it shows every token, works by keyboard, and asks no other host for anything."""
+"""The server's page in a real browser: tokens, conversations, Markdown, comparisons, and no request to another host."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from specpilot import SpeculativeDecoder
 
 from .serving import serving
+from .tiny import save_pair
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 PROMPT = "What is 12 plus 30?"
+KEPT = ".tokens .token:not(.rejected)"
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2)
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2)
+
+
+@pytest.fixture(scope="module")
+def address(decoder: SpeculativeDecoder) -> Iterator[str]:
     with serving(decoder, length="tiny-lag-free") as (_, found):
         yield found
 
 
-@pytest.fixture
-def page(address: str) -> Iterator[sync_api.Page]:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[sync_api.Browser]:
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 400, "height": 900})
-        page.faults = []
-        page.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: page.faults.append(str(error)))
-        page.on(
-            "request", lambda asked: None if asked.url.startswith((address, "data:")) else page.faults.append(asked.url)
-        )
-        page.goto(address)
-        yield page
+        yield browser
         browser.close()
 
 
-def generate(page: sync_api.Page) -> None:
-    page.fill("#prompt", PROMPT)
-    page.fill("#max-tokens", "24")
-    page.press("#prompt", "Control+Enter")
-    sync_api.expect(page.locator(".panel")).to_have_count(2)
+@pytest.fixture
+def page(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
+    page = opened(browser, address)
+    yield page
+    page.close()
+
+
+def opened(browser: sync_api.Browser, address: str) -> sync_api.Page:
+    """The page, with what went wrong in it as ``faults``."""
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.faults = []
+    page.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on(
+        "request", lambda asked: None if asked.url.startswith((address, "data:")) else page.faults.append(asked.url)
+    )
+    page.goto(address)
+    sync_api.expect(page.locator("#served")).not_to_have_text("connecting …")
+    return page
+
+
+def generate(page: sync_api.Page, prompt: str = PROMPT, tokens: int = 24) -> None:
+    turns = page.locator(".turn").count()
+    page.fill("#prompt", prompt)
+    page.fill("#max-tokens", str(tokens))
+    page.press("#prompt", "Enter")
+    done(page, turns + 1)
+
+
+def done(page: sync_api.Page, turns: int) -> None:
+    sync_api.expect(page.locator(".turn")).to_have_count(turns)
     sync_api.expect(page.locator("#run")).to_be_enabled(timeout=30_000)
 
 
-def test_two_controllers_side_by_side(page: sync_api.Page) -> None:
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2)
+def shown(panel: Any) -> str:
+    return "".join(panel.locator(KEPT).all_text_contents())
+
+
+def test_two_controllers_side_by_side(page: sync_api.Page, decoder: SpeculativeDecoder) -> None:
+    assert not page.locator("figure").filter(visible=True).count()
     generate(page)
     for panel, length in zip(page.locator(".panel").all(), (None, "none"), strict=True):
-        shown = [token.text_content() for token in panel.locator(".token:not(.rejected)").all()]
         expected = decoder.generate(PROMPT, chat=True, seed=1, max_new_tokens=24, temperature=1.0, length=length)
         assert decoder.tokenizer is not None
-        assert shown == [decoder.tokenizer.decode([token]) for token in expected.tokens]
+        assert panel.locator(KEPT).all_text_contents() == [decoder.tokenizer.decode([one]) for one in expected.tokens]
         rejected = expected.stats.n_drafted - expected.stats.n_accepted
         assert panel.locator(".token.rejected").count() == rejected
         assert f"{len(expected.tokens)} tokens" in (panel.locator(".stats").text_content() or "")
+    sync_api.expect(page.locator(".verdict")).to_contain_text("Too short to compare speeds")
     sync_api.expect(page.locator("#served")).to_contain_text("tiny, controller tiny-lag-free")
+    assert page.locator("#chart-positions").is_visible()
     assert page.faults == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400  # no scrolling sideways
+
+
+def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> None:
+    """Each request has the whole conversation; regenerating takes the next seed; a new one begins with nothing."""
+
+    def expected(messages: list[str], seed: int) -> str:
+        roles = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
+        return decoder.generate(roles, seed=seed, max_new_tokens=24, temperature=1.0).text
+
+    page.uncheck("#compare")
+    page.check("input[value=formatted]")
+    bodies: list[Any] = []
+    page.on("request", lambda asked: bodies.append(asked.post_data_json) if asked.method == "POST" else None)
+    generate(page)
+    generate(page, "And 5 more?")
+    page.click("#again")
+    done(page, 2)
+    page.click("#new")
+    generate(page, "And 5 more?")
+    first = expected([PROMPT], 1)
+    asked = [([message["content"] for message in body["messages"]], body["seed"]) for body in bodies]
+    assert asked == [
+        ([PROMPT], 1),
+        ([PROMPT, first, "And 5 more?"], 1),
+        ([PROMPT, first, "And 5 more?"], 2),
+        (["And 5 more?"], 2),
+    ]
+    assert shown(page) == expected(["And 5 more?"], 2)
+    assert page.faults == []
+
+
+def test_a_stopped_text_stays_and_its_conversation_goes_on(page: sync_api.Page) -> None:
+    page.fill("#prompt", PROMPT)
+    page.fill("#max-tokens", "400")
+    page.press("#prompt", "Enter")
+    page.locator(KEPT).first.wait_for()
+    page.click("#stop")
+    done(page, 1)
+    sync_api.expect(page.locator(".stats").first).to_contain_text("stopped")
+    sync_api.expect(page.locator(".verdict")).to_contain_text("Stopped before both texts were written")
+    page.uncheck("#compare")
+    generate(page, "Go on.")
+    assert page.faults == []
 
 
 def test_tokens_by_pointer_and_by_keyboard(page: sync_api.Page) -> None:
@@ -74,8 +148,97 @@ def test_tokens_by_pointer_and_by_keyboard(page: sync_api.Page) -> None:
     sync_api.expect(panel.locator(".detail")).not_to_be_empty()
 
 
-def test_a_refused_request_is_shown(page: sync_api.Page) -> None:
+def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path) -> None:
+    """It continues all text so far, and no token of its bytes shows half a character."""
+    decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
+    assert decoder.tokenizer is not None
+    decoder.tokenizer.chat_template = None
+    with serving(decoder) as (_, address):
+        page = opened(browser, address)
+        bodies: list[Any] = []
+        page.on("request", lambda asked: bodies.append(asked.post_data_json) if asked.method == "POST" else None)
+        sync_api.expect(page.locator("#mode")).to_contain_text("no chat template")
+        page.uncheck("#compare")
+        generate(page, "aé", 40)
+        text = decoder.generate("aé", seed=1, max_new_tokens=40, temperature=1.0).text.rstrip("\ufffd")
+        assert shown(page).replace("<|end|>", "").rstrip("\ufffd") == text
+        assert "\ufffd" not in "".join(page.locator(".panel .token.rejected").all_text_contents())
+        generate(page, "", 8)
+        assert [body["prompt"] for body in bodies] == ["aé", "aé" + text]
+        assert page.faults == []
+        page.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("# A *b*\nc", "<h4>A <em>b</em></h4><p>c</p>"),
+        ("**a *b* c** ~~d~~ `e*f*` 2 * 3 * 4 x_y_z", "<p><strong>a <em>b</em> c</strong> <del>d</del> "
+         "<code>e*f*</code> 2 * 3 * 4 x_y_z</p>"),
+        ("日**本**語🦊", "<p>日<strong>本</strong>語🦊</p>"),
+        ("```py\na < b\n\n# c\n```\nd", '<pre><code title="py">a &lt; b\n\n# c</code></pre><p>d</p>'),
+        ("```\nnot closed *yet*", "<pre><code>not closed *yet*</code></pre>"),
+        ("3. a\n   - b\n4. c", '<ol start="3"><li><p>a</p><ul><li><p>b</p></li></ul></li><li><p>c</p></li></ol>'),
+        ("> a\n> > b\n\n---", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><hr>"),
+        ("| a | b |\n|---|--:|\n| `x\\|y` |", '<div class="table"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
+         "<tbody><tr><td><code>x|y</code></td><td></td></tr></tbody></table></div>"),
+        ("<img src=x onerror=alert(1)>", "<p>&lt;img src=x onerror=alert(1)&gt;</p>"),
+        ("<script>alert(1)</script>", "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>"),
+        ("[a](javascript:alert(1))", "<p>[a](javascript:alert(1))</p>"),
+        ("![a](data:image/svg+xml,x) [b](//host/c) [d](/page.js)", "<p>![a](data:image/svg+xml,x) [b](//host/c) "
+         "[d](/page.js)</p>"),
+        ("![a](https://b.c/d.png)", '<p><a title="https://b.c/d.png" href="https://b.c/d.png" '
+         'rel="noopener noreferrer nofollow" target="_blank">a</a></p>'),
+        ('[a](https://b.c/"onclick=x)', '<p><a title="https://b.c/&quot;onclick=x" href="https://b.c/&quot;onclick=x" '
+         'rel="noopener noreferrer nofollow" target="_blank">a</a></p>'),
+    ],
+)  # fmt: skip
+def test_markdown(page: sync_api.Page, text: str, html: str) -> None:
+    script = """async (text) => {
+        const { markdown } = await import("/markdown.js");
+        return [...markdown(text).childNodes].map((node) => node.outerHTML).join("");
+    }"""
+    assert page.evaluate(script, text) == html
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sentence"),
+    [
+        ([[1, 0], [41, 2]], [[1, 0.5], [41, 2.8]], "A is 1.15 × as fast as B (41 tokens each)"),
+        ([[1, 0], [41, 2]], [[1, 0], [2, 0.04], [41, 2]], "about equally fast: A is 1.00 × B"),
+        ([[1, 0], [101, 2]], [[1, 0], [51, 2]], "A is 2.00 × as fast as B (over the first 51 tokens; the texts have"),
+        ([[1, 0], [101, 2]], [[1, 0], [9, 2]], "Too short to compare speeds: that takes 32 tokens, and one text has 9"),
+    ],
+)  # fmt: skip
+def test_the_sentence_on_two_speeds(page: sync_api.Page, a: Any, b: Any, sentence: str) -> None:
+    """From how many tokens had come after how many seconds."""
+    script = """async (given) => {
+        const { Run, verdict } = await import("/run.js");
+        return verdict(...given.map((pairs) => Object.assign(new Run("a", "", document.createElement("div")), {
+            tokens: pairs.at(-1)[0], arrivals: pairs.map(([tokens, seconds]) => ({ tokens, seconds })),
+        })));
+    }"""
+    assert sentence in page.evaluate(script, [a, b])
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "speculation.length='tiny-head'"),
+        ({"abort": True}, "the server does not answer"),
+        ({"status": 502, "body": "<html>"}, "the server answers 502"),
+        ({"status": 503, "body": '{"status": "starting", "reason": "loading"}'}, "the server is starting: loading"),
+        ({"status": 200, "body": ""}, "the answer broke off"),
+    ],
+)
+def test_an_error_is_shown_and_the_message_kept(page: sync_api.Page, answer: Any, message: str) -> None:
+    if answer is not None:
+        aborted = answer == {"abort": True}
+        page.route("**/v1/chat/**", lambda route: route.abort() if aborted else route.fulfill(**answer))
     page.fill("#length-a", "tiny-head")
+    page.fill("#prompt", PROMPT)
     page.click("#run")
-    sync_api.expect(page.locator("#error")).to_contain_text("speculation.length='tiny-head'")
+    sync_api.expect(page.locator("#error")).to_contain_text(message)
     sync_api.expect(page.locator("#run")).to_be_enabled()
+    assert page.input_value("#prompt") == PROMPT
+    assert not page.locator(".turn").count()

@@ -1,0 +1,171 @@
+// One generated text: what came from the server, the panel that shows it, and how fast it was.
+import { markdown } from "./markdown.js";
+
+const LEAST = 32; // tokens from which on two speeds are compared
+const NEAR = 0.05; // speeds that differ by less than this share are called equal: one run is not more exact
+const ENDS = { stop: "ended by the model", length: "ended at the limit of tokens" };
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const quoted = (text) => `“${text.replaceAll("\n", "⏎")}”`;
+const bytes = (token) => token.bytes.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
+
+export class Run {
+  // letter: "a" or "b"; length: the rule that drafts, "" for the server's own; parent: where the panel goes.
+  constructor(letter, length, parent) {
+    Object.assign(this, { letter, length, text: "", tokens: 0, rounds: 0, lengths: [], drafted: [], accepted: [] });
+    this.name = `${letter.toUpperCase()}: ${length || "the server’s controller"}`;
+    this.speed = []; // tokens per second so far
+    this.arrivals = []; // how many tokens had come after how many seconds
+    this.spans = []; // tokens that are not shown yet
+    this.decoder = new TextDecoder("utf-8", { ignoreBOM: true }); // holds the bytes of a character that is not complete
+    this.end = ""; // how the text ended
+    this.whole = false; // whether it came to its end
+    const panel = document.getElementById("panel-template").content.cloneNode(true).firstElementChild;
+    for (const part of ["name", "stats", "tokens", "formatted", "detail"]) {
+      this[`${part}Node`] = panel.querySelector(`.${part}`);
+    }
+    this.nameNode.textContent = this.name;
+    panel.setAttribute("aria-label", this.name);
+    const show = (event) => {
+      const token = event.target.closest(".token");
+      if (token) this.detailNode.textContent = token.dataset.detail;
+    };
+    this.tokensNode.addEventListener("pointerover", show);
+    this.tokensNode.addEventListener("focusin", show);
+    this.tokensNode.addEventListener("keydown", moveFocus);
+    parent.append(panel);
+    this.show();
+  }
+
+  start() {
+    this.started = performance.now();
+  }
+
+  // A part of the server's answer.
+  take(choice) {
+    this.text += choice.delta ? choice.delta.content || "" : choice.text;
+    for (const round of choice.rounds || []) this.addRound(round);
+    if (choice.rounds && choice.rounds.length) {
+      this.arrivals.push({ tokens: this.tokens, seconds: (performance.now() - this.started) / 1000 });
+      if (this.rate) this.speed.push({ x: this.decoding, y: this.rate });
+    }
+    if (!choice.finish_reason) return;
+    this.whole = true;
+    this.end = ENDS[choice.finish_reason] || choice.finish_reason;
+    if (choice.finish_reason === "length") this.text = this.text.replace(/\uFFFD+$/, ""); // a character that was cut
+  }
+
+  finish(end) {
+    this.end = end;
+    this.show();
+  }
+
+  addRound(round) {
+    const last = round.drafted.length - 1;
+    const stopped = (token) => (token === round.drafted[last] ? round.stopped_by : "");
+    const kept = round.drafted.filter((token) => token.accepted).slice(0, round.emitted.length);
+    for (const token of kept) this.addToken(token, this.completed(token), "accepted", "drafted, accepted", stopped(token));
+    for (const token of round.drafted.filter((one) => !one.accepted)) {
+      const text = token.bytes ? `⟨${bytes(token)}⟩` : token.text.replaceAll("\n", "⏎");
+      this.addToken(token, text, "rejected", "drafted, rejected", stopped(token));
+    }
+    for (const token of round.emitted.slice(kept.length)) {
+      this.addToken(token, this.completed(token), "own", "the target’s own", last < 0 ? round.stopped_by : "");
+    }
+    this.tokens += round.emitted.length;
+    if (round.stopped_by === "prompt") return;
+    this.rounds += 1;
+    this.lengths.push(round.drafted.length);
+    for (const { position, accepted } of round.drafted) {
+      this.drafted[position] = (this.drafted[position] || 0) + 1;
+      this.accepted[position] = (this.accepted[position] || 0) + (accepted ? 1 : 0);
+    }
+  }
+
+  // The characters that a token of the text completes: none where it ends inside of one.
+  completed(token) {
+    const given = token.bytes ? Uint8Array.from(token.bytes) : new TextEncoder().encode(token.text);
+    return this.decoder.decode(given, { stream: true });
+  }
+
+  addToken(token, text, kind, label, stoppedBy) {
+    const span = document.createElement("span");
+    span.className = text ? `token ${kind}` : `token ${kind} part`;
+    span.textContent = text;
+    span.dataset.detail = span.title = describe(token, text, label, stoppedBy);
+    if (!text) span.setAttribute("aria-label", "part of a character");
+    span.tabIndex = -1;
+    this.spans.push(span);
+  }
+
+  // Seconds since the first token, which the prompt's length decides.
+  get decoding() {
+    return this.arrivals.length ? this.arrivals.at(-1).seconds - this.arrivals[0].seconds : 0;
+  }
+
+  // Tokens per second after the first.
+  get rate() {
+    return this.decoding ? (this.tokens - this.arrivals[0].tokens) / this.decoding : 0;
+  }
+
+  // Seconds from the first token to the one of a number; within a round they are spread evenly.
+  secondsTo(tokens) {
+    const next = this.arrivals.findIndex((one) => one.tokens >= tokens);
+    const [before, after] = [this.arrivals[Math.max(0, next - 1)], this.arrivals[next]];
+    const share = after === before ? 0 : (tokens - before.tokens) / (after.tokens - before.tokens);
+    return before.seconds + share * (after.seconds - before.seconds) - this.arrivals[0].seconds;
+  }
+
+  show() {
+    this.tokensNode.append(...this.spans);
+    this.spans = [];
+    const first = this.tokensNode.firstElementChild;
+    if (first && !this.tokensNode.querySelector('[tabindex="0"]')) first.tabIndex = 0;
+    if (this.formattedNode.checkVisibility()) this.formattedNode.replaceChildren(markdown(this.text));
+    const sum = (counts) => counts.reduce((total, count) => total + (count || 0), 0);
+    const drafted = sum(this.drafted);
+    const parts = [`${this.tokens} tokens`];
+    if (this.rate) parts.push(`${this.rate.toFixed(0)} tokens/s`);
+    if (this.rounds) parts.push(`${((this.tokens - 1) / this.rounds).toFixed(2)} tokens per target forward`);
+    if (drafted) parts.push(`${percent(sum(this.accepted) / drafted)} of ${drafted} drafted tokens accepted`);
+    if (this.end) parts.push(this.end);
+    this.statsNode.textContent = this.tokens || this.end ? parts.join(" · ") : "waiting …";
+  }
+}
+
+function describe(token, text, kind, stoppedBy) {
+  const parts = [token.bytes ? `bytes ${bytes(token)}${text ? ` of ${quoted(text)}` : ", part of a character"}` : quoted(token.text)];
+  parts[0] += ` ${kind}`;
+  if (token.p !== undefined) {
+    parts.push(`target p ${percent(token.p)}`, `draft q ${percent(token.q)}`);
+    parts.push(`acceptance ${percent(Math.min(1, token.p / token.q))}`);
+    if (token.predicted !== null) parts.push(`predicted ${percent(token.predicted)}`);
+  }
+  if (stoppedBy) parts.push(`draft ended by: ${stoppedBy}`);
+  return parts.join("; ");
+}
+
+// Tokens are one stop of the Tab key; arrows, Home and End move between them.
+function moveFocus(event) {
+  const tokens = [...event.currentTarget.children];
+  const place = tokens.indexOf(document.activeElement);
+  const next = { ArrowRight: place + 1, ArrowDown: place + 1, ArrowLeft: place - 1, ArrowUp: place - 1, Home: 0,
+    End: tokens.length - 1 }[event.key];
+  if (place < 0 || next === undefined) return;
+  event.preventDefault();
+  const target = tokens[Math.min(Math.max(next, 0), tokens.length - 1)];
+  tokens[place].tabIndex = -1;
+  target.tabIndex = 0;
+  target.focus();
+}
+
+// One sentence on the speeds of two texts, over as many tokens as both have.
+export function verdict(a, b) {
+  const tokens = Math.min(a.tokens, b.tokens);
+  if (tokens < LEAST) return `Too short to compare speeds: that takes ${LEAST} tokens, and one text has ${tokens}.`;
+  const ratio = b.secondsTo(tokens) / a.secondsTo(tokens);
+  const over = a.tokens === b.tokens ? `${tokens} tokens each`
+    : `over the first ${tokens} tokens; the texts have ${a.tokens} and ${b.tokens}`;
+  if (Math.abs(ratio - 1) < NEAR) return `In this run A and B are about equally fast: A is ${ratio.toFixed(2)} × B (${over}).`;
+  return `In this run A is ${ratio.toFixed(2)} × as fast as B (${over}).`;
+}
