@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..common.errors import InputError
 from ..common.json_file import blaming, parse_json
 from ..infer.prompting import Message, as_prompts, text_of
-from .rows import Row, RowSource, name_of, read_rows
+from .rows import Record, RowSource, name_of, read_rows
 
 # Columns of prompts and of answers; of several the first counts.
 CONVERSATIONS = ("messages", "conversations", "conversation", "turns")
@@ -131,7 +131,7 @@ def read_examples(
         yield Example(str(label), str(row.get("domain", "all")), turns, plain=name == "text")
 
 
-def _of_batch(row: Row) -> Row:
+def _of_batch(row: Record) -> Record:
     """The request in a row of an OpenAI batch file, or the row itself."""
     body = row.get("body")
     if not isinstance(body, Mapping) or not row.keys() & {"custom_id", "url", "method"}:
@@ -140,7 +140,7 @@ def _of_batch(row: Row) -> Row:
     return taken | ({"id": row["custom_id"]} if "custom_id" in row else {})
 
 
-def _question(row: Row, column: str | None) -> tuple[str, list[Message]]:
+def _question(row: Record, column: str | None) -> tuple[str, list[Message]]:
     """The column of the prompt, and its turns, with the row's context and system message."""
     there = ", ".join(sorted(row)) or "none"
     name = column or next((name for name in (*CONVERSATIONS, *PROMPTS) if name in row), None)
@@ -159,7 +159,7 @@ def _question(row: Row, column: str | None) -> tuple[str, list[Message]]:
     return name, turns
 
 
-def _answered(row: Row, name: str, turns: list[Message], column: str | None) -> list[Message]:
+def _answered(row: Record, name: str, turns: list[Message], column: str | None) -> list[Message]:
     """``turns`` with their answer, if there is one.
 
     Raises:

@@ -143,17 +143,6 @@ class TextFormOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSplitOptions(Options):
-    """Prompts.
-
-    Attributes:
-        train_split: Split of the training prompts. Held-out prompts are excluded from it, so it may be the same split.
-    """
-
-    train_split: str = "train"
-
-
-@dataclass(frozen=True, kw_only=True)
 class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions):
     """Dataset. Every field that its rows depend on is part of its identity.
 

@@ -22,7 +22,7 @@ from ..infer.engine import Engine
 from ..infer.generation import Generation
 from ..infer.models import LanguageModel
 from ..infer.random_source import RandomSource
-from ..infer.request import Arm, Request
+from ..infer.request import DraftingArm, Request
 from ..infer.scheduler import Scheduler
 from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
@@ -119,7 +119,7 @@ def roll_out(
         on_done: called with the length of every finished continuation.
     """
     scheduler = Scheduler(Engine(model), batch_size)
-    arms = [Arm(Autoregressive(), Fixed(0))]
+    arms = [DraftingArm(Autoregressive(), Fixed(0))]
     recordings = [Recording() for _ in prompts]
     requests = [
         Request(prompt, sampling, GivenUniforms(row), len(row), stop_tokens, recording, arms, Generation(prompt))

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from ..common.errors import InputError
 from ..common.json_file import MAX_BYTES, blaming, parse_object, read_parquet, read_text
 
-Row: TypeAlias = dict[str, Any]
+Record: TypeAlias = dict[str, Any]
 # A path, a hub id; or in Python a datasets.Dataset, a DatasetDict, or any iterable of rows, texts and conversations.
 RowSource: TypeAlias = str | Path | Iterable[Any]
 
@@ -34,7 +34,7 @@ PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  
 REMEDY = "give a JSON Lines (.jsonl), CSV (.csv), Parquet (.parquet) or text (.txt) file"
 
 
-def read_rows(source: RowSource, *, split: str = "train") -> list[Row]:
+def read_rows(source: RowSource, *, split: str = "train") -> list[Record]:
     """Read ``source`` into a list of dictionaries.
 
     ``source`` is a file of JSON lines or a JSON array, CSV, Parquet or text (``{"text": line}`` for each line
@@ -60,7 +60,7 @@ def name_of(source: RowSource) -> str:
     return str(source) if isinstance(source, str | Path) else f"<{type(source).__name__}>"
 
 
-def _by_name(source: str, split: str) -> Iterable[Row]:
+def _by_name(source: str, split: str) -> Iterable[Record]:
     if not source.strip():
         raise InputError(f"prompts={source!r}: empty; give a file, a folder, a hub dataset id, or 'builtin'")
     path = Path(source).expanduser()
@@ -81,7 +81,7 @@ def _by_name(source: str, split: str) -> Iterable[Row]:
     return _read_hub(source, split)
 
 
-def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Row]:
+def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Record]:
     """The rows of a ``datasets.Dataset``, of a split of a ``DatasetDict``, or of an iterable."""
     name = name or name_of(source)
     if isinstance(source, Mapping):
@@ -102,7 +102,7 @@ def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Row
             raise InputError(f"{name}: row {number} is of type {type(row).__name__}; give a dict of columns, or text")
 
 
-def _read_folder(folder: Path) -> list[Row]:
+def _read_folder(folder: Path) -> list[Record]:
     """The rows of the files of one kind; the others are named in one line."""
     there = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if not any(path.suffix.lower() in KINDS for path in there):  # as a repository of the hub: data/train-00000.parquet
@@ -121,7 +121,7 @@ def _read_folder(folder: Path) -> list[Row]:
     return [row for file in files for row in _read_file(file)]
 
 
-def _read_file(path: Path) -> list[Row]:
+def _read_file(path: Path) -> list[Record]:
     start = _start(path)
     if start.startswith(PACKED):
         raise InputError(f"{path}: a compressed file; unpack it")
@@ -143,7 +143,7 @@ def _start(path: Path) -> bytes:
     return b""
 
 
-def _json_rows(path: Path, text: str, *, sure: bool) -> list[Row] | None:
+def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
     """The objects of an array, of JSON lines, or one alone; None if the text holds none and it is not ``sure``."""
     with suppress(ValueError, RecursionError):
         found = json.loads(text)
@@ -163,13 +163,13 @@ def _json_rows(path: Path, text: str, *, sure: bool) -> list[Row] | None:
     return rows
 
 
-def _read_table(path: Path, text: str) -> list[Row]:
+def _read_table(path: Path, text: str) -> list[Record]:
     """The rows of a CSV file, separated by the character of its header; every value is text."""
     header = text.partition("\n")[0]
     separator = next((mark for mark in "\t,;" if mark in header), ",")
     csv.field_size_limit(MAX_BYTES)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    rows: list[Row] = []
+    rows: list[Record] = []
     try:
         for row in reader:
             if None in row:
@@ -180,7 +180,7 @@ def _read_table(path: Path, text: str) -> list[Row]:
     return rows
 
 
-def _read_hub(source: str, split: str) -> list[Row]:
+def _read_hub(source: str, split: str) -> list[Record]:
     import datasets
 
     from ..infer.loading.model_files import ask_hub

@@ -18,7 +18,7 @@ from .drafters.tree import AUTO_TREE, SeveralDrafters, TreeDrafter
 from .engine import Engine
 from .loading.routing import Routing
 from .models import EarlyExit, LanguageModel
-from .request import Arm, Drafter
+from .request import Drafter, DraftingArm
 
 
 class Drafting:
@@ -32,7 +32,7 @@ class Drafting:
         self.engine, self.drafts, self.routing = engine, drafts, routing
         self._made: dict[Hashable, Drafter] = {}
 
-    def arms(self, config: DecoderConfig) -> list[Arm]:
+    def arms(self, config: DecoderConfig) -> list[DraftingArm]:
         """The arms of requests under ``config``; a single one without a router.
 
         Raises:
@@ -45,9 +45,9 @@ class Drafting:
                 "in one tree; leave these out, or take a draft that reads tokens alone"
             )
         if self.routing is None:
-            return [Arm(self._drafter(config), config.stopping)]
+            return [DraftingArm(self._drafter(config), config.stopping)]
         return [
-            Arm(
+            DraftingArm(
                 self._of_model(arm.model) if arm.ngram is None else self._ngram(arm.ngram, planned=True), arm.length
             )
             for arm in self.routing.arms

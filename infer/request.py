@@ -69,7 +69,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Arm:
+class DraftingArm:
     """A drafter and a length controller."""
 
     drafter: Drafter
@@ -110,7 +110,7 @@ class Request:
     budget: int
     stop_tokens: frozenset[int]
     verify: Verifier
-    arms: Sequence[Arm]
+    arms: Sequence[DraftingArm]
     output: Generation
     text: list[int] = field(default_factory=list)
     embedding: Tensor | None = None

@@ -18,7 +18,7 @@ from specpilot.train.figure import check_matplotlib
 from experiments.__main__ import EXPERIMENTS
 from experiments.__main__ import main as experiments
 from experiments.papers import quality
-from experiments.studies.sweep_plot import plot_sweep
+from experiments.studies.sweep_tables import plot_sweep
 
 from .tiny import save_pair
 

@@ -24,7 +24,7 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.copy_rates import MAX_RUN, CopyRates
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
-from specpilot.controllers.router import RandomRouter
+from specpilot.controllers.router import SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
@@ -217,7 +217,7 @@ def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.
 
 
 def test_by_name() -> None:
-    router = RandomRouter(3)
+    router = SingleArm(0, 3)
     arms = ["tiny-draft", "ngram", "autoregressive"]
     decoder = SpeculativeDecoder.from_pretrained("tiny", arms, router=router, cost=0.2, length="tiny-lag-free")
     assert decoder.routing is not None

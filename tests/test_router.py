@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -17,7 +16,6 @@ from specpilot.controllers.router import (
     Arm,
     OnlineRouter,
     PolicyRouter,
-    RandomRouter,
     RouterPolicy,
     SingleArm,
     check_arms,
@@ -25,8 +23,6 @@ from specpilot.controllers.router import (
 )
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
-
-from experiments.router.baselines import baseline_choices
 
 from .refusals import refused
 
@@ -63,7 +59,6 @@ def test_greedy_and_sampled() -> None:
     assert PolicyRouter(policy, sample=True).weigh(x) == pytest.approx(probabilities)
     best = probabilities.index(max(probabilities))
     assert PolicyRouter(policy).weigh(x) == [float(i == best) for i in range(4)]
-    assert RandomRouter(4).weigh(x) == [0.25] * 4
     assert SingleArm(2, 4).weigh(x) == [0, 0, 1, 0]
 
 
@@ -162,20 +157,3 @@ def test_an_online_router_goes_on_where_it_was_saved(tmp_path: Path) -> None:
             OnlineRouter.load(file, policy)
     with refused("not a readable router state"):
         OnlineRouter.load(tmp_path / "none", policy)
-
-
-def test_baselines_where_the_best_arm_shows() -> None:
-    generator = np.random.default_rng(0)
-    x, new = generator.normal(size=(200, 4)), generator.normal(size=(50, 4))
-
-    def worth(x: np.ndarray) -> np.ndarray:
-        return np.stack([x[:, 0], -x[:, 0], np.full(len(x), -0.1)], 1)
-
-    chosen = baseline_choices(x, worth(x), new, worth(new))
-    oracle = worth(new).argmax(1)
-    assert (chosen["oracle"] == oracle).all()
-    assert (chosen["logistic"] == oracle).mean() > 0.9
-    assert (chosen["neighbours"] == oracle).mean() > 0.8
-    assert len(set(chosen["best_single"])) == 1
-    same = baseline_choices(x, np.ones((200, 2)) * [1, 0], new, np.ones((50, 2)))
-    assert (same["logistic"] == 0).all()

@@ -21,9 +21,11 @@ from specpilot.data_gen.kinds import RouterRow, Rows
 from specpilot.data_gen.router_dataset import RouterDataset, Times, parameter_costs, rewards, round_tokens, time_costs
 from specpilot.train.export import export
 from specpilot.train.options import RouterTrainingOptions
-from specpilot.train.router import fit_policy, train_router
+from specpilot.train.router import train_router
 from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
 from specpilot.train.router_module import RouterModule, choice_table, policy_loss, router_metrics
+
+from experiments.router.study import fit_policy
 
 ARMS = (
     Arm("draft", "one", "a" * 64, parameters=700_000),

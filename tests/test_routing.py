@@ -16,7 +16,7 @@ from specpilot.controllers.checkpoints.checkpoint import save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
-from specpilot.controllers.router import RandomRouter, Router, RouterPolicy, SingleArm
+from specpilot.controllers.router import Router, RouterPolicy, SingleArm
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -67,6 +67,16 @@ def routed(
     if len(lengths) > len(drafts) + 1:
         arms.append(LoadedArm(KINDS[len(arms)], None))
     return SpeculativeDecoder(target, None, routing=Routing(reader, router, [*arms, *more]))
+
+
+class RandomRouter(Router):
+    """Chooses an arm uniformly at random."""
+
+    def __init__(self, arms: int) -> None:
+        self.arms = arms
+
+    def weigh(self, embedding: torch.Tensor) -> list[float]:
+        return [1 / self.arms] * self.arms
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own

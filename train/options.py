@@ -64,25 +64,13 @@ class ValidationOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittingOptions(ValidationOptions):
+class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions):
     """Training.
 
     Attributes:
         epochs: Passes over the data.
         batch_size: Examples per step: rollouts, drafted tokens or queries.
         lr: Highest learning rate.
-    """
-
-    epochs: Count = 3
-    batch_size: Count = 16
-    lr: LearningRate = 1e-3
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(DataOptions, FittingOptions, SeedOptions, DeviceOptions):
-    """Training.
-
-    Attributes:
         weight_decay: Decoupled weight decay; 0 is plain Adam.
         checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
         log_every: Steps between two rows of metrics.csv.
@@ -95,6 +83,9 @@ class TrainingOptions(DataOptions, FittingOptions, SeedOptions, DeviceOptions):
         precision: Precision of the computation; weights are float32.
     """
 
+    epochs: Count = 3
+    batch_size: Count = 16
+    lr: LearningRate = 1e-3
     weight_decay: NotNegative = 0.0
     checkpoint_every: Count = 100
     log_every: Count = 10

@@ -6,15 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-
-from ..controllers.router import RouterPolicy
 from ..data_gen.kinds import RouterRow
-from .callbacks import RefuseDivergence
 from .datasets import joint_manifest, router_rows
-from .fitting import TrainingResult, ended_by_signals, fit, quiet_lightning, train_run
+from .fitting import TrainingResult, fit, train_run
 from .options import RouterTrainingOptions
-from .router_data import RouterDataModule, Table, table_of
+from .router_data import RouterDataModule, table_of
 from .router_module import RouterModule
 from .run_folder import Run
 
@@ -49,23 +45,3 @@ def _train(begin: Callable[[], Run[RouterTrainingOptions]], settings: RouterTrai
     result = fit(run, module, data)
     del result["scale"]  # it is part of the policy
     return result
-
-
-def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
-    """The policy after the last epoch over ``table``, for embeddings that are not scaled; writes no files.
-
-    Raises:
-        InputError: as :func:`train_router`.
-    """
-    data = RouterDataModule(table, settings)
-    module = RouterModule(settings, data, [str(arm) for arm in range(table.rewards.shape[1])])
-    with quiet_lightning(), ended_by_signals():
-        trainer = pl.Trainer(
-            accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
-            callbacks=[RefuseDivergence()],
-        )  # fmt: skip
-        trainer.fit(module, datamodule=data)
-    policy = module.head
-    policy.absorb(data.scale)
-    return policy.eval().requires_grad_(False)

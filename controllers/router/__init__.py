@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
-from .base import RandomRouter, Router, SingleArm
+from .base import Router, SingleArm
 from .online import OnlineRouter
 from .policy import PolicyRouter, RouterPolicy
 
@@ -14,7 +14,6 @@ __all__ = [
     "Arm",
     "OnlineRouter",
     "PolicyRouter",
-    "RandomRouter",
     "Router",
     "RouterPolicy",
     "SingleArm",

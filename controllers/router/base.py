@@ -45,13 +45,3 @@ class SingleArm(Router):
 
     def weigh(self, embedding: Tensor) -> list[float]:
         return certain(self.arm, self.arms)
-
-
-class RandomRouter(Router):
-    """Chooses an arm uniformly at random."""
-
-    def __init__(self, arms: int) -> None:
-        self.arms = arms
-
-    def weigh(self, embedding: Tensor) -> list[float]:
-        return [1 / self.arms] * self.arms

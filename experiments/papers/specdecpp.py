@@ -8,8 +8,7 @@ from typing import Any
 
 from ..studies.heads import SweepOptions
 from ..studies.sweep import run_sweep
-from ..studies.sweep_plot import plot_sweep
-from ..studies.sweep_tables import table_1_of, table_2_of, table_3_of
+from ..studies.sweep_tables import plot_sweep, table_1_of, table_2_of, table_3_of
 from .runner import Paper, Report, Runner
 
 DOMAINS = 6  # of the built-in prompts

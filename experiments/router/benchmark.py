@@ -39,7 +39,7 @@ from .study import (
 )
 from .tables import paper_tables, selection
 
-Arm = tuple[str, str]  # name, label of the draft length
+TimedArm = tuple[str, str]  # name, label of the draft length
 
 
 class ArmDecoders:
@@ -80,12 +80,12 @@ class ArmDecoders:
 
     def time_singles(
         self,
-        arms: Sequence[Arm],
+        arms: Sequence[TimedArm],
         prompts: Sequence[list[int]],
         console: Console,
         *,
         routers: Mapping[str, SpeculativeDecoder] | None = None,
-        repeated: Sequence[Arm] = (),
+        repeated: Sequence[TimedArm] = (),
         **sampling: Any,
     ) -> tuple[ArmTimings, dict[str, list[Stats]]]:
         """Time single arms and ``routers`` in turn.

@@ -11,19 +11,22 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, NotNegative, OutputFileOptions, Place, Several, Share
 from specpilot.compare.interval import ratio_interval
 from specpilot.controllers.router import RouterPolicy
-from specpilot.data_gen.options import BUILTIN, PromptSourceOptions, TrainSplitOptions
+from specpilot.data_gen.options import BUILTIN, PromptSourceOptions
 from specpilot.data_gen.router_dataset import RouterDataset, Times, rewards
 from specpilot.infer.generation import Stats
 from specpilot.infer.options import LoadingOptions, SamplingOptions, TargetOptions
+from specpilot.train.callbacks import RefuseDivergence
+from specpilot.train.fitting import ended_by_signals, quiet_lightning
 from specpilot.train.options import DraftLength, RouterTrainingOptions
-from specpilot.train.router import fit_policy
-from specpilot.train.router_data import table_of
+from specpilot.train.router_data import RouterDataModule, Table, table_of
+from specpilot.train.router_module import RouterModule
 
 Choices = NDArray[np.int64]  # (N,) an arm for each prompt
 AUTOREGRESSIVE, LEARNED = "autoregressive", "learned"
@@ -36,6 +39,26 @@ def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
     """A policy trained on all arms of ``data``; ``settings`` are fields of :class:`RouterTrainingOptions`."""
     training = RouterTrainingOptions(data="in memory", device="cpu", **settings)
     return fit_policy(table_of(data, training), training)
+
+
+def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
+    """The policy after the last epoch over ``table``, for embeddings that are not scaled; writes no files.
+
+    Raises:
+        InputError: training diverges.
+    """
+    data = RouterDataModule(table, settings)
+    module = RouterModule(settings, data, [str(arm) for arm in range(table.rewards.shape[1])])
+    with quiet_lightning(), ended_by_signals():
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
+            callbacks=[RefuseDivergence()],
+        )  # fmt: skip
+        trainer.fit(module, datamodule=data)
+    policy = module.head
+    policy.absorb(data.scale)
+    return policy.eval().requires_grad_(False)
 
 
 def serving(length: str) -> dict[str, Any]:
@@ -139,9 +162,7 @@ def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterBenchOptions(
-    TargetOptions, PromptSourceOptions, TrainSplitOptions, SamplingOptions, LoadingOptions, OutputFileOptions
-):
+class RouterBenchOptions(TargetOptions, PromptSourceOptions, SamplingOptions, LoadingOptions, OutputFileOptions):
     """Benchmark.
 
     Attributes:
@@ -153,6 +174,7 @@ class RouterBenchOptions(
             encoder-decoder.
         limit: Number of held-out prompts that are decoded and timed.
         train_limit: Number of training prompts.
+        train_split: Split of the training prompts. Held-out prompts are excluded from it, so it may be the same split.
         repeats: Number of timed repetitions of routers and single drafts, of which the median is taken; the tables'
             other lengths and exits are timed once.
         work: Folder of the two datasets; they are kept and continued.
@@ -174,6 +196,7 @@ class RouterBenchOptions(
     exits: tuple[Count, ...] = (1, 2, 3)
     limit: Count = 120
     train_limit: Count = 1500
+    train_split: str = "train"
     repeats: Count = 3
     work: Annotated[str, Place(folder=True)] = "runs/router-bench"
     length: DraftLength = 4

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .baselines import baseline_choices
 from .study import (
     AUTOREGRESSIVE,
     EPOCHS,
@@ -25,6 +25,8 @@ from .study import (
 )
 
 MOST_EPOCHS, EXAMPLES_SEEN = 100, 7200
+NEIGHBOURS = 15
+Array = NDArray[np.float64]
 
 
 def paper_tables(work: RouterBenchOptions, study: Study) -> dict[str, Any]:
@@ -112,6 +114,34 @@ def example_curve(
             }
         )
     return rows
+
+
+def baseline_choices(x: Array, rewards: Array, new: Array, new_rewards: Array) -> dict[str, Choices]:
+    """The arm that each baseline on the policy's features chooses for each of the M ``new`` prompts.
+
+    Fitted to embeddings ``x`` (N, d) and ``rewards`` (N, A); those of the ``new`` prompts are (M, d) and (M, A).
+
+    * best_single: the arm of the highest mean reward.
+    * logistic: logistic regression of the best arm on standardised embeddings.
+    * neighbours: the arm of the highest mean reward among the nearest prompts.
+    * oracle: the best arm of the new prompt.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    best = rewards.argmax(1)
+    single = int(rewards.mean(0).argmax())
+    found: dict[str, Any] = {"best_single": np.full(len(new), single)}
+    if len(np.unique(best)) == 1:  # a single class cannot be fitted
+        found["logistic"] = np.full(len(new), best[0])
+    else:
+        found["logistic"] = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x, best).predict(new)
+    nearest = make_pipeline(StandardScaler(), KNeighborsRegressor(min(NEIGHBOURS, len(x)))).fit(x, rewards)
+    found["neighbours"] = nearest.predict(new).argmax(1)
+    found["oracle"] = new_rewards.argmax(1)
+    return {name: np.asarray(choice, dtype=np.int64) for name, choice in found.items()}
 
 
 def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:

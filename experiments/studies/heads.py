@@ -18,9 +18,10 @@ from specpilot.common.options import Count, Folder, Picture, Positive, SeedOptio
 from specpilot.compare.recorded import MakeController, Rule
 from specpilot.compare.store import content_key
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
+from specpilot.controllers.checkpoints.fingerprint import weights_digest
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.options import AcceptanceDataOptions, TrainSplitOptions
+from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.options import DeviceOptions, PairOptions, SamplingOptions
 from specpilot.simulate.replay import PrecomputedPredictor
@@ -28,23 +29,25 @@ from specpilot.simulate.trace import Trace
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import best_controller
 from specpilot.train.features import make_features
-from specpilot.train.options import Depth, DraftLength, FittingOptions, SpecDecTrainingOptions
+from specpilot.train.options import Depth, DraftLength, SpecDecTrainingOptions, ValidationOptions
 from specpilot.train.run_folder import RESULT
 
 from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadStudyOptions(
-    HeldOutOptions, TrainSplitOptions, FittingOptions, SeedOptions, DeviceOptions, StudyFolderOptions
-):
+class HeadStudyOptions(HeldOutOptions, ValidationOptions, SeedOptions, DeviceOptions, StudyFolderOptions):
     """Study.
 
     Attributes:
         train_prompts: Number of training prompts.
+        train_split: Split of the training prompts. Held-out prompts are excluded from it, so it may be the same split.
+        epochs: Passes over the data.
     """
 
     train_prompts: Count = 2000
+    train_split: str = "train"
+    epochs: Count = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ class Head:
     """A trained head of the grid.
 
     Attributes:
-        digest: SHA-256 of its weights.
+        digest: of its weights.
         metrics: validation metrics.
     """
 
@@ -169,8 +172,8 @@ def train_heads(
         mixing=settings.mixing,
         mixings=settings.epochs,
         epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        lr=settings.lr,
+        batch_size=16,
+        lr=1e-3,
         validation_fraction=settings.validation_fraction,
         seed=settings.seed,
         traced=0,  # SpecDec++ chooses the epoch by validation KL
@@ -197,11 +200,3 @@ def train_heads(
         heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), exported.metrics))
     shutil.rmtree(features, ignore_errors=True)  # large, and quick to recompute
     return heads
-
-
-def weights_digest(head: AcceptanceHead) -> str:
-    """SHA-256 of a head's weights."""
-    digest = hashlib.sha256()
-    for name, tensor in head.state_dict().items():
-        digest.update(f"{name} {list(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()

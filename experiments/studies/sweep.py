@@ -29,8 +29,7 @@ from specpilot.train.datasets import joint_manifest
 
 from .heads import Head, SweepOptions, train_heads, training_data, training_prompts
 from .held_out import Rows, held_out, in_domain, replay_domains, texts
-from .sweep_plot import plot_sweep
-from .sweep_tables import as_tables, costs_of, summarise, table_2
+from .sweep_tables import as_tables, costs_of, plot_sweep, summarise, table_2
 
 COST_REPEATS = 3
 

@@ -1,4 +1,4 @@
-"""The tables of ``python -m experiments sweep`` (SpecDec++, Huang et al. 2024, §4.3 and Appendix C.3).
+"""The tables and the plot of ``python -m experiments sweep`` (SpecDec++, Huang et al. 2024, §4.3 and Appendix C.3).
 
 Table 1 compares the best setting of each family by eq. 2.3; as in the paper, it is the best on the table's own prompts.
 Table 3 varies D, w_rej and h. Figure 4 shows the discard and verification rates of each setting.
@@ -7,18 +7,27 @@ Table 3 varies D, w_rej and h. Figure 4 shows the discard and verification rates
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from specpilot.compare.interval import interval, show
 from specpilot.compare.recorded import Setting
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.train.figure import canvases, label, save
 
 from .heads import Head
 from .held_out import Counted, DomainCounts, columns, groups_of, rates_of
 
 PAPER = {"depth": 3, "w_rej": 6.0, "parameter": 0.7}
 PAPER_RATIO = 0.21  # t_draft / t_target of the paper's 7B and 70B models
+DISCARD = "discard rate: discarded draft tokens per generated token"
+VERIFICATION = "verification rate: target forwards per generated token"
+STYLES = {
+    "fixed": ("o-", "fixed K"),
+    "confidence": ("^--", "cumulative confidence"),
+    "head": ("s-", "acceptance head"),
+}
 
 
 def summarise(
@@ -202,3 +211,41 @@ def table_3_of(heads: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) ->
             for head in heads
         ],
     )
+
+
+def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
+    """Plot discard rate against verification rate of every setting (SpecDec++ Figure 4), one panel per set of domains.
+
+    Lower and further left is better. Lines join the parameters of a rule, or for heads the Pareto front.
+    """
+    figure, axes = canvases(6 * len(figure_4), 5, 1, len(figure_4))
+    for panel, (group, points) in zip(axes, figure_4.items(), strict=True):
+        families: dict[str, list[tuple[float, float, float]]] = {}
+        for point in points:
+            family = point["rule"].partition(" ")[0]
+            place = point["discard_rate"], point["verification_rate"], point["parameter"]
+            families.setdefault(family, []).append(place)
+        for family, (style, name) in STYLES.items():
+            if family not in families:
+                continue
+            places = sorted(families[family])
+            shown = pareto_front(places) if family == "head" else places
+            panel.plot([x for x, _, _ in shown], [y for _, y, _ in shown], style, label=name, markersize=4)
+            if family == "head":
+                panel.scatter([x for x, _, _ in places], [y for _, y, _ in places], 8, color="tab:green", alpha=0.4)
+            if family == "fixed":
+                for x, y, parameter in shown:
+                    panel.annotate(f"{parameter:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
+        panel.set_title(group.replace("_", " "))
+        label(panel, DISCARD, VERIFICATION)
+    figure.suptitle(title)
+    save(figure, path)
+
+
+def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """The points that no other point beats in both of the first two coordinates; smaller is better."""
+    front: list[tuple[float, float, float]] = []
+    for point in sorted(points):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
