@@ -108,30 +108,37 @@ class Texts(NamedTuple):
     draft: str
     architectures: list[str]
     ways: list[str]
+    slow: bool = False
 
 
-RULES = [*LENGTHS]
 TREES = ["spec-infer 3x2x1", "mcss 3x2x1", "k-seq 3x2x1", "otm 3x2x1"]
+WAYS = [*LENGTHS, "block", "typical", "bild", *TREES, *AUTO]
+FEW_WAYS = ["3", "some rounds", "block", *TREES, "auto"]
 SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
 TEXTS = [
     Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
-    Texts("model", ["llama", "gpt2"], [*RULES, "block", "typical", "bild", *TREES, *AUTO]),
+    Texts("model", ["llama"], WAYS),
+    Texts("model", ["gpt2"], FEW_WAYS),
+    Texts("model", ["gpt2"], [way for way in WAYS if way not in FEW_WAYS], slow=True),
     Texts("model", ["llama", "gpt2", "t5"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
     Texts("model", ["t5"], ["3", "cumulative confidence", "block", "spec-infer 3x2x1", "mcss 3x2x1"]),
     Texts("two", ["t5"], ["spec-infer 2x1"]),
     Texts("model", ["bloom", "falcon-alibi", "mpt"], ["3"]),  # they count positions themselves
     Texts("model", ["qwen3-padded-target", "qwen3-padded-draft"], ["block"]),
     Texts("two", ["llama", "gpt2"], ["spec-infer 2x1"]),
-    Texts("trimmed", ["llama", "gemma3", "gpt2"], ["3", "entropy", "spec-infer 2x2", "copies or 2"]),
+    Texts("trimmed", ["llama", "gpt2"], ["3", "entropy", "spec-infer 2x2", "copies or 2"]),
+    Texts("trimmed", ["gemma3"], ["3", "entropy", "spec-infer 2x2", "copies or 2"], slow=True),
     Texts("trimmed", ["qwen3-padded-target"], ["3", "spec-infer 2x2"]),
     Texts("two, trimmed", ["llama", "gemma3", "gpt2"], ["spec-infer 2x2"]),
     Texts("states", ["llama", "gemma3"], STATE_WAYS),
-    Texts("states", ["qwen2", "gpt2"], ["3", "spec-infer 2x2x1", "auto or copies"]),
+    Texts("states", ["qwen2", "gpt2"], ["3", "spec-infer 2x2x1", "auto or copies"], slow=True),
     Texts("eagle3", ["llama"], STATE_WAYS),
-    Texts("eagle3", ["qwen2", "gemma3"], ["3", "spec-infer 2x2x1", "auto"]),
-    Texts("bfloat16", ["llama", "qwen3", "gemma3", "gpt2"], SOME),
+    Texts("eagle3", ["gemma3"], ["3", "spec-infer 2x2x1", "auto"]),
+    Texts("eagle3", ["qwen2"], ["3", "spec-infer 2x2x1", "auto"], slow=True),
+    *(Texts(kind, ["llama", "gpt2"], SOME) for kind in ROUNDED),
+    Texts("bfloat16", ["qwen3", "gemma3"], SOME, slow=True),
     *(
-        Texts(kind, ["llama", "mistral-full", "qwen2-full", "qwen3-full", "gemma3", "gpt2"], SOME)
+        Texts(kind, ["mistral-full", "qwen2-full", "qwen3-full", "gemma3"], SOME, slow=True)
         for kind in ("int8", "int4")
     ),
     Texts("states, bfloat16", ["llama"], ["2"]),
@@ -141,7 +148,12 @@ TEXTS = [
 
 @pytest.mark.parametrize(
     ("draft", "architecture", "way"),
-    [(row.draft, name, way) for row in TEXTS for name in row.architectures for way in row.ways],
+    [
+        pytest.param(row.draft, name, way, marks=[pytest.mark.slow] * row.slow)
+        for row in TEXTS
+        for name in row.architectures
+        for way in row.ways
+    ],
 )
 def test_texts(draft: str, architecture: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy ones are transformers' own; sampled ones are the same alone and in a list, and of a new decoder."""

@@ -1,4 +1,4 @@
-"""The papers' tables: filed results that a run goes on from, choices of settings, no lossy row without its quality."""
+"""The papers' tables: filed results that a run goes on from, and the command."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 from specpilot.compare.energy import Meter
 from specpilot.compare.store import Store
-from specpilot.compare.table import Table
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
-from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Runner, row_of
+from experiments.papers.runner import AUTOREGRESSIVE, DecoderSpec, PapersOptions, Runner
 
 from ..tiny import byte_tokenizer, make, save_pair
 
@@ -68,32 +66,6 @@ def test_an_interrupted_run_continues(pair: SpeculativeDecoder, tmp_path: Path) 
     assert found[AUTOREGRESSIVE].tokens_per_round == 1
     assert found[JOINT].ratio(found[AUTOREGRESSIVE], "target_forwards")["value"] >= 1
     assert found[JOINT].joules_per_token is None
-
-
-def test_results_depend_on_settings_models_and_prompts(pair: SpeculativeDecoder, tmp_path: Path) -> None:
-    others = SpeculativeDecoder(make(vocab=257, seed=5), make(vocab=257, layers=1, seed=6), byte_tokenizer())
-
-    def measured(models: SpeculativeDecoder, *, validation: bool = False, **sampling: Any) -> int:
-        meter = Counting()
-        with runner(models, tmp_path, meter) as run:
-            run.measure([FIXED], validation=validation, **sampling)
-        return meter.measured
-
-    assert measured(pair) == 3
-    assert measured(pair, validation=True) == 0  # the same prompts, tokens and seeds
-    assert measured(pair, temperature=0.5) == 3
-    assert measured(others) == 3
-    assert measured(pair) == 0
-
-
-def test_no_lossy_row_without_its_perplexity() -> None:
-    specs = (FIXED, JOINT, DecoderSpec("mcss"), DecoderSpec("bild:2"), DecoderSpec("mtjd", drafts=False))
-    assert [spec.lossy for spec in specs] == [False, True, False, True, True]
-    with pytest.raises(AssertionError, match="a lossy row without its perplexity"):
-        row_of(JOINT, {"rule": "mtad", "tokens/s": "9"})
-    table = Table("t", [row_of(JOINT, {"rule": "mtad", "perplexity": "2"}), row_of(FIXED, {"rule": "SpD"})], "nothing")
-    assert "| mtad | 2 |" in table.markdown()
-    assert "What differs: nothing" in table.markdown()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

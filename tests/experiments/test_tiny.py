@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_models
 from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_tokenizer
 
-from experiments.tiny.language_model import LanguageModel
 from experiments.tiny.recipe import train_tiny
 from experiments.tiny.settings import TinyModelsOptions
-
-from ..tiny import make
 
 
 def write_texts(folder: Path, texts: Mapping[str, tuple[str, str]], count: int, **more: str) -> str:
@@ -85,26 +81,6 @@ def test_recipe_end_to_end(tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained(str(output / "tiny"), str(output / "tiny-draft-math"))
     assert decoder.generate("What is 3 and 4?", chat=True, max_new_tokens=10).tokens
     assert_made_once(train_tiny, settings, output)
-
-
-def test_what_distillation_minimises() -> None:
-    """Cross-entropy by hand, response tokens at weight 1 and prompt tokens at 0.25."""
-    model = make("llama")
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(64, (2, 6), generator=generator)
-    is_response = torch.tensor([[False] * 3 + [True] * 3, [False] + [True] * 5])
-    likely = torch.stack([torch.randperm(64, generator=generator)[:5] for _ in range(12)]).view(2, 6, 5)
-    p = torch.rand(2, 6, 5, generator=generator).softmax(-1)
-    module = LanguageModel(model, 1, lr=1.0, prompt_weight=0.25, decay=0.5, overlap=False, compile=False)
-    got = module._weighted_loss((tokens, is_response, p, likely))
-    total = weights = 0.0
-    for row in range(2):
-        q = model(input_ids=tokens[row : row + 1]).logits[0].softmax(-1)
-        for i in range(5):
-            dense = torch.zeros(64).index_put((likely[row, i],), p[row, i])
-            weight = 1.0 if is_response[row, i + 1] else 0.25
-            total, weights = total - weight * float((dense * q[i].log()).sum()), weights + weight
-    assert float(got) == pytest.approx(total / weights, rel=1e-5)
 
 
 DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]

@@ -1,4 +1,4 @@
-"""The tiny encoder-decoders' recipe end to end on a handful of texts, and its parts by hand."""
+"""The tiny encoder-decoders' recipe end to end on a handful of texts, and the models that ship."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from specpilot.checkpoints import shipped
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -14,15 +13,11 @@ from specpilot.infer.loading.names import load_model
 
 from experiments.tiny_t5 import model as shapes
 from experiments.tiny_t5 import recipe
-from experiments.tiny_t5.model import Seq2Seq
-from experiments.tiny_t5.pairs import Pair, collate
 from experiments.tiny_t5.recipe import train_tiny_t5
 from experiments.tiny_t5.settings import SOURCES, TARGET, TinyT5Options, draft_name
 
-from ..tiny import make
 from .test_tiny import assert_made_once, card_of_shipped, write_texts
 
-END = 1
 TEXTS = {
     "listing": ("List {} files", "ls | head -{}"),
     "asking": ("How many rows have {}?", "SELECT COUNT(*) FROM t WHERE a = {}"),
@@ -57,36 +52,6 @@ def test_recipe_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     plain = decoder.generate("List 3 files", max_new_tokens=10)
     assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens
     assert_made_once(train_tiny_t5, settings, output)
-
-
-def log_q(model: torch.nn.Module, pair: Pair) -> torch.Tensor:
-    """(T, V), one pair alone."""
-    read = torch.tensor([[0, *pair.output[:-1]]])
-    return model(input_ids=torch.tensor([pair.prompt]), decoder_input_ids=read).logits[0].log_softmax(-1)
-
-
-@pytest.mark.parametrize("labels", ["text", "cross-entropy", "overlap"])
-def test_what_is_minimised(labels: str) -> None:
-    """By hand, pair by pair: padding on either side takes no part."""
-    model = make("t5")
-    generator = torch.Generator().manual_seed(0)
-    pairs = []
-    for prompt, output in ((3, 4), (6, 2), (1, 7)):
-        draw = torch.rand(output, 64, generator=generator)
-        p, ids = draw.softmax(-1).topk(5)
-        tokens = torch.randint(64, (prompt + output,), generator=generator).tolist()
-        soft = None if labels == "text" else (p / p.sum(-1, keepdim=True), ids)
-        pairs.append(Pair(tokens[:prompt], tokens[prompt:], soft))
-    got = Seq2Seq(model, 1, lr=1.0, decay=0.5, overlap=labels == "overlap")._weighted_loss(collate(pairs))
-    losses = []
-    for pair in pairs:
-        for row, (token, q) in enumerate(zip(pair.output, log_q(model, pair), strict=True)):
-            if pair.soft is None:
-                losses.append(-float(q[token]))
-                continue
-            p = torch.zeros(64).index_put((pair.soft[1][row],), pair.soft[0][row])
-            losses.append(float((p - q.exp()).abs().sum() / 2 if labels == "overlap" else -(p * q).sum()))
-    assert float(got) == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 NAMES = [TARGET, *(draft_name(task) for task in SOURCES)]
