@@ -51,7 +51,7 @@ class Remembering(Fixed):
 
 
 @pytest.mark.parametrize("kind", [eagle3, eagle])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen2", marks=pytest.mark.slow), "gemma3"])
 def test_examples_are_what_decoding_has_seen(
     name: str, kind: Callable[[PreTrainedModel, Path], PreTrainedModel], tmp_path: Path
 ) -> None:

@@ -208,7 +208,7 @@ def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFix
     assert "pass --overwrite" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_stage_takes_a_trimmed_draft(files: tuple[Path, str, str], shared: bool, tmp_path: Path) -> None:
     """Also one with the target's embedding."""
     folder, name, _ = files
