@@ -7,7 +7,6 @@ replay and by the clock. Imported by its command only, so its heavy imports cost
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 import time
 import warnings
@@ -26,7 +25,9 @@ from .common.machine import commit
 from .compare.comparison import Outcome, Task, compare
 from .compare.decoders import NONE, ComparedDecoder, Loader
 from .compare.engines.assisted import generate
-from .compare.report import EXAMPLE, as_dict, as_markdown, sentences, shown, title, write_cost
+from .compare.findings import EXAMPLE, as_dict, title, write_cost
+from .compare.interval import show
+from .compare.report import write
 from .compare.table import Table
 from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
@@ -52,8 +53,8 @@ FEW: dict[str, Any] = {"epochs": 8, "batch_size": 128}  # more steps from less d
 CHECKED = 6  # prompts whose greedy output is compared with that of transformers
 FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
 DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
-OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", "report.json", "report.md")
-KEPT = ("sentences", "best", "task", "prompts", "decoders", "informed", "costs", "machine", "versions")
+REPORTS = ("report.html", "report.md", "report.json")
+OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", *REPORTS)
 OF_DATA = "For each token: the probability that the target accepts the draft's proposal."
 OF_TRAINING = "Each learns to predict it from what the draft computes anyway."
 OF_EXPORT = "What decoders load."
@@ -93,31 +94,32 @@ def run_demo(
             samples, identical = check_greedy(loader, found[0], rows[:CHECKED], max_new_tokens)
             console.print(f"{identical} of {len(samples)} answers identical, token for token")
 
-    lines = [" ".join([*sentences(one), gain_of_training(one)]).replace("On your", "On these") for one in found]
     ours = max((OURS, TREES), key=lambda name: found[0].results[name].tokens_per_second or 0.0)
     options = found[0].results[ours].spec.words(write_cost(found[0], ours, output))
     words = " ".join(["specpilot generate", *options, f"'{EXAMPLE}'"])
+    reports = [as_dict(one, {"Decode with your controller": words}) for one in found]
+    for every, one in zip(reports, found, strict=True):
+        said = [line.replace("On your", "On these") for line in every["sentences"]]
+        every["sentences"] = [*said, gain_of_training(one)]
+    reports[-1]["sentences"].append(
+        f"Greedy output is identical to transformers' on {identical} of {len(samples)} prompts."
+    )
+    lines = [" ".join(every["sentences"]) for every in reports]
     report = {
         "sentences": lines,
         "command": words,
-        "temperatures": {
-            f"{temperature:g}": {key: every[key] for key in KEPT}
-            for temperature, every in zip(TEMPERATURES, (as_dict(one, {}) for one in found), strict=True)
-        },
+        "temperatures": {f"{task.sampling.temperature:g}": every for task, every in zip(tasks, reports, strict=True)},
         "greedy": {"checked": len(samples), "identical": identical},
         "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
         "seconds": stages.seconds | {"total": round(sum(stages.seconds.values()), 2)},
         "commit": commit(),
     }
-    pages = [as_markdown(one, {"Decode": words}) for one in found]
-    pages.append(f"* Greedy output is identical to transformers' on {identical} of {len(samples)} prompts.\n")
-    (output / "report.md").write_text("\n".join(pages), encoding="utf-8")
-    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")  # last: marks the end
+    write(output, report, reports)
     _show_sample(console, loader, rows, samples)
     console.rule("[bold]Results", align="left")
     for line in lines:
         console.print(line, highlight=False)
-    console.print(f"[dim]All of it: {output}/report.md. Decode with your controller:\n{words}", soft_wrap=True)
+    console.print(f"[dim]All of it: {output}/report.html. Decode with your controller:\n{words}", soft_wrap=True)
     return report
 
 
@@ -185,7 +187,7 @@ def summary(comparisons: Sequence[Outcome]) -> Table:
             at, result = f"T={one.task.sampling.temperature:g}", one.results[name]
             row[f"{at} replay"] = "" if result.replay is None else f"{result.replay.value:.2f}"
             if result.clock is not None:
-                row[f"{at} clock"] = "1" if name == NONE else shown(result.clock, one.prompts)
+                row[f"{at} clock"] = "1" if name == NONE else show(result.clock, prompts=one.prompts)
         rows.append(row)
     return Table("", rows)
 
@@ -231,7 +233,7 @@ def _make_room(output: Path) -> None:
         foreign = sorted(path.name for path in output.iterdir() if path.name not in OWNED)
         if foreign:
             raise InputError(f"{output}: holds files that are no demo's ({foreign[0]}); choose another --output")
-        if (output / "report.json").exists():
+        if (output / REPORTS[-1]).exists():
             for name in OWNED:
                 path = output / name
                 if path.is_dir():

@@ -26,20 +26,14 @@ def render(generation: Generation, stream: TextStream, *, rejected: bool = True)
     """
     from rich.text import Text
 
-    from .infer.text_stream import TokenTexts
+    from .infer.text_stream import written
 
     text = Text()
-    texts = TokenTexts(stream.tokenizer)
-    for round_ in generation.rounds:
-        # The budget or an end token may cut a round: `emitted` holds the remaining tokens.
-        kept = round_.emitted[: round_.accepted]
-        for token in kept:
-            text.append(stream.push([token]), ACCEPTED)
-        lost = [token for node, token in enumerate(round_.drafted) if rejected and node not in round_.path]
-        text.append(texts.joined(lost).replace("\n", "⏎"), REJECTED)
-        for token in round_.emitted[len(kept) :]:
-            text.append(stream.push([token]), OWN)
-    text.append(stream.flush(), OWN)
+    for by, piece in written(generation.rounds, stream):
+        if by != "rejected":
+            text.append(piece, OWN if by == "target" else ACCEPTED)
+        elif rejected:
+            text.append(piece.replace("\n", "⏎"), REJECTED)
     return text
 
 

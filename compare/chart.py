@@ -7,7 +7,7 @@ page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import NamedTuple
@@ -88,17 +88,10 @@ class Chart:
             parts.append(_line(x(0), y(0), x(1), y(1), "mark"))
         for index, (name, of) in enumerate(lines.items()):
             parts += _series(name, of, f"c{index % COLOURS}", x, y)
+        names = "".join(f'<li class="c{i % COLOURS}"><i></i>{escape(name)}</li>' for i, name in enumerate(lines))
         title = f"{self.y.label} by {self.x.label}"
         drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-        return f'<p class="axis">{escape(self.y.label)}</p>{drawing}{legend(lines)}'
-
-
-def legend(names: Iterable[str]) -> str:
-    """The names with their colours."""
-    entries = [
-        f'<li class="c{index % COLOURS}"><i></i>{escape(name)}</li>' for index, name in enumerate(names)
-    ]  # fmt: skip
-    return f'<ul class="legend">{"".join(entries)}</ul>'
+        return f'<p class="axis">{escape(self.y.label)}</p>{drawing}<ul class="legend">{names}</ul>'
 
 
 def _series(name: str, points: Sequence[Point], colour: str, x: Map, y: Map) -> list[str]:

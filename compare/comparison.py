@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -25,14 +25,10 @@ from ..common.errors import InputError
 from ..common.machine import machine, versions
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
-from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
-    CumulativeConfidence,
-    Fixed,
-    LengthController,
     RateOptimal,
     names_class,
     names_rule,
@@ -46,36 +42,44 @@ from ..infer.generation import Stats
 from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
 from ..infer.prompting import day_of
+from ..infer.text_stream import COPY, DRAFT, TextStream, written
 from .cost import bench_cost, prediction_seconds
-from .decoders import NONE, ComparedDecoder, Generate, Loader, named
+from .decoders import NONE, ComparedDecoder, Generate, Loader
+from .drafted import OWN, Check, drafted_of, observing
 from .energy import Meter
-from .figures import AS_MEASURED, RATIOS, at_ratio, by_hardware, by_length
 from .interval import Interval, ratio_interval
-from .observed import Check, acceptance_by_position, calibration, observing, token_mosaic
 from .recorded import (
+    INFORMED,
     Counts,
     Measure,
     Rule,
     Tracer,
     by_setting,
-    columns,
+    figures_of,
     informed_rule,
     measure_all,
     replayed_by,
     speed_of,
 )
 from .runner import Run, Timed, interleave_stored
+from .settings import (
+    AS_MEASURED,
+    FAMILIES,
+    FIXED,
+    RATIOS,
+    at_ratio,
+    by_hardware,
+    by_length,
+    crossed,
+    rule_of,
+    tuned,
+    word_of,
+)
 from .store import Store
 
-FIXED, CONFIDENCE = "fixed length", "cumulative confidence"
-LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
-CONFIDENCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
-FAMILIES: Mapping[str, Sequence[float]] = {FIXED: LENGTHS, CONFIDENCE: CONFIDENCES}  # rules that are tuned
-UNTUNED = {FIXED: 3.0, CONFIDENCE: 0.4}  # where nothing can be replayed
-INFORMED = "informed"
 MEASURED = "the costs measured here"
 CHECKS = "checks of "  # and a predictor
-DRAWN, SHOWN = "confidence", 96  # the draft's own predictions; tokens of the mosaics
+SHOWN = 96  # tokens of the mosaics
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
 TRACED = 0.5  # recording an output takes this many decodings of it
@@ -143,10 +147,10 @@ class Outcome:
         informed: speed-up by replay of what knew every token's acceptance probability; None where nothing was replayed.
         reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
         figures: what the report shows besides, as JSON values; what was not measured is missing. ``lengths``: speeds by
-            replay with their intervals, by draft length. ``acceptance``: of :func:`.acceptance_by_position`.
-            ``predictors``: of :func:`.calibration` by name, ``"confidence"`` the draft's own. ``hardware``: of
-            :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.token_mosaic`.
-            ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name.
+            replay with their intervals, by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`.
+            ``hardware``: of :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of
+            :func:`.written`. ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its
+            name.
         priced: whose the costs are, in words.
     """
 
@@ -227,8 +231,11 @@ class _Comparing:
         console: Console,
         rules: bool,
     ) -> None:
-        given = [spec for spec in decoders if spec.name != NONE]
-        self.specs = {spec.name: spec for spec in named([ComparedDecoder.parse(NONE, loader.base), *given])}
+        self.specs = {NONE: ComparedDecoder.parse(NONE, loader.base)}
+        for spec in decoders:
+            if spec.name in self.specs and spec.name != NONE:
+                raise InputError(f"decoders: the name {spec.name!r} is given twice; give each another")
+            self.specs.setdefault(spec.name, spec)
         self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
         self.drafting = None if loader.base.draft is None else ComparedDecoder.of(loader.base, NONE, length=1)
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
@@ -239,15 +246,8 @@ class _Comparing:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
-            "pair": self._fingerprint(), **task.as_dict(),
+            "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.as_dict(),
         }  # fmt: skip
-
-    def _fingerprint(self) -> dict[str, Any] | None:
-        if self.pair is None:
-            return None
-        (draft,), tokenizer = self.pair.drafts, self.pair.tokenizer
-        assert tokenizer is not None
-        return PairFingerprint.of(self.pair.target.model, draft.model, tokenizer).as_dict()
 
     def run(
         self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str
@@ -262,7 +262,7 @@ class _Comparing:
         count, passes = self._plan({} if isinstance(cost, CostModel) else costs, clock, minutes)
         self.rows = self.rows[:count]
         replayed = self._replay(costs)
-        chosen = {family: tuned(x, family, replayed, costs[NONE]) for family, x in self.families.items()}
+        chosen = {name: tuned(x.values, name, replayed, costs[NONE]) for name, x in self.families.items()}
         timed = self._clock(costs, chosen, passes) if clock else {}
         if not clock and not replayed:
             raise InputError("clock=False: this pair cannot be replayed; leave it out")
@@ -352,9 +352,7 @@ class _Comparing:
             self.pair, self.task.sampling, self.task.max_new_tokens, self.task.seed, self.task.chat, self.task.system,
             self._day(),
         )  # fmt: skip
-        rules = [informed_rule(costs[NONE])]
-        for family, values in self.families.items():
-            rules.append(Rule.untrained(family, values, _MAKE[family]))
+        rules = [informed_rule(costs[NONE]), *map(rule_of, self.families)]
         for name, spec in self.specs.items():
             if name != NONE and self._replayable(spec):
                 rules.append(self._rule(spec, costs.get(name)))
@@ -365,7 +363,7 @@ class _Comparing:
         }
         measured = measure_all(tracer, self.rows, measures, self.store, self.console)
         self.checks = {
-            name.removeprefix(CHECKS): [[(*check,) for check in of_prompt] for batch in of for of_prompt in batch]
+            name.removeprefix(CHECKS): [[Check(*check) for check in of_prompt] for batch in of for of_prompt in batch]
             for name, of in measured.items()
             if name.startswith(CHECKS)
         }
@@ -392,7 +390,7 @@ class _Comparing:
 
     def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]]:
         """What predicts acceptance in the replay, and its identity: the draft's confidence, and trained predictors."""
-        found: dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]] = {DRAWN: (None, {"predictor": None})}
+        found: dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]] = {OWN: (None, {"predictor": None})}
         for name, spec in self.specs.items():
             predictor = predictor_of(self.loader.decoder(spec, at_ratio(0.2)), spec) if spec.trained else None
             if predictor is not None and self._replayable(spec) and name not in found:
@@ -438,8 +436,7 @@ class _Comparing:
         return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
 
     def _of_family(self, family: str, value: float) -> ComparedDecoder:
-        length = f"{value:g}" if family == FIXED else f"cumulative-confidence:{value:g}"
-        return ComparedDecoder.of(self.loader.base, family, length=length)
+        return ComparedDecoder.of(self.loader.base, family, length=word_of(family, value))
 
     def _generate(self, spec: ComparedDecoder, cost: CostModel | None) -> Generate:
         if spec.uses_costs and cost is None:
@@ -459,8 +456,7 @@ class _Comparing:
             names = [name for name in results if (name, AS_MEASURED) in replayed or name in self.families]
             found = {
                 "lengths": by_length(replayed, FIXED, costs[NONE]),
-                "acceptance": acceptance_by_position(self.checks[DRAWN], [row.domain for row in self.rows]),
-                "predictors": {name: calibration([c for of in each for c in of]) for name, each in self.checks.items()},
+                **drafted_of(self.checks, self.rows).figures(),
                 "hardware": by_hardware(replayed, names, costs[NONE]),
             }
         drafting = [result for name, result in results.items() if name != NONE and _drafts_alone(result.spec)]
@@ -477,7 +473,11 @@ class _Comparing:
             decoder = self.loader.decoder(spec, cost)
             budget = min(SHOWN, self.task.max_new_tokens)
             drawn: dict[str, Any] = self.task.sampling.as_dict() | {"max_new_tokens": budget, "seed": self.task.seed}
-            return token_mosaic(decoder.generate(self._encoded(self.rows[:1])[0], **drawn), decoder)
+            assert decoder.tokenizer is not None
+            rounds = decoder.generate(self._encoded(self.rows[:1])[0], **drawn).rounds
+            pieces = written(rounds, TextStream(decoder.tokenizer))
+            by = {DRAFT: DRAFT if decoder.drafts else COPY}
+            return [{"by": by.get(who, who), "text": text} for who, text in pieces if text]
 
         priced = None if cost is None or not spec.uses_costs else cost.as_dict()
         key = {**self.identity, "mosaic": spec.identity, "costs": priced, "prompt": _digest(self.rows[:1])}
@@ -497,19 +497,13 @@ class _Comparing:
             result = Result(spec, trained)
             counts = crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
             if counts is not None:
-                result = _with_replay(result, counts, costs.get(name, costs[NONE]))
+                result = replace(result, **figures_of(counts, costs.get(name, costs[NONE])))
             elif name == NONE and replayed:
                 result = replace(result, replay=Interval(1.0, 1.0, 1.0))
             if timed:
                 result = _with_clock(result, timed[name], timed[NONE])
             found[name] = result
         return found
-
-
-_MAKE: dict[str, Callable[[float], LengthController]] = {
-    FIXED: lambda k: Fixed(int(k)),
-    CONFIDENCE: CumulativeConfidence,
-}
 
 
 def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> AcceptancePredictor | None:
@@ -568,41 +562,6 @@ def record(timed: Timed[Stats]) -> dict[str, float]:
 
 def _total(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: sum(run[key] for run in runs) for key in runs[0]}
-
-
-def tuned(
-    values: Sequence[float], family: str, replayed: Mapping[tuple[str, float], list[Counts]], cost: CostModel
-) -> tuple[float, float, float]:
-    """The parameter of a family for the even prompts, for the odd ones, and the best on all of them.
-
-    The first is the best on the odd prompts, and the second on the even ones.
-    """
-    if (family, values[0]) not in replayed:
-        return (UNTUNED[family],) * 3
-
-    def best(first: int, step: int) -> float:
-        speeds = {x: speed_of(replayed[family, x][first::step], cost).value for x in values}
-        return max(values, key=lambda x: speeds[x])
-
-    return best(1, 2), best(0, 2), best(0, 1)
-
-
-def crossed(
-    family: str, chosen: tuple[float, float, float], replayed: Mapping[tuple[str, float], list[Counts]]
-) -> list[Counts] | None:
-    """Counters of a tuned family, each prompt's at the value tuned on the other half."""
-    if (family, chosen[0]) not in replayed:
-        return None
-    both = [replayed[family, x] for x in chosen[:2]]
-    return [both[index % 2][index] for index in range(len(both[0]))]
-
-
-def _with_replay(result: Result, counts: Sequence[Counts], cost: CostModel) -> Result:
-    generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
-    return replace(
-        result, replay=speed_of(counts, cost), tokens_per_forward=float(generated / forwards),
-        accepted=float(accepted / drafted) if drafted else None,
-    )  # fmt: skip
 
 
 def _with_clock(result: Result, runs: Sequence[Mapping[str, float]], plain: Sequence[Mapping[str, float]]) -> Result:

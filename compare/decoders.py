@@ -245,19 +245,6 @@ class Loader:
         return LlamaLoop(model, drafting, how, sampling, max_new_tokens, stops)
 
 
-def named(specs: Sequence[ComparedDecoder]) -> list[ComparedDecoder]:
-    """``specs``, refused if a name is given twice.
-
-    Raises:
-        InputError: it is.
-    """
-    names = [spec.name for spec in specs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"decoders: the name {name!r} is given twice; give each another")
-    return [*specs]
-
-
 def encoded_prompts(work: WorkloadOptions | VllmBenchOptions, tokenizer: Any = None) -> list[list[int]]:
     """Token ids of the prompts, by the target's tokenizer if none is given.
 

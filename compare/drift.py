@@ -11,7 +11,7 @@ however they depend on each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,21 +60,18 @@ class Sums(NamedTuple):
 
 
 def sums_of(
-    prompts: Sequence[str], owner: NDArray[np.int64], accept: Array, groups: Mapping[str, NDArray[np.bool_]]
+    prompts: NDArray[np.str_], accept: Array, groups: Sequence[NDArray[np.bool_] | bool]
 ) -> tuple[list[str], Sums]:
-    """The different prompts, and the sums over their tokens.
+    """The different prompts of tokens, and the sums over their tokens.
 
     Args:
-        prompts: (n,) of each text.
-        owner: (M,) index of each token's text; ``accept`` (M,) its acceptance; ``groups`` (M,) whether it is in each.
+        prompts: (M,) of each token; ``accept`` (M,) its acceptance; ``groups`` (M,) whether it is in each.
     """
-    names, index = np.unique(np.array(prompts), return_inverse=True)
-    of_token = index[owner]
-    columns = [
-        (np.bincount(of_token[mask], accept[mask], len(names)), np.bincount(of_token[mask], minlength=len(names)))
-        for mask in groups.values()
-    ]
-    accepted, drafted = (np.stack(parts, 1).astype(float) for parts in zip(*columns, strict=True))
+    names, owner = np.unique(prompts, return_inverse=True)
+    accepted, drafted = (
+        np.stack([np.bincount(owner, values * mask, len(names)).astype(float) for mask in groups], 1)
+        for values in (accept, np.ones(len(accept)))
+    )
     return names.tolist(), Sums(accepted, drafted)
 
 

@@ -36,6 +36,13 @@ def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: An
     return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
 
 
-def show(row: Mapping[str, float], name: str = "value", digits: int = 2) -> str:
-    """Format the result of :meth:`Interval.as_dict` as ``1.23 (1.20–1.26)``."""
-    return f"{row[name]:.{digits}f} ({row['low']:.{digits}f}–{row['high']:.{digits}f})"
+def show(
+    row: Mapping[str, float] | Interval | None, name: str = "value", digits: int = 2, prompts: int = ENOUGH
+) -> str:
+    """``1.23 (1.20–1.26)``, of a result of :meth:`Interval.as_dict`; the interval only from ``ENOUGH`` prompts on."""
+    if row is None:
+        return ""
+    found = row.as_dict() if isinstance(row, Interval) else row
+    value, low, high = (found.get(key) for key in (name, "low", "high"))
+    words = f"{value:.{digits}f}"
+    return words if prompts < ENOUGH or low is None or low == high else f"{words} ({low:.{digits}f}–{high:.{digits}f})"

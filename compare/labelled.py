@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
@@ -28,23 +29,21 @@ from ..controllers.length.trained import load_predictor
 from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
 from ..data_gen.dataset import read_manifest
-from ..data_gen.draft_states import match_all
+from ..data_gen.draft_states import at_drafted_tokens, match_all
 from ..data_gen.kinds import AcceptanceRow, RoundsRow
 from ..data_gen.prompts import load_prompts
 from ..data_gen.texts import Text, read_texts
 from ..infer.distribution import TokenDistribution
-from ..infer.models import CausalLM, LanguageModel, TextReader, TreeMask, language_model, output_embedding
+from ..infer.models import CausalLM, LanguageModel, language_model, output_embedding
 from ..train.datasets import check_same, load_same
 from .decoders import trained_among
+from .drafted import DEPTHS, OWN, UNKNOWN, Drafted, between
+from .drift import Array
 from .options import CompareOptions
 
-Array = NDArray[np.float64]
 MOST_READ, LONGEST_READ = 400, 1024  # texts, and tokens of each, that the draft reads
-CONFIDENCE = "the draft's own confidence"
-UNKNOWN = ""
 POSITIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-DEEPEST = 8  # tokens of a round from here on are one group
-SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
+SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)  # of confidence
 
 
 class Reading(NamedTuple):
@@ -83,59 +82,39 @@ class Labelled:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def owner(self) -> NDArray[np.int64]:
-        """(M,) index of each drafted token's text."""
-        return np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
-
-    @property
-    def accept(self) -> Array:
-        """(M,) acceptance probabilities."""
-        return np.concatenate([text.accept for text in self.texts])
-
-    @property
-    def depth(self) -> NDArray[np.int64]:
-        """(M,) number of tokens drafted before each in its round."""
-        return np.concatenate([text.depths for text in self.texts]).astype(int)
-
-    @property
-    def temperatures(self) -> list[float]:
-        """The temperatures of the texts, ascending."""
-        return sorted({manifest["sampling"]["temperature"] for manifest in self.manifests})
-
-    @property
     def is_rounds(self) -> bool:
         """Whether the tokens are those that a controller drafted."""
         return all(manifest["kind"] == RoundsRow.kind for manifest in self.manifests)
 
-    def predictions(self) -> dict[str, Array]:
-        """(M,) by predictor, the draft's own confidence first; NaN where the draft has not read the text."""
-        found: dict[str, list[Array]] = {CONFIDENCE: [], **{name: [] for name in self.predictors}}
+    @cached_property
+    def drafted(self) -> Drafted:
+        """The drafted tokens as columns."""
+        owner = np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
+        depths, places = ([n for text in self.texts for n in getattr(text, name)] for name in ("depths", "places"))
+        found = {"depth": between(DEPTHS, depths), "position": between(POSITIONS, places)}
+        along = "depth" if self.is_rounds else "position"
+        groups = {
+            along: found[along], **found, "domain": np.array(self.domains)[owner],
+            "temperature": np.array([f"{m['sampling']['temperature']:g}" for m in self.manifests])[owner],
+        }  # fmt: skip
+        predictions = self._predictions()
+        if OWN in predictions:
+            edges = [*SHARES, 1.0]
+            names = np.array([UNKNOWN, *(f"{low:g}–{high:g}" for low, high in pairwise(edges))])
+            groups["confidence"] = names[np.searchsorted(SHARES, np.nan_to_num(predictions[OWN], nan=-1), side="right")]
+        accept = np.concatenate([text.accept for text in self.texts])
+        return Drafted(np.array(self.prompts)[owner], accept, groups, predictions)
+
+    def _predictions(self) -> dict[str, Array]:
         if not any(self.readings):
             return {}
+        found: dict[str, list[Sequence[float]]] = {name: [] for name in (OWN, *self.predictors)}
         for text, reading in zip(self.texts, self.readings, strict=True):
-            missing = np.full(len(text.tokens), np.nan)
-            found[CONFIDENCE].append(missing if reading is None else np.array([s[0] for s in reading.signals]))
+            missing = [np.nan] * len(text.tokens)
+            found[OWN].append(missing if reading is None else [signals[0] for signals in reading.signals])
             for name, predictor in self.predictors.items():
-                found[name].append(missing if reading is None else np.array(predicted(predictor, text, reading)))
+                found[name].append(missing if reading is None else predicted(predictor, text, reading))
         return {name: np.concatenate(values) for name, values in found.items()}
-
-    def groups(self) -> dict[str, NDArray[np.str_]]:
-        """(M,) labels of the tokens by each of the ways to group them that say something here."""
-        owner, depth = self.owner, self.depth
-        place = np.concatenate([text.places for text in self.texts]).astype(int)
-        found = {
-            "depth": np.array([str(d + 1) if d + 1 < DEEPEST else f"{DEEPEST} and more" for d in depth]),
-            "position": np.array([_between(POSITIONS, p) for p in place]),
-            "domain": np.array(self.domains)[owner],
-            "temperature": np.array([f"{m['sampling']['temperature']:g}" for m in self.manifests])[owner],
-        }
-        own = self.predictions().get(CONFIDENCE)
-        if own is not None:
-            edges = [*SHARES[1:], 1.0]
-            names = [f"{low:g}–{high:g}" for low, high in zip(SHARES, edges, strict=True)]
-            place = np.clip(np.searchsorted(SHARES, np.nan_to_num(own), side="right") - 1, 0, len(SHARES) - 1)
-            found["confidence"] = np.where(np.isnan(own), UNKNOWN, np.array(names)[place])
-        return found
 
 
 def predicted(predictor: TrainedPredictor, text: Text, reading: Reading) -> list[float]:
@@ -144,7 +123,7 @@ def predicted(predictor: TrainedPredictor, text: Text, reading: Reading) -> list
     return predictor.predict_all(reading.signals, reading.matches, states, text.tokens)
 
 
-def read_labelled(folders: Sequence[str], options: CompareOptions, console: Console) -> Labelled:
+def read_labelled(folders: Sequence[str], options: CompareOptions, console: Console | None = None) -> Labelled:
     """Read datasets of one pair, and let their draft read the texts where it is found.
 
     Raises:
@@ -171,7 +150,8 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
         return found
     fingerprint = PairFingerprint(**manifests[0]["fingerprint"])
     embedding = output_embedding(draft.model)
-    for name in controllers(options, manifests[0]):
+    of_pair = replace(options, target=manifests[0]["target"], draft=manifests[0]["draft"])
+    for name in trained_among(of_pair.words):  # the included one of the pair, if none are named
         controller, predictor = load_predictor(
             name, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
@@ -181,21 +161,13 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
         found.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {found.name}.")
-    with progress_bar(console, "texts read by the draft", len(chosen)) as advance:
+    with progress_bar(console or Console(stderr=True), "texts read by the draft", len(chosen)) as advance:
         for index, (text, manifest) in enumerate(zip(texts, of_text, strict=True)):
             short = index in chosen and len(text.x) <= LONGEST_READ
             found.readings.append(read_drafted(draft, text, manifest) if short else None)
             if index in chosen:
                 advance()
     return found
-
-
-def controllers(options: CompareOptions, manifest: Mapping[str, Any]) -> list[str]:
-    """The trained controllers among ``length``; if none are named, the included one of the dataset's pair."""
-    words = options.words if options.length is not None else []
-    if options.length is None and (manifest["target"], manifest["draft"]) == ("tiny", "tiny-draft"):
-        words = ["tiny-lag-free"]
-    return trained_among(words)
 
 
 def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -238,22 +210,8 @@ def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str
 @torch.inference_mode()
 def read_drafted(draft: LanguageModel, text: Text, manifest: Mapping[str, Any]) -> Reading:
     """What the draft says about the drafted tokens of ``text``, each after its prefix of the text."""
-    sampling = SamplingParams(**manifest["sampling"])
-    start, longest = len(text.prompt_ids), max(text.places)
-    reader, prompt = TextReader.begin(draft, text.prompt_ids, len(text.x) + len(text.tokens))
-    logits, states = reader.read([*prompt, *text.x[:longest]], keep=longest + 1)
-    logits, before = logits[text.places], states[text.places].float().cpu()
-    branches = TreeMask(start, [[*range(start, start + place)] for place in text.places])
-    _, after = reader.read(text.tokens, tree=branches)
-    q = TokenDistribution.from_logits(sampling, logits, manifest.get("vocab_size") or draft.vocab_size)
+    logits, before, after = at_drafted_tokens(draft, text)
+    size = manifest.get("vocab_size") or draft.vocab_size
+    q = TokenDistribution.from_logits(SamplingParams(**manifest["sampling"]), logits, size)
     signals = draft_signals(q.of(text.tokens), text.tokens, q.probabilities, logits)
-    return Reading(signals, match_all(text), before, after.float().cpu())
-
-
-def _between(edges: Sequence[int], value: int) -> str:
-    """The interval of whole numbers that ``value`` is in, counted from 1."""
-    index = int(np.searchsorted(edges, value, side="right")) - 1
-    if index == len(edges) - 1:
-        return f"{edges[index] + 1} and more"
-    low, high = edges[index] + 1, edges[index + 1]
-    return str(low) if low == high else f"{low}–{high}"
+    return Reading(signals, match_all(text), before.float().cpu(), after.float().cpu())

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from ..common.console import progress_bar
 from ..common.errors import InputError
-from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
@@ -38,6 +37,7 @@ from .store import Store
 
 BATCH = 20  # prompts rolled out and stored together
 TURNS = 4  # iterations of the informed bound's rate, which then no longer changes
+INFORMED = "informed"
 
 Array = NDArray[np.float64]
 Setting = tuple[str, float]  # rule, parameter
@@ -104,11 +104,9 @@ class Tracer:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that traces depend on besides the prompts."""
-        (draft,) = self.decoder.drafts
-        assert self.decoder.tokenizer is not None
         return {
             "version": version("specpilot"),
-            "pair": PairFingerprint.of(self.decoder.target.model, draft.model, self.decoder.tokenizer).as_dict(),
+            "pair": self.decoder.fingerprint.as_dict(),
             "sampling": self.sampling.as_dict(),
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
@@ -203,11 +201,7 @@ def measure_all(
 def replay_rule(tracer: Tracer, traces: Sequence[Trace], rule: Rule) -> list[list[Counts]]:
     """Counters by parameter and trace."""
     make = rule.make(traces)
-    return [replay_counts(tracer, traces, partial(_with_parameter, make, x)) for x in rule.parameters]
-
-
-def _with_parameter(make: MakeController, parameter: float, index: int) -> LengthController:
-    return make(index, parameter)
+    return [replay_counts(tracer, traces, lambda index, x=x: make(index, x)) for x in rule.parameters]  # type: ignore[misc]
 
 
 def replay_counts(
@@ -240,6 +234,16 @@ def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
     if not values[2].sum():
         return Interval(0.0, 0.0, 0.0)
     return interval(partial(speedup, cost=cost), *values)
+
+
+def figures_of(counts: Sequence[Counts], cost: CostModel | None) -> dict[str, Any]:
+    """Speed-up, tokens per target forward, and the accepted share of the drafted tokens; None where not defined."""
+    generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
+    return {
+        "replay": None if cost is None else speed_of(counts, cost),
+        "tokens_per_forward": float(generated / forwards),
+        "accepted": float(accepted / drafted) if drafted else None,
+    }
 
 
 class Informed(LengthController):
@@ -303,4 +307,4 @@ def informed_rule(cost: CostModel) -> Rule:
             made = [Informed.of(t, cost, rate) for t in traces]
         return lambda index, unused: made[index]
 
-    return Rule("informed", (0.0,), {"rule": "informed", "costs": cost.as_dict()}, of_batch)
+    return Rule(INFORMED, (0.0,), {"rule": "informed", "costs": cost.as_dict()}, of_batch)

@@ -1,243 +1,359 @@
-"""The report of a comparison: a sentence to act on, a command, and one table. Pure functions."""
+"""The report of a comparison or of data: from what ``report.json`` holds to a document.
+
+What was not measured, or means nothing, is left out: an interval of fewer than ``ENOUGH`` prompts, a chart without two
+points, a group of few tokens.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
-from ..controllers.checkpoints.card import shortcomings
-from .comparison import DRAWN, FAMILIES, Outcome, Result
-from .decoders import NONE
-from .figures import ratio_of
-from .interval import ENOUGH, Interval
-from .table import Row, Table
+from .chart import Axis, Bar, Chart, Point, intervals
+from .document import Document, Section, page
+from .drafted import ALL, FEW, start_of
+from .interval import ENOUGH, show
 
-DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to
-COST_FILE = "cost.json"
-EXAMPLE = "Write a short story."
-COLUMNS = (
-    "speed-up: the speed over decoding without drafts, with its 95 % interval over prompts; replay: the same from "
-    "recorded outputs at the costs of a machine, without the clock's noise; per forward: tokens that one forward of "
-    "the target yields; accepted: the share of the drafted tokens."
-)
+Report = Mapping[str, Any]
 
-
-def sentences(comparison: Outcome) -> list[str]:
-    """What was found, the first one to act on."""
-    best = comparison.results[comparison.best]
-    prompts = f"On your {comparison.prompts} prompts, at temperature {comparison.task.sampling.temperature:g},"
-    if not pays(comparison):
-        refused = [f"Do not draft here: {_why_not(comparison)}.", f"{prompts} {_all_levels(comparison)}"]
-        return refused + _judgements(comparison)
-    assert best.speed is not None
-    line = f"{prompts} {title(best)} decodes {shown(best.speed, comparison.prompts)} × as fast as no drafts"
-    other = _rival(comparison, best)
-    if other is not None:
-        line += f" and {_ratio(comparison, best, other)} × {_kind(best, other)} ({title(other)})"
-    lines = [line + ("." if comparison.timed else f", by replay at {comparison.priced}.")]
-    level = [
-        title(result)
-        for result in comparison.results.values()
-        if result is not best and _level(comparison, best, result)
-    ]
-    if level:
-        lines.append(f"Within the noise of it: {', '.join(level)}.")
-    reached = max((r.replay.value for r in comparison.results.values() if r.replay is not None), default=None)
-    if comparison.informed is not None and reached is not None and comparison.informed > reached:
-        lines.append(
-            f"A predictor that knew every acceptance probability would reach {comparison.informed:.2f} × in the "
-            f"replay, where the best is at {reached:.2f} ×."
-        )
-    return lines + _judgements(comparison)
+FEW_IN_BIN = 10  # tokens of a row of the reliability table, below which it is noise
+LONGEST = 400  # characters of a prompt that are shown
+NONE = "no drafts"
+PLACES = {
+    "depth": "token of a round", "position": "token of the text", "domain": "domain", "temperature": "temperature",
+    "confidence": "confidence",
+}  # fmt: skip
+WRITERS = {
+    "draft": "accepted token of the draft model",
+    "copy": "accepted token copied from the text",
+    "target": "the target's own token",
+    "rejected": "rejected draft",
+}
 
 
-def _judgements(comparison: Outcome) -> list[str]:
-    """Decoders that were trained on the prompts, and predictors worse than a constant or the draft's own confidence."""
-    found = {name: each for name, each in comparison.figures.get("predictors", {}).items() if each is not None}
-    own = found.pop(DRAWN, {}).get("auroc")
-    trained = [
-        f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {', '.join(ids)}."
-        for name, ids in comparison.figures.get("trained_on", {}).items()
-    ]
-    return trained + [
-        f"What {name} predicts is {words}."
-        for name, each in found.items()
-        for words in shortcomings({**each, "auroc_draft": own})
-    ]
+def document_of(report: Report) -> Document:
+    """The document of a report, as ``report.json`` has it."""
+    makers = (_drift, _speed, _by_length, _by_place, _reliability, _hardware, _acceptance, _calibration, _mosaic)
+    sections = [made for make in makers if (made := make(report)).pictures or made.rows]
+    return Document(_title(report), report["sentences"], report.get("commands", {}), sections, _remarks(report))
 
 
-def title(result: Result) -> str:
-    """The decoder's name, with the length of a tuned rule."""
-    spec = result.spec
-    return f"{spec.name} {str(spec.length).rpartition(':')[2]}" if spec.name in FAMILIES else spec.name
-
-
-def shown(speed: Interval, prompts: int) -> str:
-    """``1.43 (1.37–1.49)``; the interval only from ``ENOUGH`` prompts on."""
-    value = f"{speed.value:.2f}"
-    return value if prompts < ENOUGH or speed.low == speed.high else f"{value} ({speed.low:.2f}–{speed.high:.2f})"
-
-
-def pays(comparison: Outcome) -> bool:
-    """Whether the fastest decoder is faster than no drafts beyond noise."""
-    best = comparison.results[comparison.best]
-    if best.spec.name == NONE or best.speed is None:
-        return False
-    return (best.speed.value if comparison.prompts < ENOUGH else best.speed.low) > 1
-
-
-def _why_not(comparison: Outcome) -> str:
-    cost = comparison.costs.get(NONE)
-    if comparison.reading is not None and comparison.reading > DEAR_READING:
-        return f"reading 3 tokens takes the target {comparison.reading:.1f} times one"
-    if cost is not None and ratio_of(cost) > DEAR_DRAFT:
-        return f"a draft step takes {ratio_of(cost):.2f} of a target forward"
-    accepted = max((r.accepted for r in comparison.results.values() if r.accepted is not None), default=None)
-    return "too few drafted tokens are accepted" + ("" if accepted is None else f" ({accepted:.0%} at most)")
-
-
-def _all_levels(comparison: Outcome) -> str:
-    others = [result for name, result in comparison.results.items() if name != NONE and result.speed is not None]
-    if not others:
-        return "nothing else was compared."
-    fastest = max(others, key=lambda result: result.speed.value)  # type: ignore[union-attr]
-    assert fastest.speed is not None
-    return f"the fastest with drafts, {title(fastest)}, is at {shown(fastest.speed, comparison.prompts)} × no drafts."
-
-
-def _rival(comparison: Outcome, best: Result) -> Result | None:
-    """What the winner is measured by: the best rule without training, or for a rule the best trained decoder."""
-    others = [
-        result
-        for name, result in comparison.results.items()
-        if result.trained != best.trained and name != NONE and result.speed is not None and result.spec.engine is None
-    ]
-    return max(others, key=lambda result: result.speed.value, default=None)  # type: ignore[union-attr]
-
-
-def _kind(best: Result, other: Result) -> str:
-    return "the best rule" if best.trained else "the best trained decoder"
-
-
-def _ratio(comparison: Outcome, best: Result, other: Result) -> str:
-    ratio = comparison.over(best.spec.name, other.spec.name)
-    if ratio is not None:
-        return shown(ratio, comparison.prompts)
-    assert best.replay is not None
-    assert other.replay is not None
-    return f"{best.replay.value / other.replay.value:.2f}"
-
-
-def _level(comparison: Outcome, best: Result, other: Result) -> bool:
-    ratio = comparison.over(best.spec.name, other.spec.name)
-    return ratio is not None and comparison.prompts >= ENOUGH and ratio.low < 1 < ratio.high
-
-
-def commands(comparison: Outcome, folder: Path) -> dict[str, str]:
-    """The commands that decode and serve with the winner, or without drafts.
-
-    Args:
-        folder: where the costs of a winner that uses costs are written.
-    """
-    best = comparison.results[comparison.best] if pays(comparison) else comparison.results[NONE]
-    if best.spec.engine is not None:
-        return {}
-    words = best.spec.words(write_cost(comparison, best.spec.name, folder))
-    sampling = comparison.task.sampling
-    drawn = ["--temperature", f"{sampling.temperature:g}", "--top-p", f"{sampling.top_p:g}"]
-    drawn += ["--top-k", "null" if sampling.top_k is None else str(sampling.top_k)]
-    drawn += [] if comparison.task.chat else ["--no-chat"]
-    return {
-        "Decode with it": " ".join(["specpilot generate", *words, *drawn, f"'{EXAMPLE}'"]),
-        "Serve it with": " ".join(["specpilot serve", *words]),
+def write(folder: Path, report: Report, parts: Sequence[Report]) -> list[Path]:
+    """Write ``report.html`` and ``report.md``, with a document of each of ``parts``, and ``report.json``, last."""
+    documents = [document_of(part) for part in parts]
+    texts = {
+        "report.html": page(documents),
+        "report.md": "\n".join(document.markdown() for document in documents),
+        "report.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
     }
+    for name, text in texts.items():
+        with replacing(folder / name) as file:
+            file.write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
 
 
-def write_cost(comparison: Outcome, name: str, folder: Path) -> Path | None:
-    """Write the costs of a decoder for ``--cost``; None if it does not go by measured costs."""
-    if not comparison.results[name].spec.uses_costs or name not in comparison.costs:
-        return None
-    file = folder / COST_FILE
-    with replacing(file) as temporary:
-        document = {"cost": comparison.costs[name].as_dict(), "decoder": name}
-        temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
-    return file
+def _title(report: Report) -> str:
+    draft = report.get("draft")
+    if "data" in report:
+        return f"Acceptance: {draft} for {report['target']}"
+    pair = report["target"] + (f" with {draft}" if draft else "")
+    return f"Does drafting pay? {pair}, temperature {report['task']['sampling']['temperature']:g}"
 
 
-def table(comparison: Outcome) -> Table:
-    """All decoders, the fastest in bold."""
-    return Table("", [_row(comparison, name, result) for name, result in comparison.results.items()], COLUMNS)
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
-def _row(comparison: Outcome, name: str, result: Result) -> Row:
-    own = title(result)
-    row = {"decoder": f"[bold]{own}[/bold]" if name == comparison.best else own}
-    if comparison.timed:
-        assert result.clock is not None
-        row |= {
-            "tokens/s": f"{result.tokens_per_second:.0f}",
-            "speed-up": "1" if name == NONE else shown(result.clock, comparison.prompts),
-        }
-    if comparison.informed is not None:
-        row["replay"] = "" if result.replay is None else f"{result.replay.value:.2f}"
-    if result.joules is not None:
-        row["J/token"] = f"{result.joules:.2f}"
-    row["per forward"] = "" if result.tokens_per_forward is None else f"{result.tokens_per_forward:.2f}"
-    row["accepted"] = "" if result.accepted is None else f"{result.accepted:.0%}"
-    return row
+def _bounds(row: Mapping[str, float], prompts: int = ENOUGH) -> tuple[float | None, float | None]:
+    return (row.get("low"), row.get("high")) if prompts >= ENOUGH else (None, None)
 
 
-def as_dict(comparison: Outcome, commands: Mapping[str, str]) -> dict[str, Any]:
-    """Everything, as JSON values."""
-    return {
-        "sentences": sentences(comparison),
-        "commands": dict(commands),
-        "best": comparison.best,
-        "target": comparison.base.target,
-        "draft": comparison.base.draft,
-        "task": comparison.task.as_dict(),
-        "prompts": comparison.prompts,
-        "passes": comparison.passes,
-        "decoders": {
-            name: {
-                **{key: value._asdict() if isinstance(value, Interval) else value
-                   for key, value in vars(result).items() if key != "spec"},
-                "title": title(result),
-                "family": name if name in FAMILIES else None,
-                "spec": result.spec.as_dict(),
+def group_name(way: str, group: str) -> str:
+    """A group of tokens in words."""
+    return group if way == ALL else f"{PLACES[way]} {group}"
+
+
+# speed
+
+
+def _speed(report: Report) -> Section:
+    decoders, prompts = report.get("decoders", {}), report.get("prompts", 0)
+    clocked = any(row.get("clock") for row in decoders.values())
+    bars, rows = [], []
+    for name, row in decoders.items():
+        replay, best = row["replay"], name == report["best"]
+        speed = row.get("clock") or replay
+        rows.append(
+            {
+                "decoder": f"[bold]{row['title']}[/bold]" if best else row["title"],
+                "tokens/s": _number(row.get("tokens_per_second"), ".0f"),
+                "speed-up": show(row.get("clock"), prompts=prompts),
+                "replay": show(replay, prompts=0 if clocked else prompts),
+                "CPU": _number(row.get("processor"), ".2f"),
+                "J/token": _number(row.get("joules"), ".2f"),
+                "per forward": _number(row["tokens_per_forward"], ".2f"),
+                "accepted": _number(row["accepted"], ".0%"),
             }
-            for name, result in comparison.results.items()
-        },
-        "informed": comparison.informed,
-        "reading": comparison.reading,
-        "priced": comparison.priced,
-        "costs": {name: cost.as_dict() for name, cost in comparison.costs.items()},
-        "timed": {name: [dict(run) for run in runs] for name, runs in comparison.timed.items()},
-        **comparison.figures,
-        "machine": dict(comparison.machine),
-        "versions": dict(comparison.versions),
-    }  # fmt: skip
-
-
-def as_markdown(comparison: Outcome, commands: Mapping[str, str]) -> str:
-    """The report as a page."""
-    base, task, shown_table = comparison.base, comparison.task, table(comparison)
-    draft = "" if base.draft is None else f" with {base.draft}"
-    lines = [f"# Does drafting pay? {base.target}{draft}", "", " ".join(sentences(comparison)), ""]
-    lines += ["```bash", *commands.values(), "```", "", shown_table.markdown_rows(), "", COLUMNS]
-    tuned = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
-    cost = comparison.costs.get(NONE)
-    lines += [
-        "",
-        f"* {comparison.prompts} prompts, up to {task.max_new_tokens} tokens, top-k {task.sampling.top_k}, top-p "
-        f"{task.sampling.top_p:g}{f', {comparison.passes} passes' if comparison.passes > 1 else ''}. {tuned}",
-        f"* {comparison.machine['processor']}, {comparison.machine['threads']} threads.",
-    ]
-    if cost is not None:
-        lines.append(
-            f"* By {comparison.priced}, one more drafted token costs {ratio_of(cost):.2f} of a round without drafts."
         )
-    return "\n".join([*lines, ""])
+        if name != "none" and speed is not None:
+            other = replay["value"] if row.get("clock") and replay else None
+            bounds = _bounds(speed, prompts)
+            bars.append(Bar(row["title"], show(speed, prompts=prompts), speed["value"], *bounds, other, best))
+    if report.get("informed") is not None:
+        bars.append(Bar("every acceptance probability known", f"{report['informed']:.2f}", other=report["informed"]))
+    columns = {
+        "speed-up": "over decoding without drafts, every prompt with every decoder in turn, with 95 % intervals over "
+        "prompts",
+        "replay": f"that over no drafts, from recorded texts at {report.get('priced')}, without the clock's noise",
+        "CPU": "by processor time, which other work on the machine lengthens less",
+        "per forward": "tokens that one forward of the target yields",
+        "accepted": "the share of the drafted tokens that the target kept",
+    }
+    used = {column for row in rows for column, cell in row.items() if cell}
+    note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
+    if 0 < prompts < ENOUGH:
+        note += f" {prompts} prompts are too few for intervals."
+    columns = {
+        "speed-up": "over decoding without drafts, every prompt with every decoder in turn, with 95 % intervals over "
+        "prompts",
+        "replay": f"that over no drafts, from recorded texts at {report.get('priced')}, without the clock's noise",
+        "CPU": "by processor time, which other work on the machine lengthens less",
+        "per forward": "tokens that one forward of the target yields",
+        "accepted": "the share of the drafted tokens that the target kept",
+    }
+    used = {column for row in rows for column, cell in row.items() if cell}
+    note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
+    if 0 < prompts < ENOUGH:
+        note += f" {prompts} prompts are too few for intervals."
+    key = '<i class="dot"></i> by the clock &ensp; <i class="other"></i> by replay' if clocked else "by replay"
+    picture = f'<p class="note key">{key}</p>{intervals(bars)}' if bars else ""
+    shown = [{column: cell for column, cell in row.items() if column in used} for row in rows]
+    return Section("How fast", note + _disagreement(report), picture, shown)
+
+
+def _disagreement(report: Report) -> str:
+    apart = [
+        row["title"]
+        for row in report.get("decoders", {}).values()
+        if row.get("clock") and row["replay"] and report["prompts"] >= ENOUGH
+        and (row["clock"]["low"] > row["replay"]["high"] or row["clock"]["high"] < row["replay"]["low"])
+    ]  # fmt: skip
+    if not apart:
+        return ""
+    return (
+        f" Clock and replay differ by more than their intervals for {', '.join(apart)}: the replay leaves out the "
+        "reading of prompts, and takes the costs of short texts; the clock has the machine's other work in it, which "
+        "the speed-up by processor time has less."
+    )
+
+
+def _by_length(report: Report) -> Section:
+    prompts = report.get("prompts", 0)
+    points = [Point(row["length"], row["value"], *_bounds(row, prompts)) for row in report.get("lengths", [])]
+    chart = Chart(
+        Axis("tokens in each draft", [point.x for point in points]), Axis("speed over no drafts"),
+        {"fixed length": points}, level=1.0,
+    )  # fmt: skip
+    note = f"By replay at {report.get('priced')}. Longer drafts give more tokens in a round, and waste more."
+    return Section("Speed by draft length", note, chart.render(), narrow=True)
+
+
+# acceptance
+
+
+def _along(way: str, lines: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """A chart of acceptance by token of a round or of the text; the last point is of all later ones too."""
+    drawn = {
+        name: [Point(start_of(p), row["acceptance"], *_bounds(row)) for p, row in rows.items() if row["tokens"] >= FEW]
+        for name, rows in lines.items()
+    }
+    places = sorted({point.x for points in drawn.values() for point in points})
+    across = Axis(PLACES[way], places, log=way == "position")
+    return Chart(across, Axis("share accepted", least=0, most=1), drawn).render()
+
+
+def _by_place(report: Report) -> Section:
+    lines = {}
+    for name, rows in report.get("lines", {}).items():
+        bare = {place: {key: row[key] for key in ("acceptance", "tokens")} for place, row in rows.items()}
+        lines["all tokens" if name == ALL else name] = rows if name == ALL else bare  # one band, so that it is seen
+    note = (
+        "How often the target accepts a drafted token if it accepted all before it; a point is of its token and those "
+        "up to the next point. Places that few tokens were drafted at are left out."
+    )
+    return Section(
+        "Acceptance by position", note, _along(report["along"], lines) if lines else "", narrow=True
+    )  # fmt: skip
+
+
+def _acceptance(report: Report) -> Section:
+    rows = [
+        {"tokens of": group_name(way, group), "acceptance": show(row, "acceptance"), "drafted": f"{row['tokens']}",
+         "prompts": f"{row['prompts']}"}
+        for way, of_way in report.get("acceptance", {}).items() for group, row in of_way.items()
+    ]  # fmt: skip
+    note = "The mean probability that the target accepts a drafted token, with its 95 % interval over prompts."
+    return Section("Acceptance", note, rows=rows)
+
+
+def _sides(report: Report) -> dict[str, Report]:
+    """The report, and that of the data that it is compared with, by what is added to the names of theirs."""
+    against = report.get("against")
+    return {"": report} if against is None else {f" in {side['data']}": side for side in (report, against)}
+
+
+def _reliability(report: Report) -> Section:
+    lines = {
+        name + added: [
+            Point(r["predicted"], r["observed"]) for r in found[ALL]["reliability"] if r["count"] >= FEW_IN_BIN
+        ]
+        for added, side in _sides(report).items()
+        for name, found in side.get("predictors", {}).items()
+    }
+    quarters = (0, 0.25, 0.5, 0.75, 1)
+    chart = Chart(
+        Axis("predicted acceptance", quarters), Axis("true acceptance", least=0, most=1), lines, diagonal=True
+    )
+    note = "Tokens grouped by predicted acceptance. On the dashed line predictions are right on average."
+    return Section("Can predictions be relied on?", note, chart.render(), narrow=True)
+
+
+def _calibration(report: Report) -> Section:
+    columns = {"Brier": "brier", "of a constant": "brier_constant", "ECE": "ece", "AUROC": "auroc"}
+    rows = [
+        {"predictor": name + added if group == ALL else "",
+         "tokens of": group_name(ALL if group == ALL else side["along"], group), "drafted": f"{row['tokens']}",
+         **{column: _number(row[key], ".3f") for column, key in columns.items()}}
+        for added, side in _sides(report).items()
+        for name, groups in side.get("predictors", {}).items() for group, row in groups.items()
+    ]  # fmt: skip
+    note = (
+        "Brier score: mean squared distance of predicted from true acceptance, 0 at best; beside it that of the best "
+        "constant. ECE: mean distance of groups by prediction from what happens in them. AUROC: the probability that "
+        "an accepted token is ranked above a rejected one, 0.5 by chance."
+    )
+    return Section("Predictors of acceptance", note, rows=rows)
+
+
+def difference(row: Mapping[str, float]) -> str:
+    """How acceptance changed, with its interval."""
+    return f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})"
+
+
+def _drift(report: Report) -> Section:
+    bars, rows, sides = [], [], _sides(report).values()
+    for way, of_way in report.get("drift", {}).items():
+        for group, row in of_way.items():
+            name, changed = group_name(way, group), difference(row)
+            bars.append(
+                Bar(name, f"{row['difference']:+.3f}", row["difference"], row["low"], row["high"], best=row["found"])
+            )
+            rows.append({
+                "tokens of": f"[bold]{name}[/bold]" if row["found"] else name,
+                "acceptance": f"{row['acceptance']:.3f}", "against": f"{row['other']:.3f}",
+                "difference": changed, "p": f"{row['p']:.3f}",
+            })  # fmt: skip
+    ways = [way for way in ("depth", "position") if all(way in side.get("acceptance", {}) for side in sides)]
+    lines = {side["data"]: side["acceptance"][way] for way in ways[:1] for side in sides} if rows else {}
+    note = (
+        "The difference has a 95 % interval. p: the probability of a difference this large anywhere in the table if "
+        "nothing had drifted, from reassignments of the prompts to the two datasets; bold: at most 0.05."
+    )
+    return Section("Drift", note, _along(ways[0], lines) + intervals(bars, 0.0) if lines else "", rows)
+
+
+# hardware
+
+
+def _hardware(report: Report) -> Section:
+    title = "On other hardware"
+    found = report.get("hardware")
+    if not found:
+        return Section(title, "")
+    names = {name: report["decoders"][name]["family"] or report["decoders"][name]["title"] for name in found["speeds"]}
+    lines = {
+        names[name]: [Point(x, y) for x, y in zip(found["ratios"], speeds, strict=True)]
+        for name, speeds in found["speeds"].items()
+    }
+    least, most = found["ratios"][0], found["ratios"][-1]
+    marks = {"here": found["here"]} if least <= found["here"] <= most else {}
+    chart = Chart(
+        Axis("time of a drafted token / time of a target forward", found["ratios"], log=True),
+        Axis("tokens per time of a target forward"), lines, marks=marks, level=1.0,
+    )  # fmt: skip
+    rows = []
+    for index, ratio in enumerate(found["ratios"]):
+        name = max(found["speeds"], key=lambda name: found["speeds"][name][index])
+        speed = found["speeds"][name][index]
+        fastest, tokens = (names[name], f"{speed:.2f}") if speed > 1 else (NONE, "1")
+        rows.append({"cost ratio": f"{ratio:g}", "fastest": fastest, "tokens": tokens})
+    note = (
+        "Tokens in the time that the target takes for one, by how dear drafting is; reading several tokens is taken to "
+        "cost the target as much as one. What goes by costs decides by these; of rules the best length or threshold is "
+        "taken at each."
+    )
+    return Section(title, note, chart.render(), rows, narrow=True)
+
+
+# texts
+
+
+def _mosaic(report: Report) -> Section:
+    found = report.get("mosaic", {"prompt": "", "texts": {}})
+    texts = []
+    for name, pieces in found["texts"].items():
+        spans = "".join(
+            f'<span class="by {piece["by"]}" title="{WRITERS[piece["by"]]}">{_visible(piece)}</span>'
+            for piece in pieces
+        )
+        title = escape(report["decoders"][name]["title"])
+        texts.append(f"<div><p>{title}</p><div class='mosaic'>{spans}</div></div>")
+    used = {piece["by"] for pieces in found["texts"].values() for piece in pieces}
+    key = " ".join(f'<span class="by {by}">{words}</span>' for by, words in WRITERS.items() if by in used)
+    prompt = found["prompt"] if len(found["prompt"]) <= LONGEST else found["prompt"][:LONGEST] + " …"
+    body = f'<p class="note">{key}</p><pre>{escape(prompt)}</pre><div class="texts">{"".join(texts)}</div>'
+    note = "One prompt, decoded with the two fastest decoders."
+    return Section("Who wrote each token", note, body if texts else "")
+
+
+def _visible(piece: Mapping[str, str]) -> str:
+    return escape(piece["text"].replace("\n", "⏎") if piece["by"] == "rejected" else piece["text"])
+
+
+# how it was measured
+
+
+def _remarks(report: Report) -> list[str]:
+    tuned = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
+    if "data" in report:
+        return [
+            *(f"{side['data']}: {side['tokens']} drafted tokens in {side['texts']} texts of {side['prompts']} prompts."
+              for side in _sides(report).values()),
+            *(["Replayed on the labels: whether a token is kept is drawn with its acceptance, and after a rejected one "
+               f"the draft goes on as along the text. {tuned}"] if report["decoders"] else []),
+            *(note for side in _sides(report).values() for note in side["notes"]),
+        ]  # fmt: skip
+    task, machine = report["task"], report["machine"]
+    sampling, passes = task["sampling"], f", {report['passes']} passes" if report["passes"] > 1 else ""
+    found = [
+        f"{report['prompts']} prompts, up to {task['max_new_tokens']} tokens each, temperature "
+        f"{sampling['temperature']:g}, top-k {sampling['top_k']}, top-p {sampling['top_p']:g}{passes}.",
+        tuned,
+        f"{machine['processor']}, {machine['threads']} threads; "
+        + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+        + ".",
+    ]
+    if report.get("ratio") is not None:
+        found.append(
+            f"By {report['priced']}, one more drafted token costs {report['ratio']:.2f} of a round without drafts."
+        )
+    if report.get("informed") is not None:
+        found.append(
+            "Every acceptance probability known: drafts as long as pay if the target's acceptance probability of each "
+            "token were known, in the replay."
+        )
+    return found

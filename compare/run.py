@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..checkpoints import shipped
 from ..common.errors import InputError
-from ..common.files import replacing
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow, load_prompts
 from ..infer.loading.named_pair import named_pair
@@ -22,62 +19,66 @@ from ..train.fitting import threads
 from .comparison import Outcome, Task
 from .comparison import compare as compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
+from .document import page
+from .findings import as_dict, commands
 from .hardware import given_costs
+from .labelled import read_labelled
 from .options import CompareOptions
-from .page import fragment, page
-from .report import as_dict, as_markdown, commands, sentences
+from .report import document_of, write
+from .served import report_of
+from .table import Table
 
 Given = Sequence[str | int] | Mapping[str, Any] | str | Path  # decoders in Python
 
 
 @dataclass(frozen=True)
-class Comparison(Outcome):
-    """A comparison with its report; in a notebook it is shown as the page.
+class Comparison:
+    """What was found, with its report; in a notebook it is shown as the page.
 
     Attributes:
+        report: everything, as JSON values: what ``report.json`` holds.
         folder: where the report, and the costs that its commands name, are written.
+        outcome: of decoders; None for data.
     """
 
-    folder: Path = Path()
+    report: Mapping[str, Any]
+    folder: Path
+    outcome: Outcome | None = None
 
     @property
     def sentences(self) -> list[str]:
         """What was found, the first one to act on."""
-        return sentences(self)
+        return list(self.report["sentences"])
 
-    @cached_property
+    @property
     def commands(self) -> dict[str, str]:
         """The commands that decode and serve with the winner."""
-        return commands(self, self.folder)
+        return dict(self.report.get("commands", {}))
 
-    @cached_property
-    def report(self) -> dict[str, Any]:
-        """Everything, as JSON values: what ``report.json`` holds."""
-        return as_dict(self, self.commands)
+    @property
+    def tables(self) -> list[Table]:
+        """What a terminal shows: of decoders their speeds, of data everything."""
+        found = [section.table for section in document_of(self.report).sections if section.rows]
+        return found if self.outcome is None else found[:1]
 
     def save(self) -> list[Path]:
         """Write ``report.html``, ``report.md`` and ``report.json``; returns their paths."""
-        texts = {
-            "report.html": page(self.report),
-            "report.md": as_markdown(self, self.commands),
-            "report.json": json.dumps(self.report, indent=1) + "\n",
-        }
-        for name, text in texts.items():
-            with replacing(self.folder / name) as file:
-                file.write_text(text, encoding="utf-8")
-        return [self.folder / name for name in texts]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return write(self.folder, self.report, [self.report])
 
     def __repr__(self) -> str:
         return " ".join(self.sentences)
 
     def _repr_html_(self) -> str:
-        return fragment(self.report)
+        return document_of(self.report).html()
 
 
 def compare(
     decoders: Given | None = None, prompts: str | Path | Sequence[str] = "builtin", **options: Any
 ) -> Comparison:
     """Compare decoders on prompts, as ``specpilot compare`` does, and write the report to the folder ``output``.
+
+    With ``data``, as ``specpilot compare --data``: acceptance in a dataset, and with ``against`` where that drifted.
 
     Args:
         decoders: words as for ``--length``, such as ``["3", "tiny-lag-free+ngram"]``; or by name a word or a mapping of
@@ -115,8 +116,23 @@ def run(
     Raises:
         InputError: as :func:`compare`.
     """
-    if options.data is not None or options.against is not None:
-        raise InputError(f"data={options.data!r}: nothing is decoded; use the command 'specpilot compare --data'")
+    if options.against is not None and options.data is None:
+        raise InputError(f"against={options.against!r}: is compared with a dataset; name that with --data")
+    found = _of_decoders(options, decoders, rows) if options.data is None else _of_data(options)
+    if options.wandb is not None:
+        log(found, options.wandb)
+    return found
+
+
+def _of_data(options: CompareOptions) -> Comparison:
+    cost, priced = given_costs(options.hardware, options.cost)
+    given = [options.folders(side) for side in (options.data, options.against) if side is not None]
+    return Comparison(report_of([read_labelled(folders, options) for folders in given], cost, priced), options.output)
+
+
+def _of_decoders(
+    options: CompareOptions, decoders: list[ComparedDecoder] | None, rows: list[PromptRow] | None
+) -> Comparison:
     options = paired(options)
     cost, priced = given_costs(options.hardware, options.cost)
     if decoders is None:
@@ -136,10 +152,7 @@ def run(
             clock=options.clock and options.hardware is None, rules=options.rules, minutes=options.minutes, cost=cost,
             priced=priced,
         )  # fmt: skip
-    comparison = Comparison(**vars(found), folder=options.output)
-    if options.wandb is not None:
-        log(comparison, options.wandb)
-    return comparison
+    return Comparison(as_dict(found, commands(found, options.output)), options.output, found)
 
 
 def paired(options: CompareOptions) -> CompareOptions:
@@ -163,11 +176,11 @@ def log(comparison: Comparison, project: str) -> None:
     started = wandb.init(
         project=project, name=folder.name, dir=folder, job_type="compare",
         mode="online" if os.environ.get("WANDB_API_KEY") else "offline",
-        config={name: report[name] for name in ("target", "draft", "task", "prompts", "passes", "machine")},
+        config={name: report.get(name) for name in ("data", "target", "draft", "task", "prompts", "passes", "machine")},
     )  # fmt: skip
     for name, row in report["decoders"].items():
-        numbers = {key: row[key] for key in ("tokens_per_second", "tokens_per_forward", "accepted")}
-        numbers |= {key: row[key]["value"] for key in ("clock", "replay") if row[key] is not None}
+        numbers = {key: row.get(key) for key in ("tokens_per_second", "tokens_per_forward", "accepted")}
+        numbers |= {key: row[key]["value"] for key in ("clock", "replay") if row.get(key) is not None}
         started.summary.update({f"{name}/{key}": value for key, value in numbers.items() if value is not None})
-    started.log({"report": wandb.Html(page(report), inject=False)})
+    started.log({"report": wandb.Html(page([document_of(report)]), inject=False)})
     started.finish()

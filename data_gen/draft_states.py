@@ -141,23 +141,23 @@ def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Seque
 
 
 @torch.inference_mode()
-def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor]:
-    """Logits (T, V) of q_i and hidden states (T, d) at y_i, both with target context, for all T positions.
+def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (M, V) of q_i and hidden states (M, d) before y_i, and at y_i, of each drafted token, with target context.
 
-    This is the limit r = 1 of mixed context. Each y_i has its own context; one forward reads them as tree branches.
+    The last are the limit r = 1 of mixed context. Each y_i has its own context; one forward reads them as branches.
     """
-    start, count = len(text.prompt_ids), len(text.x)
-    reader, prompt = TextReader.begin(draft, text.prompt_ids, 2 * count)
-    logits, _ = reader.read([*prompt, *text.x[:-1]], keep=count)
-    branches = TreeMask(start, [list(range(start, start + i)) for i in range(count)])
-    _, hidden = reader.read(text.tokens, tree=branches)
-    return logits, hidden
+    start, longest = len(text.prompt_ids), max(text.places)
+    reader, prompt = TextReader.begin(draft, text.prompt_ids, len(text.x) + len(text.tokens))
+    logits, before = reader.read([*prompt, *text.x[:longest]], keep=longest + 1)
+    branches = TreeMask(start, [[*range(start, start + place)] for place in text.places])
+    _, at = reader.read(text.tokens, tree=branches)
+    return logits[text.places], before[text.places], at
 
 
 def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Examples:
     """Examples of every y_i of ``texts`` with target context."""
     found = [
-        {"states": at_drafted_tokens(draft, text)[1].float().cpu(), "accept": torch.tensor(text.accept)}
+        {"states": at_drafted_tokens(draft, text)[-1].float().cpu(), "accept": torch.tensor(text.accept)}
         for text in texts
     ]
     return joined(found)

@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length.cost_model import CostModel
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
@@ -43,16 +42,13 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
             **settings.loading, **settings.placement,
         )  # fmt: skip
         (draft,) = self.decoder.drafts
-        tokenizer = self.decoder.tokenizer
-        assert tokenizer is not None, "decoder was not loaded by name"
-        self.pair = PairFingerprint.of(self.decoder.target.model, draft.model, tokenizer)
         self.models = [self.decoder.target, draft]
 
     def identity(self) -> dict[str, Any]:
         s = self.settings
         controller = length_digest(s.length)
         return {
-            **pair_identity(s, self.pair, *self.models),
+            **pair_identity(s, self.decoder.fingerprint, *self.models),
             "length": s.length,
             "threshold": s.threshold,
             "cost": cost_identity(s.cost),

@@ -21,6 +21,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..common.errors import InputError, check_boolean, check_count
 from ..controllers.acceptance.copy_head import CopyPredictor
+from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
@@ -334,6 +335,13 @@ class SpeculativeDecoder:
     def context(self) -> int | None:
         """The maximum number of tokens of prompt and output that the target can read; None if there is no limit."""
         return self.target.context
+
+    @property
+    def fingerprint(self) -> PairFingerprint:
+        """That of the target, its one draft model and the tokenizer."""
+        (draft,) = self.drafts
+        assert self.tokenizer is not None, "decoder was not loaded by name"
+        return PairFingerprint.of(self.target.model, draft.model, self.tokenizer)
 
     def _warn_of_short_drafts(self) -> None:
         """Say which drafts read shorter texts than the target, which decodes the rest without them."""

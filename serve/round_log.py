@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
-from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..data_gen.builder import Item
 from ..data_gen.dataset import ShardWriter
 from ..data_gen.kinds import RoundsRow, Rows
@@ -49,12 +48,11 @@ class RoundLog:
         self.decoder, self.shard_size = decoder, shard_size
         self.sampling = decoder.defaults.sampling_params()
         (model,) = decoder.drafts
-        pair = PairFingerprint.of(decoder.target.model, model.model, decoder.tokenizer)
         identity: dict[str, Any] = {
             "kind": RoundsRow.kind,
             "target": target,
             "draft": draft,
-            "fingerprint": pair.as_dict(),
+            "fingerprint": decoder.fingerprint.as_dict(),
             "sampling": self.sampling.as_dict(),
             "served": True,
             **({"vocab_size": decoder.target.vocab_size} if model.vocab_size > decoder.target.vocab_size else {}),

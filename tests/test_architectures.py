@@ -114,7 +114,7 @@ def test_target_context_is_a_plain_forward(name: str) -> None:
     for prompt in (PROMPTS[0], PROMPTS[4]):
         x, y = torch.randint(1, 60, (2, 30), generator=generator).tolist()
         text = text_of(AcceptanceRow("", "", prompt, x, y, [1.0] * len(x)))
-        logits, hidden = at_drafted_tokens(CausalLM(draft), text)
+        logits, _, hidden = at_drafted_tokens(CausalLM(draft), text)
         for i, token in enumerate(y):
             before, _ = plain_forward(draft, [*prompt, *x[:i]])
             _, after = plain_forward(draft, [*prompt, *x[:i], token])

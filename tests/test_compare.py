@@ -16,13 +16,14 @@ import pytest
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.compare import comparison as comparing
-from specpilot.compare.comparison import CONFIDENCE, FIXED, Outcome, Result, Task, compare
+from specpilot.compare.comparison import Outcome, Result, Task, compare
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
+from specpilot.compare.findings import as_dict, sentences
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
-from specpilot.compare.report import as_markdown, sentences, table
+from specpilot.compare.report import document_of
 from specpilot.compare.runner import decode_all, interleave
+from specpilot.compare.settings import CONFIDENCE, FIXED, crossed, tuned
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
@@ -142,9 +143,9 @@ def test_rules_are_tuned_on_the_other_half() -> None:
     good, bad = Counts(61, 80, 53, 8, 7), Counts(61, 480, 0, 61, 60)
     short = Counts(61, 60, 30, 31, 30)
     replayed = {(FIXED, 1.0): [short] * 4, (FIXED, 8.0): [good, bad, good, bad]}
-    chosen = comparing.tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
+    chosen = tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
     assert chosen == (1.0, 8.0, 1.0)
-    assert comparing.crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
+    assert crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
 
 
 # the clock
@@ -282,12 +283,13 @@ def printed(shown_table: Table, width: int) -> list[str]:
 
 def test_the_table_fits_eighty_columns() -> None:
     found = made({"some-controller+ngram": (1.5, True), "cumulative confidence": (1.2, False)}, informed=1.6)
-    lines = printed(table(found), 80)
+    document = document_of(as_dict(found, {"Decode": "specpilot generate"}))
+    lines = printed(document.sections[0].table, 80)
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     for word in ("some-controller+ngram", "speed-up", "accepted", "tokens/s"):
         assert word in text
-    assert "**some-controller+ngram**" in as_markdown(found, {"Decode": "specpilot generate"})
+    assert "**some-controller+ngram**" in document.markdown()
 
 
 # from end to end

@@ -14,12 +14,14 @@ from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.comparison import trained_on
-from specpilot.compare.decoders import ComparedDecoder
+from specpilot.compare.decoders import NONE, ComparedDecoder
+from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
 from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
 from specpilot.compare.hardware import computed_cost, given_costs
-from specpilot.compare.labelled import CONFIDENCE, predicted, read_drafted, read_labelled
+from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
-from specpilot.compare.served import ALL, compare_data, describe, judgements, labelled_trace, per_forward, sentences
+from specpilot.compare.served import labelled_trace, per_forward, report_of
+from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
 from specpilot.controllers.checkpoints.card import model_card, shortcomings
 from specpilot.controllers.checkpoints.checkpoint import load_controller, read_config, save_controller
@@ -86,9 +88,9 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     words = ["--data", str(rounds["warm"]), "--against", str(rounds["cold"]), "--output", str(output)]
     assert cli.main(["compare", *words]) == 0
     report = json.loads((output / "report.json").read_text())
-    whole = report["drift"]["drift"][ALL][ALL]
+    whole = report["drift"][ALL][ALL]
     assert whole["found"]
-    assert report["drift"]["differs"] == ["temperature 1.0 and 0.1"]
+    assert report["differs"] == ["temperature 1.0 and 0.1"]
     for name, data in (("acceptance", "warm"), ("other", "cold")):  # as the manifests have it
         assert whole[name] == pytest.approx(read_manifest(rounds[data])["mean_acceptance"])
     first = f"Acceptance {'rose' if whole['difference'] > 0 else 'fell'} from {rounds['warm']} to {rounds['cold']}"
@@ -97,9 +99,9 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     assert "Drift" in capsys.readouterr().out
 
     halves = [read_labelled([str(rounds[name])], options(), QUIET) for name in ("even", "odd")]
-    same = compare_data(*halves)
-    assert [row for rows in same["drift"].values() for row in rows.values() if row["found"]] == []
-    assert {"depth", "position", "domain"} <= same["drift"].keys()
+    same = drift_of(*(half.drafted for half in halves))
+    assert [row for rows in same.values() for row in rows.values() if row["found"]] == []
+    assert {"depth", "position", "domain"} <= same.keys()
 
 
 def clusters(random: np.random.Generator, prompts: int, shift: float = 0.0) -> Sums:
@@ -153,9 +155,8 @@ def test_a_group_of_few_prompts_is_not_judged() -> None:
 
 
 def test_sums_are_of_prompts() -> None:
-    owner, accept = np.array([0, 0, 1, 2]), np.array([0.5, 1.0, 0.25, 1.0])
-    groups = {"all": np.ones(4, bool), "last": np.array([False, False, False, True])}
-    names, sums = sums_of(["p", "q", "p"], owner, accept, groups)
+    groups = [True, np.array([False, False, False, True])]
+    names, sums = sums_of(np.array(["p", "p", "q", "p"]), np.array([0.5, 1.0, 0.25, 1.0]), groups)
     assert names == ["p", "q"]
     assert sums.accepted.tolist() == [[2.5, 1.0], [0.25, 0.0]]
     assert sums.drafted.tolist() == [[3.0, 1.0], [1.0, 0.0]]
@@ -175,7 +176,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
     data = read_labelled([str(labelled)], options(length="3"), QUIET)
     rows, manifest = read_dataset(labelled, AcceptanceRow), read_manifest(labelled)
-    report = describe(data, CostModel(0.1, 1.0, 0.0), "costs")
+    report = report_of([data], CostModel(0.1, 1.0, 0.0), "costs")
     every = [p for row in rows for p in row.p]
     assert report["acceptance"][ALL][ALL]["acceptance"] == pytest.approx(np.mean(every))
     second = report["acceptance"]["position"]["2"]
@@ -189,11 +190,15 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
         q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
         own = torch.tensor([signals[0] for signals in reading.signals])
         torch.testing.assert_close(own[q < 1], q[q < 1].to(own), rtol=1e-4, atol=1e-6)
-    own = data.predictions()[CONFIDENCE]
-    assert report["predictors"][CONFIDENCE][ALL]["brier"] == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
-    assert {"1", "4", "cumulative-confidence:0.4"} <= report["replay"].keys()
-    assert report["replay"]["1"]["speedup"] > 0
-    assert "replayed on the labels at costs" in " ".join(sentences(report))
+    own = data.drafted.predictions[OWN]
+    assert report["predictors"][OWN][ALL]["brier"] == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
+    assert [*report["decoders"]] == [NONE, FIXED, CONFIDENCE]
+    assert report["best"] == NONE or "replayed on the labels at costs" in " ".join(report["sentences"])
+    assert report["informed"] is None or report["informed"] >= report["decoders"][report["best"]]["replay"]["value"]
+    without = report_of([data])["decoders"]
+    assert {"1", "4", "cumulative-confidence:0.4"} <= without.keys()
+    assert without["1"]["replay"] is None
+    assert without["1"]["tokens_per_forward"] > 1
 
 
 def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
@@ -201,7 +206,7 @@ def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
     model, manifest = CausalLM(make_model(1)), read_manifest(labelled)
     text = text_of(read_dataset(labelled, AcceptanceRow)[0])
     reading = read_drafted(model, text, manifest)
-    _, states = at_drafted_tokens(model, text)
+    *_, states = at_drafted_tokens(model, text)
     torch.testing.assert_close(reading.after, states)
     head = AcceptanceHead(HIDDEN, depth=1)
     expected = head.probability(states).flatten().tolist()
@@ -238,10 +243,10 @@ def test_worse_predictors_are_said_to_be() -> None:
     good = {"kl": 0.1, "kl_constant": 0.2, "auroc": 0.9, "ece": 0.02}
     assert judgements({}) == []
     own = {ALL: good | {"auroc": 0.8, "kl": 0.3}}  # a confidence is no calibrated probability
-    assert len(judgements({CONFIDENCE: own, "a": {ALL: good}})) == 1
-    _, constant, order = judgements({CONFIDENCE: own, "a": {ALL: good | {"kl": 0.2, "auroc": 0.7}}})
-    assert constant.startswith("a is worse than a constant")
-    assert order.startswith("a is worse than the draft's own confidence")
+    assert judgements({OWN: own, "a": {ALL: good}}) == []
+    constant, order = judgements({OWN: own, "a": {ALL: good | {"kl": 0.2, "auroc": 0.7}}})
+    assert constant.startswith("What a predicts is worse than a constant")
+    assert order.startswith("What a predicts is worse than the draft's own confidence")
 
 
 @pytest.mark.parametrize(
@@ -286,14 +291,14 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
         read_labelled([str(labelled), str(rounds["warm"])], options(), QUIET)
     pair = [read_labelled([str(folder)], options(length="3"), QUIET) for folder in (labelled, rounds["warm"])]
     with pytest.raises(InputError, match="of another pair"):
-        compare_data(*pair)
+        report_of(pair)
     with pytest.raises(InputError, match="is not the draft the data was made with"):
         read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled)["draft"]), QUIET)
     gone = write(tmp_path / "gone", make_rows(6), read_manifest(labelled) | {"draft": str(tmp_path / "moved")})
     data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
     assert "Without the draft there are no confidences" in data.notes[0]
-    assert data.predictions() == {}
-    assert describe(data)["replay"] == {}
+    assert data.drafted.predictions == {}
+    assert report_of([data])["decoders"] == {}
 
 
 @pytest.mark.parametrize(

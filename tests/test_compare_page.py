@@ -10,26 +10,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import specpilot
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
+from specpilot.compare.document import page
+from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
+from specpilot.compare.findings import as_dict
 from specpilot.compare.interval import Interval
-from specpilot.compare.observed import (
-    DEEP,
-    FEW,
-    Observer,
-    acceptance_by_position,
-    calibration,
-    observing,
-    token_mosaic,
-)
-from specpilot.compare.page import fragment, page
 from specpilot.compare.recorded import Counts, decoded, speed_of
-from specpilot.compare.report import as_dict
+from specpilot.compare.report import document_of
 from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.data_gen.prompts import load_prompts
+from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.options import DecodingOptions
+from specpilot.infer.text_stream import TextStream, written
 from specpilot.simulate.replay import TracedStep, replay
 
 from .test_compare import made
@@ -80,11 +75,12 @@ def report(prompts: int = 20, **figures: Any) -> dict[str, Any]:
     return as_dict(replace(found, results=results), {"Decode with it": "specpilot generate 'a <b>'"})
 
 
-CHECKS = [(1 + i % 6, (i % 10) / 10, (i % 7) / 7) for i in range(300)]
+CHECKS = [[Check(i, 1 + i % 9, (i % 10) / 10, ((i + 4 * j) % 7) / 7) for i in range(200)] for j in range(12)]
+ROWS = [PromptRow(str(i), ("code", "chat")[i % 2], "") for i in range(12)]
+FOUND = drafted_of({OWN: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
 FIGURES: dict[str, Any] = {
     "lengths": [{"length": k, **Interval(1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8).as_dict()} for k in (1, 2, 4)],
-    "acceptance": acceptance_by_position([CHECKS, CHECKS[:200]], ["code", "chat"]),
-    "predictors": {"confidence": calibration(CHECKS), "mine": calibration(CHECKS[:100]), "poor": None},
+    **FOUND.figures(),
     "hardware": {"ratios": [0.1, 0.3, 0.8], "here": 0.2, "speeds": {"mine": [2.5, 1.25, 0.75], "3": [2.0, 1.5, 0.5]}},
     "mosaic": {
         "prompt": "Say <hi>.",
@@ -93,8 +89,12 @@ FIGURES: dict[str, Any] = {
 }
 
 
+def whole(data: dict[str, Any]) -> str:
+    return page([document_of(data)])
+
+
 def test_no_host_is_asked_and_everything_is_escaped() -> None:
-    document = page(report(**FIGURES) | {"target": "<script>alert(1)</script>"})
+    document = whole(report(**FIGURES) | {"target": "<script>alert(1)</script>"})
     parsed = Parsed(document)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in parsed.elements)
     names = {name for _, attrs in parsed.elements for name in attrs}
@@ -108,28 +108,29 @@ def test_no_host_is_asked_and_everything_is_escaped() -> None:
 
 def test_the_numbers_are_those_of_the_report() -> None:
     data = report(**FIGURES)
-    parsed = Parsed(fragment(data))
-    points, cells = parsed.of("title"), parsed.of("td")
+    parsed = Parsed(document_of(data).html())
+    points, cells = parsed.of("title"), [*parsed.of("td"), *parsed.of("b")]
     assert data["sentences"][0] in parsed.of("p")
     for row in data["decoders"].values():
         assert row["title"] == "none" or f"{row['clock']['value']:.2f}" in " ".join(parsed.of("span"))
-        assert f"{row['tokens_per_second']:.0f}" in cells
-        assert "1.30 (1.20–1.40)" in cells
+        assert {row["title"], f"{row['tokens_per_second']:.0f}", "1.30"} <= {*cells}
     expected = [
         f"fixed length: {row['length']}, {row['value']:.3f} ({row['low']:.3f}–{row['high']:.3f})"
         for row in data["lengths"]
     ]
-    for domain, positions in data["acceptance"].items():
-        name = "all prompts" if domain == "all" else domain
-        expected += [f"{name}: {row['position']}, {row['accepted']:.3f}" for row in positions]
-    for predictor, name in (("confidence", "the draft's own confidence"), ("mine", "mine")):
-        found = data["predictors"][predictor]
+    for domain, places in data["lines"].items():
+        for place, row in places.items():
+            bounds = f" ({row['low']:.3f}–{row['high']:.3f})" if domain == "all" else ""
+            name = "all tokens" if domain == "all" else domain
+            expected.append(f"{name}: {place[0]}, {row['acceptance']:.3f}{bounds}")
+    for rows in data["acceptance"].values():
+        assert {f"{row['acceptance']:.2f} ({row['low']:.2f}–{row['high']:.2f})" for row in rows.values()} <= {*cells}
+    for name in (OWN, "mine"):
         expected += [
             f"{name}: {row['predicted']:.3g}, {row['observed']:.3f}"
-            for row in found["reliability"]
-            if row["count"] >= 10
+            for row in data["predictors"][name]["all"]["reliability"]
         ]
-        for row in [found, *found["positions"]]:
+        for row in data["predictors"][name].values():
             assert {f"{row[key]:.3f}" for key in ("brier", "brier_constant", "ece", "auroc")} <= {*cells}
     for name, speeds in data["hardware"]["speeds"].items():
         expected += [f"{name}: {x:.3g}, {y:.3f}" for x, y in zip((0.1, 0.3, 0.8), speeds, strict=True)]
@@ -145,41 +146,37 @@ def test_the_numbers_are_those_of_the_report() -> None:
     ("figures", "heading"),
     [
         ("lengths", "Speed by draft length"),
-        ("acceptance", "Acceptance by position"),
+        ("lines", "Acceptance by position"),
+        ("acceptance", "Acceptance"),
         ("predictors", "Can predictions be relied on?"),
-        ("predictors", "How well acceptance is predicted"),
+        ("predictors", "Predictors of acceptance"),
         ("hardware", "On other hardware"),
         ("mosaic", "Who wrote each token"),
     ],
 )
 def test_what_was_not_measured_has_no_place(figures: str, heading: str) -> None:
-    assert heading in Parsed(page(report(**FIGURES))).of("h2")
+    assert heading in Parsed(whole(report(**FIGURES))).of("h2")
     without = {name: value for name, value in FIGURES.items() if name != figures}
-    assert heading not in Parsed(page(report(**without))).of("h2")
+    assert heading not in Parsed(whole(report(**without))).of("h2")
 
 
 def test_what_means_nothing_is_not_shown() -> None:
-    few = report(prompts=4, lengths=FIGURES["lengths"], acceptance={"all": FIGURES["acceptance"]["all"][:1]})
-    parsed = Parsed(fragment(few))
+    lines = {"all": {"1": {"acceptance": 0.5, "tokens": FEW}, "2": {"acceptance": 0.5, "tokens": FEW - 1}}}
+    few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")
+    parsed = Parsed(document_of(few).html())
     body = " ".join(text for tag, text in parsed.texts if tag != "style")
     assert "–" not in body  # intervals
     assert "polygon" not in {tag for tag, _ in parsed.elements}
     assert "4 prompts are too few" in body
     assert "Acceptance by position" not in body  # of one point
-    assert calibration(CHECKS[: FEW - 1]) is None
-    assert acceptance_by_position([CHECKS[:FEW]], ["code"]) == {}
+    assert drafted_of({OWN: [CHECKS[0][: FEW - 1]]}, ROWS).quality() == {}
+    assert drafted_of({OWN: [[]]}, ROWS).figures()["acceptance"] == {}
     data = report()
-    assert "1.90" in fragment(data)
-    assert "1.90" not in fragment(data | {"informed": None, "sentences": data["sentences"][:1]})
-    assert "Clock and replay differ" in fragment(data)
+    assert "1.90" in whole(data)
+    assert "1.90" not in whole(data | {"informed": None, "sentences": data["sentences"][:1]})
+    assert "Clock and replay differ" in whole(data)
     agreeing = {name: row | {"replay": row["clock"]} for name, row in data["decoders"].items()}
-    assert "Clock and replay differ" not in fragment(data | {"decoders": agreeing})
-
-
-def test_a_page_of_other_findings_shows_what_they_have() -> None:
-    """Served traffic has no decoders, and no speeds."""
-    served = {"target": "t", "sentences": ["Drifted."], "acceptance": FIGURES["acceptance"]}
-    assert Parsed(page(served)).of("h2") == ["Acceptance by position"]
+    assert "Clock and replay differ" not in whole(data | {"decoders": agreeing})
 
 
 # what the figures are made from
@@ -244,37 +241,46 @@ def test_every_checked_token_is_observed_once(lag: int) -> None:
     *_, found = traced(budget=30)
     observer = Observer(found, Twice(lag, found.accept))
     replay(found, observer, frozenset())
-    seen = [(position, accept) for position, _, accept in observer.checks]
+    seen = [(check.position, check.accept) for check in observer.checks]
     expected = [(position, round(accept, 5)) for position, accept in walked(found)]
     if lag == 0:
         assert seen == expected
-        assert all(predicted == pytest.approx(accept / 2, abs=1e-5) for _, predicted, accept in observer.checks)
+        assert all(check.predicted == pytest.approx(check.accept / 2, abs=1e-5) for check in observer.checks)
     else:  # the last one has no token after it
         assert seen == expected[: len(seen)]
         assert len(seen) >= len(expected) - 1
     (checks,) = observing(Twice(lag, found.accept), {}, frozenset()).of([found])
     assert checks == observer.checks
+    own = observing(None, {}, frozenset()).of([found])
+    both = drafted_of({OWN: own, "lags": [checks]}, ROWS)
+    known = ~np.isnan(both.predictions["lags"])
+    assert both.predictions["lags"][known].tolist() == [check.predicted for check in checks]
+    assert both.accept[known].tolist() == [check.accept for check in checks]
 
 
-def test_calibration_is_by_position() -> None:
-    found = calibration(CHECKS)
-    assert found is not None
-    assert [row["position"] for row in found["positions"]] == ["1", "2", "3", "4", f"{DEEP}+"]
-    assert sum(row["count"] for row in found["positions"]) == found["count"] == len(CHECKS)
-    first = [(predicted, accept) for position, predicted, accept in CHECKS if position == 1]
-    brier = sum((predicted - accept) ** 2 for predicted, accept in first) / len(first)
-    assert found["positions"][0]["brier"] == pytest.approx(brier)
+def test_acceptance_and_quality_are_by_position() -> None:
+    places = ["1", "2", "3", "4", "5", "6", "7", "8 and more"]
+    found, accepted = FOUND.quality()[OWN], FOUND.acceptance()
+    assert list(found) == ["all", *places]
+    assert list(accepted["depth"]) == list(FOUND.lines()["code"]) == places
+    assert sum(found[place]["tokens"] for place in places) == found["all"]["tokens"] == 2400
+    later = [check for of in CHECKS for check in of if check.position >= 8]
+    brier = sum((check.predicted - check.accept) ** 2 for check in later) / len(later)
+    assert found["8 and more"]["brier"] == pytest.approx(brier)
+    assert accepted["depth"]["8 and more"]["acceptance"] == pytest.approx(np.mean([c.accept for c in later]))
+    assert accepted["domain"]["code"]["prompts"] == 6
 
 
 def test_a_mosaic_says_who_wrote_each_token() -> None:
     base = DecodingOptions(draft="tiny-draft")
     loader, prompt = Loader(base), load_prompts("builtin-copy", split="test", limit=1)[0].prompt
-    for word, writers in (("2", {"target", "draft"}), ("ngram", {"target", "copy"}), (NONE, {"target"})):
+    for word, writers in (("2", {"target", "draft"}), ("2+ngram", {"target", "draft", "copy"}), (NONE, {"target"})):
         decoder = loader.decoder(ComparedDecoder.parse(word, base), CostModel(0.1, 1.0, 0.0))
         generation = decoder.generate(prompt, chat=True, max_new_tokens=40, seed=1)
-        pieces = token_mosaic(generation, decoder)
-        assert "".join(piece["text"] for piece in pieces if piece["by"] != "rejected") == generation.text
-        assert {piece["by"] for piece in pieces} - {"rejected"} == writers
+        assert decoder.tokenizer is not None
+        pieces = [piece for piece in written(generation.rounds, TextStream(decoder.tokenizer)) if piece[1]]
+        assert "".join(text for by, text in pieces if by != "rejected") == generation.text
+        assert {by for by, _ in pieces} - {"rejected"} == writers
     mixed = loader.decoder(ComparedDecoder.parse("2+ngram", base), CostModel(0.1, 1.0, 0.0))
     rounds = mixed.generate(prompt, chat=True, max_new_tokens=40, seed=1).rounds
     assert any(round_.copied for round_ in rounds)
@@ -293,13 +299,14 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = specpilot.compare(
         {"two": 2, "three": {"length": "3"}}, ["one", "two", "three"], output=output, wandb="p", **options
     )
-    assert [name for name in found.results if name in ("none", "two", "three")] == ["none", "two", "three"]
+    assert found.outcome is not None
+    assert [name for name in found.outcome.results if name in ("none", "two", "three")] == ["none", "two", "three"]
     assert json.loads((output / "report.json").read_text()) == json.loads(json.dumps(found.report))
-    assert (output / "report.html").read_text() == page(found.report)
+    assert (output / "report.html").read_text() == whole(found.report)
     assert found.sentences[0] in " ".join(Parsed(found._repr_html_()).of("p"))
     assert len([*(output / "wandb").glob("offline-run-*")]) == 1
     words = specpilot.compare([2, "3", "ngram"], ["one"], output=str(tmp_path / "other"), clock=False, **options)
-    assert {"2", "3", "ngram"} <= words.results.keys()
+    assert {"2", "3", "ngram"} <= words.report["decoders"].keys()
     with pytest.raises(specpilot.InputError, match="nowhere"):
         specpilot.compare(["nowhere"], ["one"], output=output, **options)
     with pytest.raises(specpilot.InputError, match="unknown key 'lenght'"):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from specpilot.common.errors import InputError
-from specpilot.compare.comparison import CONFIDENCE, FIXED
 from specpilot.compare.decoders import ComparedDecoder
+from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.demo import OURS, SPECDEC, TREES, UNTRAINED, run_demo

@@ -30,7 +30,7 @@ from ..data_gen.draft_states import Examples
 from ..data_gen.kinds import AcceptanceRow
 from .datasets import joint_manifest
 from .figure import canvas, check_matplotlib, label, save
-from .metrics import StreamedMetrics, metrics_of
+from .metrics import measured
 from .options import CalibrateOptions
 from .positions import load_draft, load_rows, read_positions, split_rows
 
@@ -79,11 +79,6 @@ METHODS: dict[str, Callable[[Array, Array, Sigmoid], Calibration]] = {
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
     """Every method fitted to a head's ``logits`` (N,) and the true probabilities ``p`` (N,)."""
     return {name: fit(logits, p, undo_weights(w_acc, w_rej)) for name, fit in METHODS.items()}
-
-
-def measured(predicted: Array, p: Array) -> StreamedMetrics:
-    """Metrics of ``predicted`` (N,) against ``p`` (N,)."""
-    return metrics_of(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))
 
 
 def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -128,3 +130,8 @@ def metrics_of(logits: Tensor, p: Tensor) -> StreamedMetrics:
     found = StreamedMetrics()
     found.update(logits, p)
     return found
+
+
+def measured(predicted: NDArray[np.float64], p: NDArray[np.float64]) -> StreamedMetrics:
+    """Those of the probabilities ``predicted`` (n,) against ``p`` (n,)."""
+    return metrics_of(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))

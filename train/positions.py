@@ -71,7 +71,7 @@ def read_positions(
     """
     found = []
     for row in track(rows, "positions", transient=True):
-        logits, states = at_drafted_tokens(draft, row)
+        logits, _, states = at_drafted_tokens(draft, row)
         size = draft.vocab_size if vocab_size is None else vocab_size
         found.append(examples_of(row, logits, states, sampling, size, places=torch.tensor(row.places)))
     return joined(found)

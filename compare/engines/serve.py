@@ -164,26 +164,22 @@ def _summary(runs: list[Run]) -> dict[str, float]:
     }
 
 
-def _by_processor_time(row: dict[str, dict[str, float]]) -> dict[str, str]:
-    """Ratios of tokens per second of the server's processor time; empty for results that do not have it."""
-    name = "tokens_per_processor_second"
-    if name not in row[NONE]:
-        return {}
-    return {f"{one} over none, processor time": f"{row[one][name] / row[NONE][name]:.3f}" for one in (OURS, FIXED)}
-
-
 def as_table(result: dict[str, Any]) -> Table:
     """Tokens per second by load, and the time to the first token of ours."""
     rows = []
     for load_, row in result["load"].items():
-        rates = {name: row[name]["tokens_per_second"] for name in (OURS, FIXED, NONE)}
+        rates, by_processor = (
+            {name: row[name][key] for name in (OURS, FIXED, NONE)}
+            for key in ("tokens_per_second", "tokens_per_processor_second")
+        )
         rows.append(
             {"requests at once": load_}
             | {name: f"{rate:.0f}" for name, rate in rates.items()}
             | {
                 "ours over none": f"{rates[OURS] / rates[NONE]:.3f}",
                 "fixed over none": f"{rates[FIXED] / rates[NONE]:.3f}",
-                **_by_processor_time(row),
+                "ours over none, processor time": f"{by_processor[OURS] / by_processor[NONE]:.3f}",
+                "fixed over none, processor time": f"{by_processor[FIXED] / by_processor[NONE]:.3f}",
                 "first token, ours": f"{1000 * row[OURS]['time_to_first_token']:.0f} ms",
                 "between tokens, ours": f"{1000 * row[OURS]['inter_token_latency']:.1f} ms",
             }
