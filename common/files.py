@@ -45,6 +45,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def lacking(folder: Path, name: str) -> str:
+    """Why ``folder / name`` is not there, as a part of a sentence."""
+    if folder.is_dir():
+        return f"it holds no {name}"
+    return "it is a file; a folder is expected" if folder.exists() else "there is no such folder"
+
+
 def check_no_run(folder: Path) -> None:
     """Raise InputError if ``folder``, given as a model or a controller, is that of a training run or a dataset."""
     if (folder / RUN).is_file():

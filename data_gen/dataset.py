@@ -15,7 +15,7 @@ from reprlib import repr as short
 from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError
-from ..common.files import LOCK, MANIFEST, FolderLock, replacing, sha256
+from ..common.files import LOCK, MANIFEST, FolderLock, lacking, replacing, sha256
 from ..common.json_file import blaming, build, read_object
 from ..controllers.sampling import SamplingParams
 
@@ -202,7 +202,7 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> di
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder}: no dataset, it holds no {MANIFEST}; make one with 'specpilot data …'")
+        raise InputError(f"{folder}: no dataset, {lacking(path.parent, MANIFEST)}; make one with 'specpilot data …'")
     manifest = check_manifest(read_object(path, MAKE_AGAIN), path)
     kind = manifest["kind"]
     if kinds and kind not in kinds:

@@ -114,14 +114,15 @@ TABLES["generate {}"] = [
     ("hello --colour", "unknown option --colour, did you mean '--color'?"),
     ("hello --length tiny-lag-free", "length='tiny-lag-free': has no threshold of its own"),
     ("hello --length tiny-head --cost 0.2 --threshold 0.5", "give one of threshold and cost"),
-    ("hello --length a/b/c/d", "a/b/c/d: no such folder or file, no shipped controller (tiny-copies, tiny-head"),
+    ("hello --length a/b/c/d", "a/b/c/d: no such folder, and not found on the hub"),
+    ("hello --length tiny-hed", "tiny-hed: no such controller, did you mean 'tiny-head'? give a folder, tiny-copies"),
     ("hello --length cumulative-confidence:7", "cumulative-confidence:7.0: the threshold must be in [0, 1]"),
     ("hello --length confidence:x", "length='confidence:x': give the rule's number"),
     (
         "hello --length confidense:0.4",
         "length='confidense:0.4': no such rule; give a whole number or one of none, oracle",
     ),
-    ("hello --length ²", "²: no such folder or file"),
+    ("hello --length ²", "²: no such controller"),
     ("hello --tree 2x²", "tree='2x²': give the children at each level"),
     ("hello --draft ngram:²", "draft='ngram:²': give the longest n-gram"),
     (f"hello --length {'9' * 5000}", "no such rule; give a whole number"),
@@ -194,8 +195,8 @@ TABLES["data {} --output @out"] = [
     ("router --target @place/target --arms [@place/draft,exit:9]", "arm 'exit:9': the target has 2 layers"),
 ]
 TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
-    ("@place/nothing", "nothing: no dataset, it holds no manifest.json"),
-    ("@place/file", "file: no dataset, it holds no manifest.json"),
+    ("@place/nothing", "nothing: no dataset, there is no such folder"),
+    ("@place/file", "file: no dataset, it is a file; a folder"),
     ("@place/data-cut", "manifest.json: not JSON"),
     ("@place/data-new", "manifest.json: schema_version=99: this version reads 3"),
     ("@place/data-kind", "a dataset of kind 'poems'"),
@@ -217,7 +218,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance --output @place/run-cut", "run.yaml: not YAML"),
 ]
 TABLES[f"train acceptance --predictor lag-free {SOME} --output @out --data {{}}"] = [
-    ("@place/nothing", "nothing: no dataset, it holds no manifest.json"),
+    ("@place/nothing", "nothing: no dataset, there is no such folder"),
     ("@files/router-data", "router-data: a dataset of kind 'router'"),
     ("@files/acceptance --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
     ("@files/acceptance --output @place/target", "is not empty"),
@@ -231,7 +232,7 @@ TABLES[f"train router {SOME} --output @out --data {{}}"] = [
     ("@files/router-data --reward fame", "reward: expected 'rouge' or 'throughput', got 'fame'"),
 ]
 TABLES["export {} @out"] = [
-    ("@place/nothing", "nothing: no training run, it holds no run.yaml"),
+    ("@place/nothing", "nothing: no training run, there is no such folder"),
     ("@place/file", "file: no training run"),
     ("@place/target", "config.json: kind=None: unknown kind of controller"),
     ("@place/head-flipped", "model.safetensors: truncated or changed"),

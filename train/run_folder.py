@@ -25,7 +25,7 @@ import torch
 import yaml
 
 from ..common.errors import InputError
-from ..common.files import LOCK, RUN, locked, replacing
+from ..common.files import LOCK, RUN, lacking, locked, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..data_gen.dataset import check_manifest
 from .options import TrainingOptions
@@ -164,7 +164,9 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
     folder = Path(folder)
     for name in (SETTINGS, DATASET, ENVIRONMENT):
         if not (folder / name).is_file():
-            raise InputError(f"{folder}: no training run, it holds no {name}; give the output folder of a training")
+            raise InputError(
+                f"{folder}: no training run, {lacking(folder, name)}; give the output folder of a training"
+            )
     dataset = check_manifest(read_object(folder / DATASET, TRAIN_AGAIN), folder / DATASET)
     values = read_object(folder / SETTINGS, TRAIN_AGAIN, parse_yaml)
     with blaming(folder / SETTINGS, TRAIN_AGAIN):

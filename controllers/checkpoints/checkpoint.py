@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ...checkpoints import shipped
-from ...common.errors import InputError
-from ...common.files import check_no_run, without_places
+from ...checkpoints import shipped, shipped_controllers
+from ...common.errors import InputError, did_you_mean
+from ...common.files import check_no_run, lacking, without_places
 from ...common.json_file import blaming, build, read_object
 from .. import acceptance, router
 from .card import model_card
@@ -111,8 +111,13 @@ def locate(name: str | Path, *, revision: str | None = None, token: str | None =
     path = Path(name).expanduser() if local is None else local
     if path.exists():
         return path
-    if isinstance(name, Path) or name.startswith((".", "/", "~")):
-        raise InputError(f"{name}: no such controller; give a folder or an id on the Hugging Face hub (owner/name)")
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or "/" not in name:
+        known = shipped_controllers()
+        meant = did_you_mean(str(name), known) or ";"
+        raise InputError(
+            f"{name}: no such controller{meant} give a folder, {', '.join(known)}, or an id on the Hugging Face hub "
+            "(owner/name)"
+        )
     return download(name, FILES, revision=revision, token=token)
 
 
@@ -124,7 +129,7 @@ def read_config(folder: Path) -> ControllerConfig:
     """
     if not (folder / CONFIG).is_file():
         check_no_run(folder)
-        raise InputError(f"{folder}: not a controller, it holds no {CONFIG}; {FETCH_AGAIN}")
+        raise InputError(f"{folder}: not a controller, {lacking(folder, CONFIG)}; {FETCH_AGAIN}")
     data = read_object(folder / CONFIG, FETCH_AGAIN)
     digest = data.pop(_DIGEST, None)
     with blaming(folder / CONFIG, FETCH_AGAIN):

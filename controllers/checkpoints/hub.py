@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...checkpoints import shipped_controllers
 from ...common.errors import InputError
 
 
@@ -18,8 +17,7 @@ def download(name: str, files: Sequence[str], *, revision: str | None, token: st
     """
     from huggingface_hub import snapshot_download
 
-    known = ", ".join(shipped_controllers())
-    with _one_line(f"{name}: no such folder or file, no shipped controller ({known}), and not found on the hub"):
+    with _one_line(f"{name}: no such folder, and not found on the hub"):
         return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(files)))
 
 
