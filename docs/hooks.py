@@ -18,10 +18,12 @@ from unittest.mock import patch
 
 from mkdocs.structure.files import File, Files
 from specpilot.main import COMMANDS, main
+from specpilot.train.options import PREDICTORS
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "build" / "docs"  # named in mkdocs.yml
 COMMANDS_PAGE = "commands.md"
+VARIANTS = {("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]}  # which have options of their own
 ERRORS = re.compile(r"<!-- errors: (.*?) -->")
 ROLE = re.compile(r":(?:class|meth|func|mod|attr):<code>[~.]?(?:[\w.]*\.)?(\w+)</code>")
 
@@ -36,9 +38,24 @@ def on_startup(**_: Any) -> None:
             shutil.copy(file, target)
 
 
+def on_config(config: Any) -> Any:
+    """List the commands in the navigation, below the page that the file names."""
+    pages: list[Any] = [COMMANDS_PAGE, *({" ".join(words): page_of(words)} for words in leaves(COMMANDS))]
+    for section in config.nav:
+        for entry in next(iter(section.values())):
+            if isinstance(entry, dict) and entry.get("Commands") == COMMANDS_PAGE:
+                entry["Commands"] = pages
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
-    """Add the command reference."""
-    files.append(File.generated(config, COMMANDS_PAGE, content=command_reference()))
+    """Add the command reference: a page for each command, and one that lists them."""
+    listed = []
+    for words in leaves(COMMANDS):
+        description, content = command_page(words)
+        files.append(File.generated(config, page_of(words), content=content))
+        listed.append(f"| [`{name_of(words)}`]({page_of(words)}) | {escape(description.partition('. ')[0])} |")
+    files.append(File.generated(config, COMMANDS_PAGE, content="\n".join([COMMANDS_HEAD, *listed, ""])))
     return files
 
 
@@ -58,24 +75,34 @@ def packages() -> dict[str, Path]:
     return {name: ROOT / folder for name, folder in project["tool"]["setuptools"]["package-dir"].items()}
 
 
-def command_reference() -> str:
-    """A page with every command: its description and a table of its options, read from its ``--help``."""
-    lines = [
-        "# Command reference",
-        "",
-        "Every option is also a key of the YAML file that `--config FILE` names, with `_` in place of `-`. A flag wins "
-        "over the file, the file over the default. A switch has a form with `--no-` that turns it off. "
-        "`--print-config` prints the resulting configuration and exits.",
-        "",
-    ]
-    for words in leaves(COMMANDS):
-        description, options = parse_help(help_of(words))
-        lines += [f"## specpilot {' '.join(words)}", "", description, ""]
-        if options:
-            lines += ["| option | type | default | |", "|---|---|---|---|"]
-            lines += [f"| {' | '.join(cells)} |" for cells in options]
-            lines.append("")
-    return "\n".join(lines)
+COMMANDS_HEAD = """# Command reference
+
+Every option is also a key of the YAML file that `--config FILE` names, with `_` in place of `-`. A flag wins over the
+file, the file over the default. A switch has a form with `--no-` that turns it off. `--print-config` prints the
+resulting configuration and exits.
+
+| command | |
+|---|---|"""
+
+
+def name_of(words: tuple[str, ...]) -> str:
+    return " ".join(["specpilot", *words])
+
+
+def page_of(words: tuple[str, ...]) -> str:
+    return f"commands/{'-'.join(words)}.md"
+
+
+def command_page(words: tuple[str, ...]) -> tuple[str, str]:
+    """A command's description and its page: that, and tables of its options, read from its ``--help``."""
+    description, _ = parse_help(help_of(words))
+    lines = [f"# {name_of(words)}", "", description, ""]
+    for variant in VARIANTS.get(words, [()]):
+        _, options = parse_help(help_of((*words, *variant)))
+        lines += [f"## {' '.join(variant)}", ""] if variant else []
+        lines += ["| option | type | default | |", "|---|---|---|---|"] if options else []
+        lines += [*(f"| {' | '.join(cells)} |" for cells in options), ""]
+    return description, "\n".join(lines)
 
 
 def leaves(commands: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

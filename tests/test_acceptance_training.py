@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -174,19 +175,6 @@ def test_the_global_generator_decides_nothing_and_is_left_alone(
     assert_same_run(tmp_path / "run", finished)
 
 
-def test_the_epoch_of_the_highest_score_is_kept(
-    settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = iter([0.5, 0.5, 0.8, 0.8, 0.7])
-    monkeypatch.setattr(SpecDecModule, "score", lambda module: next(scores))
-    result = train_acceptance(settings, output=tmp_path / "run")
-    assert result.epoch == 1
-    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
-    last = last_weights(tmp_path / "run")
-    assert best["step"] == result.step == 2 * len(metrics_rows(tmp_path / "run")) // 3 - 2
-    assert not torch.equal(best["head"]["out.weight"], last["head.out.weight"])
-
-
 def stop(owner: type, hook: str, call: int, work: Callable[[], object]) -> None:
     """Do ``work``, in which the call of this number of a method fails."""
     original, calls = getattr(owner, hook), iter(range(1, 100))
@@ -220,6 +208,34 @@ def test_resume_after_a_stop_anywhere_is_exact(
     stop(owner, hook, call, lambda: train_acceptance(settings, output=tmp_path / "run"))
     train_acceptance(settings, output=tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", finished)
+
+
+KL = [0.5, 0.3, 0.4, 0.3, 0.2]  # of five epochs
+
+
+@pytest.mark.parametrize(("patience", "epochs", "best"), [(None, 5, 5), (1, 3, 2), (2, 4, 2), (3, 5, 5)])
+def test_early_stopping(
+    settings: SpecDecTrainingOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    patience: int | None,
+    epochs: int,
+    best: int,
+) -> None:
+    """The best epoch is kept; a run that was killed after its last one does not go on, one with more patience does."""
+    monkeypatch.setattr(SpecDecModule, "measure", lambda module: {"kl": KL[module.current_epoch]})
+    run, five = tmp_path / "run", replace(settings, epochs=5)
+    limited = replace(five, patience=patience)
+    stop(Run, "complete", 1, lambda: train_acceptance(limited, output=run))
+    result = train_acceptance(limited, output=run, resume=True)
+    assert [int(row["epoch"]) for row in metrics_rows(run) if row["val_kl"]] == [*range(1, epochs + 1)]
+    kept = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+    assert (result.epoch, result.step, result.metrics) == (best, 6 * best, {"kl": KL[best - 1]})
+    assert (kept["epoch"], kept["step"]) == (best, 6 * best)
+    assert torch.equal(kept["head"]["out.weight"], last_weights(run)["head.out.weight"]) == (best == epochs)
+    train_acceptance(five, output=tmp_path / "whole")
+    train_acceptance(five, output=run, resume=True)
+    assert_same_run(run, tmp_path / "whole")
 
 
 def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
@@ -269,11 +285,37 @@ def test_features_decide_what_they_were_made_with(settings: SpecDecTrainingOptio
 def test_weights_and_biases_offline(
     settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Metrics and reliability table of the training, and the exported checkpoint, under the run's id."""
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
-    train_acceptance(replace(settings, epochs=1, wandb="project"), output=tmp_path / "run")
-    (offline,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
-    assert json.loads((tmp_path / "run" / "env.json").read_text(encoding="utf-8"))["run_id"] in offline.name
+    train_acceptance(replace(settings, epochs=1, wandb="project"), output=tmp_path / "a run")
+    export(tmp_path / "a run", tmp_path / "controller")
+    run_id = json.loads((tmp_path / "a run" / "env.json").read_text(encoding="utf-8"))["run_id"]
+    logged = [file.read_bytes() for file in (tmp_path / "a run").glob(f"wandb/offline-run-*/run-{run_id}.wandb")]
+    for words in ([b"val_kl", b"reliability.table.json"], [b"a-run", b"model.safetensors"]):
+        assert sum(all(word in content for word in words) for content in logged) == 1, words
+
+
+def test_tensorboard(
+    finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values of metrics.csv, each once though the run was killed; without the package nothing is begun."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboard", None)
+        with pytest.raises(InputError, match=r"^tensorboard is not installed: pip install 'specpilot\[tensorboard\]'$"):
+            train_acceptance(replace(settings, tensorboard=True), output=run)
+        assert not run.exists()
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    stop(SpecDecModule, "training_step", 10, lambda: train_acceptance(replace(settings, tensorboard=True), output=run))
+    train_acceptance(replace(settings, tensorboard=True), output=run, resume=True)
+    assert_same_run(run, finished)
+    found = events.EventAccumulator(str(run / "tensorboard")).Reload()
+    for name in ("epoch", "loss", "val_kl"):
+        rows = {int(row["step"]): float(row[name]) for row in metrics_rows(run) if row[name]}
+        scalars = found.Scalars(name)
+        assert name == "epoch" or [one.step for one in scalars] == sorted(rows)
+        assert {one.step: one.value for one in scalars} == pytest.approx(rows)
 
 
 # What is refused

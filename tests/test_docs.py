@@ -245,10 +245,18 @@ def test_site(tmp_path: Path, hooks: ModuleType) -> None:
         )
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
-    reference = (tmp_path / "commands.html").read_text(encoding="utf-8")
+    listed = (tmp_path / "commands.html").read_text(encoding="utf-8")
     for words in hooks.leaves(COMMANDS):
-        assert f'id="specpilot-{"-".join(words)}"' in reference
-    assert '<code class="option">--max-new-tokens</code>' in reference
+        name = "-".join(words)
+        assert f'href="commands/{name}.html"' in listed
+        assert f'id="specpilot-{name}"' in (tmp_path / "commands" / f"{name}.html").read_text(encoding="utf-8")
+    for name, option in (
+        ("generate", "--max-new-tokens"),
+        ("train-acceptance", "--w-rej"),
+        ("train-acceptance", "--use-ngrams"),
+    ):
+        page = (tmp_path / "commands" / f"{name}.html").read_text(encoding="utf-8")
+        assert f'<code class="option">{option}</code>' in page
     python = (tmp_path / "python.html").read_text(encoding="utf-8")
     assert 'id="specpilot.infer.decoder.SpeculativeDecoder.generate"' in python
     assert ":class:" not in python

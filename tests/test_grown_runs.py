@@ -42,12 +42,12 @@ def test_more_epochs(name: str, folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert cli.main([*words, whole]) == 0  # two epochs
     assert cli.main([*words, grown, "--epochs", "1"]) == 0
     assert cli.main([*words, grown]) == 2
-    assert "holds a run of 1 epochs; pass --resume to train it further" in capsys.readouterr().err
+    assert "holds a run with epochs=1; pass --resume to train it further" in capsys.readouterr().err
     for _ in range(2):  # the second time there is nothing to do
         assert cli.main([*words, grown, "--resume"]) == 0
     assert "nothing to do" in capsys.readouterr().out
     runs = [Path(run) for run in (whole, grown)]
-    rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "1"] for run in runs)
+    rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "2"] for run in runs)
     assert len({*map(tuple, rates)}) == 1
     settings = [yaml.safe_load((run / "run.yaml").read_text()) for run in runs]
     assert settings[0] == settings[1]

@@ -45,7 +45,8 @@ MOST = {  # at most
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
 PLUGIN = "specpilot.infer.integrations.vllm."  # what vLLM alone imports
-OPTIONAL = {"llama_cpp", "gguf", "wandb", "ray", "zeus", "matplotlib", "scipy", "rouge_score", "vllm"} | SERVER
+LOGGERS = {"wandb", "tensorboard"}
+OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "scipy", "rouge_score", "vllm"} | LOGGERS | SERVER
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 LIGHT = {"jsonargparse", "docstring_parser"}  # all that `import specpilot` and --help may import from outside
 

@@ -115,9 +115,9 @@ class AcceptanceModule(PredictorModule):
         return found.compute() | {"auroc_draft": own.auroc()}
 
     def findings(self) -> dict[str, Any]:
-        """Statistics of the data for the checkpoint."""
+        """The reliability table, and statistics of the data for the checkpoint."""
         examples, hidden_size = sum(self.dataset.part(f"{TRAIN}0").rows), self.dataset.manifest["hidden_size"]
-        return {"mean": self.mean, "examples": examples, "hidden_size": hidden_size}
+        return super().findings() | {"mean": self.mean, "examples": examples, "hidden_size": hidden_size}
 
     def measure(self) -> dict[str, float]:
         return super().measure() | ({"simulated_speedup": self.simulated_speedup()} if self.traced else {})

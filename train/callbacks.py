@@ -1,4 +1,4 @@
-"""Metrics and checkpoints of a run; a killed and resumed run ends with the same files.
+"""Progress, metrics, checkpoints and the end of a run; a killed and resumed run ends with the same files.
 
 Lightning's CSV logger deletes the rows of a resumed run, and its checkpoint callback saves a step before that step's
 metrics are logged. Here a checkpoint contains the metric rows up to its step, and files are replaced atomically.
@@ -9,22 +9,24 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, Checkpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint, EarlyStopping
+from pytorch_lightning.loggers import WandbLogger
 from rich.console import Console
 
 from ..common.console import progress_bar
 from ..common.files import replacing
-from .controller_module import ControllerModule
+from .controller_module import LOSSES, ControllerModule
 
 
-class ProgressLines(Callback):
-    """Reports the steps of the first process on standard error, for a training without a terminal."""
+class Progress(Callback):
+    """Shows the first process's steps with loss and last validation on standard error, and prints a line per epoch."""
 
     def __init__(self) -> None:
         self._shown = ExitStack()
@@ -40,7 +42,15 @@ class ProgressLines(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.is_global_zero:
-            self._advance(f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}")
+            self._advance(self._note(trainer))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            print(self._note(trainer), flush=True)
+
+    def _note(self, trainer: pl.Trainer) -> str:
+        values = [f"{name} {value:.4g}" for name, value in trainer.progress_bar_metrics.items()]
+        return ", ".join([f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}", *values])
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._shown.close()
@@ -50,7 +60,11 @@ class ProgressLines(Callback):
 
 
 class RunLog(Callback):
-    """Writes ``metrics.csv``: a row with the loss every ``every`` steps, and one with validation metrics per epoch."""
+    """Writes ``metrics.csv``, and the same values to the run's loggers.
+
+    A row has the loss, every ``every`` steps and at an epoch's last one, or an epoch's validation metrics. Epochs count
+    from 1.
+    """
 
     COLUMNS = ("step", "epoch", "loss", "lr")
 
@@ -71,7 +85,7 @@ class RunLog(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, ControllerModule)
-        if trainer.global_step % self.every == 0:
+        if trainer.global_step % self.every == 0 or batch_idx + 1 == trainer.num_training_batches:
             loss = float(pl_module.total(outputs["loss"])) / trainer.world_size
             self._add(trainer, {"loss": loss, "lr": pl_module.learning_rate})
 
@@ -82,7 +96,8 @@ class RunLog(Callback):
         self._write(trainer)
 
     def _add(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
-        self.rows.append({"step": trainer.global_step, "epoch": trainer.current_epoch, **values})
+        values = {"epoch": trainer.current_epoch + 1, **values}
+        self.rows.append({"step": trainer.global_step, **values})
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
 
@@ -125,22 +140,50 @@ class RunCheckpoints(Checkpoint):
             self.highest = pl_module.score()
             best = {
                 "head": pl_module.head.state_dict(),
-                "epoch": trainer.current_epoch,
+                "epoch": trainer.current_epoch + 1,
                 "step": trainer.global_step,
                 "metrics": pl_module.validation,
                 **pl_module.findings(),
             }
             if trainer.is_global_zero:
+                self._log_table(trainer, best.get("reliability", []))
                 content = io.BytesIO()  # on a full disk torch.save raises other errors than OSError
                 torch.save(best, content)
                 with replacing(self.best) as temporary:
                     temporary.write_bytes(content.getvalue())
         self._save_last(trainer)
 
+    def _log_table(self, trainer: pl.Trainer, rows: list[dict[str, float]]) -> None:
+        for logger in trainer.loggers:
+            if rows and isinstance(logger, WandbLogger):
+                data = [[*row.values()] for row in rows]
+                logger.log_table("reliability", [*rows[0]], data, step=trainer.global_step)
+
     def _save_last(self, trainer: pl.Trainer) -> None:
         """All processes take part; the first one writes."""
         with replacing(self.last) if trainer.is_global_zero else nullcontext(self.last) as file:
             trainer.save_checkpoint(file, weights_only=False)
+
+
+class StopEarly(EarlyStopping):
+    """Lightning's early stopping by the metric that chooses the best epoch, with the settings' own patience.
+
+    A run that was killed after its last epoch stops when it is resumed.
+    """
+
+    def __init__(self, module: ControllerModule, patience: int | None) -> None:
+        mode = "min" if module.criterion in LOSSES else "max"
+        super().__init__(module.monitor, patience=patience or sys.maxsize, mode=mode)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict | {"patience": self.patience})
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.should_stop = self.wait_count >= self.patience
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and self.wait_count >= self.patience:
+            print(f"stopped early: {self.monitor} is not better than {self.wait_count} epochs before")
 
 
 class RefuseDivergence(Callback):

@@ -66,8 +66,12 @@ class ControllerModule(pl.LightningModule, ABC):
 
     def on_validation_epoch_end(self) -> None:
         self.validation = self.measure()
-        value = self.validation[self.criterion]
-        self.log(f"val_{self.criterion.removeprefix('simulated_')}", value, prog_bar=True, logger=False, sync_dist=True)
+        self.log(self.monitor, self.validation[self.criterion], prog_bar=True, logger=False, sync_dist=True)
+
+    @property
+    def monitor(self) -> str:
+        """The criterion's name in metrics.csv and in the progress of a training."""
+        return f"val_{self.criterion}"
 
     def score(self) -> float:
         """Score of the last validation; the epoch of the highest score is kept."""
@@ -236,3 +240,7 @@ class PredictorModule(ExportedModule):
     def metrics(self) -> dict[str, float]:
         """Metrics of the validation examples seen so far."""
         return self.seen[0].compute()
+
+    def findings(self) -> dict[str, Any]:
+        """The reliability table of the last validation."""
+        return {"reliability": [vars(row) for row in self.seen[0].reliability()]}

@@ -59,7 +59,7 @@ class CopyModule(PredictorModule):
         return found | {f"{name}_rates": untrained[name] for name in ("kl", "auroc")}
 
     def findings(self) -> dict[str, Any]:
-        return {"examples": self.examples, "hidden_size": self.head.hidden_size}
+        return super().findings() | {"examples": self.examples, "hidden_size": self.head.hidden_size}
 
 
 KIND = "copies"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,15 +65,36 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
         return save_controller(output, controller.head, controller.config, overwrite=overwrite)
     if kind == DRAFT:
         trained = read_run(run, DraftTrainingOptions)
-        return export_draft(trained, _read_best(trained), output, overwrite=overwrite)
-    head, config = best_controller(run)
-    if threshold is not None and isinstance(config, AcceptanceHeadConfig):
-        config = replace(config, threshold=threshold, threshold_source="given at export")
-    return save_controller(output, head, config, overwrite=overwrite)
+        export_draft(trained, _read_best(trained), output, overwrite=overwrite)
+    else:
+        trained, head, config = best_controller(run)
+        if threshold is not None and isinstance(config, AcceptanceHeadConfig):
+            config = replace(config, threshold=threshold, threshold_source="given at export")
+        save_controller(output, head, config, overwrite=overwrite)
+    if trained.settings.wandb is not None:
+        try:
+            _add_to_wandb(trained, output)
+        except Exception as error:  # of the package, the network or the service: the checkpoint is there
+            warnings.warn(f"{output}: was not added to the run of Weights & Biases ({error})", stacklevel=2)
+    return output
 
 
-def best_controller(folder: str | Path) -> tuple[nn.Module, ControllerConfig]:
-    """The best controller of the run in ``folder`` so far, and its configuration.
+def _add_to_wandb(run: Run[Any], output: Path) -> None:
+    """Add the checkpoint in ``output`` to the run's own run of Weights & Biases, as an artifact."""
+    import wandb
+
+    started = wandb.init(
+        project=run.settings.wandb, name=run.folder.name, id=run.id, resume="allow", dir=run.folder,
+        mode=None if os.environ.get("WANDB_API_KEY") else "offline",
+    )  # fmt: skip
+    artifact = wandb.Artifact(re.sub(r"[^\w.-]", "-", run.folder.name), type="model")
+    artifact.add_dir(str(output))
+    started.log_artifact(artifact)
+    started.finish()
+
+
+def best_controller(folder: str | Path) -> tuple[Run[Any], nn.Module, ControllerConfig]:
+    """The run in ``folder``, its best controller so far, and that one's configuration.
 
     Raises:
         InputError: no epoch is finished, or a file is missing or damaged.
@@ -88,7 +112,7 @@ def best_controller(folder: str | Path) -> tuple[nn.Module, ControllerConfig]:
         "metrics": {name: value for name, value in best["metrics"].items() if math.isfinite(value)},
     }
     config = module.configuration(run.settings, dataset, best, common)
-    return module.exported(config, best), config
+    return run, module.exported(config, best), config
 
 
 def trained_prompts(run: Run[Any]) -> tuple[str, ...]:

@@ -60,7 +60,9 @@ class FeatureModule(AcceptanceModule):
         assert not isinstance(optimizer, list)
         optimizer.step()
         losses = F.binary_cross_entropy(p, accept, reduction="sum")
-        return self.share(losses, losses.new_tensor(len(accept))).float()
+        loss = self.share(losses, losses.new_tensor(len(accept))).float()
+        self.log("loss", loss, prog_bar=True, logger=False, batch_size=1)
+        return loss
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["normal"] = self.normal

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,21 +15,20 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import RichProgressBar
-from pytorch_lightning.loggers import Logger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from ..common.errors import InputError
+from ..common.errors import InputError, optional_import
 from ..infer.loading.devices import pick_device
-from .callbacks import ProgressLines, RefuseDivergence, RunCheckpoints, RunLog
+from .callbacks import Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly
 from .controller_module import ControllerModule
-from .run_folder import METRICS, Run, S, begin_run, find_run, grown, read_checkpoint, training_in
+from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, read_checkpoint, training_in
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a complete run: its best epoch (from 0) and the metrics of that epoch."""
+    """The result of a complete run: its best epoch, counted from 1, and the metrics of that epoch."""
 
     run: Path
     epoch: int
@@ -46,7 +44,7 @@ def train_run(
     *,
     resume: bool,
 ) -> TrainingResult:
-    """Train in the run folder ``output``, if the run is not complete or has fewer epochs than ``settings`` ask for.
+    """Train in the run folder ``output``, if the run is not complete or ``settings`` let it go further.
 
     Args:
         dataset: manifest of the data.
@@ -56,21 +54,24 @@ def train_run(
 
     Raises:
         InputError: as :func:`~.run_folder.find_run` and ``train``; another process is training there; the disk is full
-            or write-protected.
+            or write-protected; a package is missing.
     """
+    if settings.tensorboard:
+        with optional_import(TENSORBOARD):
+            import tensorboard  # noqa: F401
     output = Path(output)
     with writable(output), training_in(output, settings), threads(settings.threads):
         found = find_run(output, settings, dataset, resume=resume)
-        grows = found is not None and found.settings.epochs < settings.epochs
+        further = found is not None and grows(found.settings, settings)
         result = None if found is None else found.result()
-        if result is not None and not grows:
+        if result is not None and not further:
             print(f"{output}: the run is complete; nothing to do")
             return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
         runs: list[Run[S]] = []
 
         def begin() -> Run[S]:
             run = found or begin_run(output, settings, dataset)
-            runs.append(grown(run, settings) if grows else run)
+            runs.append(grown(run, settings) if further else run)
             runs[0].log_command()
             return runs[0]
 
@@ -96,24 +97,26 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule) -> 
     settings = run.settings
     if run.writes:
         run.last.parent.mkdir(exist_ok=True)
-    for checkpoint in (run.last, run.best):
-        if checkpoint.exists():
-            read_checkpoint(checkpoint)
+    if run.best.exists():
+        read_checkpoint(run.best)
+    begun = read_checkpoint(run.last)["global_step"] if run.last.exists() else 0
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             **lightning_devices(pick_device(settings.device), settings.devices, settings.num_nodes, settings.strategy),
             precision=settings.precision,
             max_epochs=settings.epochs,
-            logger=loggers(run),
+            logger=loggers(run, begun),
             callbacks=[
                 RefuseDivergence(),
                 RunLog(run.folder / METRICS, settings.log_every),
+                StopEarly(module, settings.patience),
                 RunCheckpoints(run.last.parent, settings.checkpoint_every),
-                RichProgressBar() if sys.stdout.isatty() else ProgressLines(),
+                Progress(),
             ],
             default_root_dir=run.folder,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
+            enable_progress_bar=False,
             enable_model_summary=False,
             log_every_n_steps=settings.log_every,
         )
@@ -121,10 +124,11 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule) -> 
             trainer.fit(module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True)
         except ProcessRaisedException as error:
             raise of_process(error) from error
-    if settings.wandb is not None:
-        import wandb
+        finally:
+            if settings.wandb is not None:
+                import wandb
 
-        wandb.finish()  # otherwise the next training of this process is logged to the same run
+                wandb.finish()  # otherwise the next training of this process is logged to the same run
     return {name: value for name, value in read_checkpoint(run.best).items() if name != "head"}
 
 
@@ -176,23 +180,26 @@ def writable(output: Path) -> Iterator[None]:
         ) from error
 
 
-def loggers(run: Run[S]) -> list[Logger]:
-    if run.settings.wandb is None:
-        return []
-    from pytorch_lightning.loggers import WandbLogger
-
-    offline = not os.environ.get("WANDB_API_KEY")
-    return [
-        WandbLogger(
-            project=run.settings.wandb,
-            name=run.folder.name,
-            id=run.id,
-            resume="allow",
-            offline=offline,
-            save_dir=run.folder,
-            config=vars(run.settings),
+def loggers(run: Run[S], begun: int) -> list[Logger]:
+    """What the run logs to besides metrics.csv; it goes on after step ``begun``."""
+    found: list[Logger] = []
+    if run.settings.wandb is not None:
+        found.append(
+            WandbLogger(
+                project=run.settings.wandb,
+                name=run.folder.name,
+                id=run.id,
+                resume="allow",
+                offline=not os.environ.get("WANDB_API_KEY"),
+                save_dir=run.folder,
+                config=vars(run.settings),
+            )
         )
-    ]
+    if run.settings.tensorboard:
+        logger = TensorBoardLogger(run.folder, "", TENSORBOARD, default_hp_metric=False, purge_step=begun + 1)
+        logger.log_hyperparams(vars(run.settings))
+        found.append(logger)
+    return found
 
 
 @contextmanager

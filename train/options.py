@@ -72,9 +72,12 @@ class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions
         batch_size: Examples per step: rollouts, drafted tokens or queries.
         lr: Highest learning rate.
         weight_decay: Decoupled weight decay; 0 is plain Adam.
+        patience: Stop when the metric that chooses the best epoch has not improved for so many epochs. Learning
+            rates are those of a training of all epochs.
         checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
-        log_every: Steps between two rows of metrics.csv.
-        wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set.
+        log_every: Steps between two rows of metrics.csv; there is also one at the end of each epoch.
+        wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set. `export` adds the checkpoint.
+        tensorboard: Write the metrics for TensorBoard too, in the run folder.
         threads: CPU threads per process; by default PyTorch's choice.
         devices: Number of devices of each machine to train on, one process each. Batches are split among them.
         num_nodes: Number of machines. The same command is run on each, with NODE_RANK, MASTER_ADDR and MASTER_PORT set,
@@ -87,9 +90,11 @@ class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions
     batch_size: Count = 16
     lr: LearningRate = 1e-3
     weight_decay: NotNegative = 0.0
+    patience: Count | None = None
     checkpoint_every: Count = 100
     log_every: Count = 10
     wandb: str | None = None
+    tensorboard: bool = False
     threads: Devices | None = None
     devices: Devices = 1
     num_nodes: Devices = 1

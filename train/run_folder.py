@@ -7,6 +7,7 @@ It holds ``run.yaml`` (resolved settings), ``dataset.json`` (the data's manifest
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shlex
@@ -69,6 +70,8 @@ def training_in(folder: Path, settings: TrainingOptions) -> Iterator[None]:
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = RUN, "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features", "states"
+WANDB, TENSORBOARD = "wandb", "tensorboard"  # their loggers' folders
+LIMITS = ("epochs", "patience")  # settings that decide only when a training ends; with larger ones it goes on
 PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
@@ -118,7 +121,7 @@ class Run(Generic[S]):
             return
         for name in (SETTINGS, DATASET, COMMAND, ENVIRONMENT, METRICS):
             (self.folder / name).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, STATES):
+        for name in (CHECKPOINTS, STATES, WANDB, TENSORBOARD):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def complete(self, result: dict[str, Any]) -> None:
@@ -212,8 +215,19 @@ def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
     return read_run(folder, type(settings))
 
 
+def larger(name: str, ours: TrainingOptions, theirs: TrainingOptions) -> bool:
+    """Whether ``ours`` train longer by their setting ``name``; no patience is the largest."""
+    value, other = (math.inf if (found := getattr(one, name)) is None else found for one in (ours, theirs))
+    return bool(value > other)
+
+
+def grows(settings: TrainingOptions, now: TrainingOptions) -> bool:
+    """Whether a run with ``settings`` is trained further with those that are given ``now``."""
+    return any(larger(name, now, settings) for name in LIMITS)
+
+
 def grown(run: Run[S], settings: S) -> Run[S]:
-    """``run``, finished or not, with the larger number of epochs of ``settings``."""
+    """``run``, finished or not, with the larger limits of ``settings``."""
     if run.writes:
         (run.folder / RESULT).unlink(missing_ok=True)  # first: a run that ends between is continued, and grows again
         _write_settings(run.folder, settings)
@@ -228,12 +242,13 @@ def _require_same(run: Run[S], settings: S, dataset: dict[str, Any], resume: boo
     if run.dataset["dataset_fingerprint"] != dataset["dataset_fingerprint"]:
         raise InputError(f"{run.folder}: belongs to a run on other data; choose another folder")
     ours, theirs = asdict(settings), asdict(run.settings)
-    if ours["epochs"] > theirs["epochs"]:
-        if not resume:
-            raise InputError(
-                f"{run.folder}: holds a run of {theirs['epochs']} epochs; pass --resume to train it further"
-            )
-        del ours["epochs"]
+    for name in LIMITS:
+        if larger(name, settings, run.settings):
+            if not resume:
+                raise InputError(
+                    f"{run.folder}: holds a run with {name}={theirs[name]}; pass --resume to train it further"
+                )
+            del ours[name]
     for name in ours:
         if name != "data" and ours[name] != theirs[name]:  # the same data may have been moved
             raise InputError(

@@ -16,7 +16,7 @@ from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHead
 from ..data_gen.draft_states import Examples
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .controller_module import Batch, seeded
-from .metrics import Bin, StreamedMetrics
+from .metrics import StreamedMetrics
 from .options import SpecDecTrainingOptions
 
 PAPER_THRESHOLD = 0.7
@@ -33,7 +33,7 @@ def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tupl
 
 
 class SpecDecModule(AcceptanceModule):
-    """SpecDec++'s head. ``reliability`` holds the table of the last validation."""
+    """SpecDec++'s head."""
 
     options = SpecDecTrainingOptions
     by_text = True
@@ -44,7 +44,6 @@ class SpecDecModule(AcceptanceModule):
         self.settings = settings
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: AcceptanceHead(size, settings.depth))
-        self.reliability: list[Bin] = []
         self.seen = StreamedMetrics(), StreamedMetrics()  # of the unchanged output, and with the loss weights undone
 
     @classmethod
@@ -71,7 +70,6 @@ class SpecDecModule(AcceptanceModule):
     def metrics(self) -> dict[str, float]:
         """Metrics of the head's output and, under ``…_undone``, with the loss weights undone."""
         raw, undone = (metrics.compute() for metrics in self.seen)
-        self.reliability = self.seen[0].reliability()
         loss = self.seen[0].loss(self.settings.w_acc, self.settings.w_rej)
         return {"loss": loss, **raw, **{f"{name}_undone": undone[name] for name in ("kl", "brier", "ece")}}
 
@@ -82,9 +80,6 @@ class SpecDecModule(AcceptanceModule):
 
     def predictor(self) -> HeadPredictor:
         return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
-
-    def findings(self) -> dict[str, Any]:
-        return super().findings() | {"reliability": [vars(row) for row in self.reliability]}
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.LambdaLR(

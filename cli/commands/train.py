@@ -92,7 +92,7 @@ def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: 
     quiet()
     result = train(options, output=run.output, resume=run.resume)
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
-    print(f"{result.run}: best after epoch {result.epoch + 1}; {metrics}")
+    print(f"{result.run}: best after epoch {result.epoch}; {metrics}")
     for words in shortcomings(result.metrics):
         print(f"warning: on held-out prompts it is {words}")
     print(f"next: specpilot export {result.run} <folder>")

@@ -194,7 +194,7 @@ def train_heads(
         if not (output / RESULT).exists():
             console.print(f"head D={config.depth} w_rej={config.w_rej:g}")
             train_acceptance(replace(config, data=str(features)), output=output, resume=True)
-        head, exported = best_controller(output)
+        _, head, exported = best_controller(output)
         assert isinstance(head, AcceptanceHead)
         head.eval().requires_grad_(False)
         heads.append(Head(config.depth, config.w_rej, head, weights_digest(head), exported.metrics))
