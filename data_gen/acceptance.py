@@ -98,7 +98,11 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
 
 
 def make_answers(
-    settings: AnswersDataOptions, output: Path, workers: WorkerOptions = ONE_PROCESS, console: Console | None = None
+    settings: AnswersDataOptions,
+    output: str | Path,
+    *,
+    workers: WorkerOptions = ONE_PROCESS,
+    console: Console | None = None,
 ) -> Path:
     """Make or complete the dataset of answers ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
     return make_dataset(partial(AnswersBuilder, settings, decoder_only=True), settings, output, console, workers)
@@ -106,7 +110,8 @@ def make_answers(
 
 def make_acceptance_data(
     settings: AcceptanceDataOptions,
-    output: Path,
+    output: str | Path,
+    *,
     workers: WorkerOptions = ONE_PROCESS,
     responses: ResponseOptions = OWN_RESPONSES,
     console: Console | None = None,
@@ -120,7 +125,7 @@ def make_acceptance_data(
     """
     given, begun = None, None
     if responses.responses is not None:
-        folder = output.with_name(f"{output.name}-responses")
+        folder = Path(f"{Path(output)}-responses")
         given = make_responses(settings, responses, folder, console or Console(stderr=True), workers)
         begun = day_in(folder / MANIFEST)  # the texts answer the prompts of that day
     return make_dataset(

@@ -296,7 +296,7 @@ class ResponseMaker(DatasetBuilder[ResponseRow]):
 def make_dataset(
     new_builder: Callable[[], DatasetBuilder[R]],
     settings: RolloutOptions,
-    output: Path,
+    output: str | Path,
     console: Console | None = None,
     workers: WorkerOptions = ONE_PROCESS,
     *,
@@ -315,7 +315,7 @@ def make_dataset(
         InputError: the builder cannot be made; or see :func:`encode_prompts`, :func:`~.ray_workers.open_workers` and
             :class:`~.dataset.ShardWriter`.
     """
-    console = console or Console(stderr=True)
+    console, output = console or Console(stderr=True), Path(output)
     with open_workers(new_builder, workers, settings.device, console) as group:
         prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST))
         prompts = prompts if given is None else given.add_to(prompts)

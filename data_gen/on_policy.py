@@ -96,6 +96,6 @@ def as_row(item: Item, generation: Generation) -> RoundsRow:
     return RoundsRow(item.id, item.prompt, item.ids, generation.tokens, starts, drafted, accept)
 
 
-def make_on_policy_data(settings: OnPolicyDataOptions, output: Path, console: Console | None = None) -> Path:
+def make_on_policy_data(settings: OnPolicyDataOptions, output: str | Path, *, console: Console | None = None) -> Path:
     """Make or complete the dataset of rounds ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
     return make_dataset(partial(OnPolicyDatasetBuilder, settings), settings, output, console)

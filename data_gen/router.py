@@ -155,14 +155,18 @@ def copies(prompt: Sequence[int], text: Sequence[int]) -> Rollout:
 
 
 def make_router_data(
-    settings: RouterDataOptions, output: Path, workers: WorkerOptions = ONE_PROCESS, console: Console | None = None
+    settings: RouterDataOptions,
+    output: str | Path,
+    *,
+    workers: WorkerOptions = ONE_PROCESS,
+    console: Console | None = None,
 ) -> Path:
     """Make or complete the router dataset ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
 
     def measure(group: Workers[list[Item], Rows[RouterRow]], items: list[Item]) -> None:
-        if not (output / TIMES).exists():
+        if not (Path(output) / TIMES).exists():
             times, where = group.ask(lambda builder: builder.times(items))
-            times.save(output, where)
+            times.save(Path(output), where)
 
     return make_dataset(
         partial(RouterDatasetBuilder, settings), settings, output, console, workers, prepare=measure

@@ -260,11 +260,11 @@ def test_features_are_made_in_the_run_folder(
 ) -> None:
     """The same run as with features made before; a complete one does not need them."""
     ours = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
-    train_acceptance(ours, output=tmp_path / "run")
+    train_acceptance(ours, output=str(tmp_path / "run"))
     assert_same_run(tmp_path / "run", finished)
     rows = read_dataset(work / "data", AcceptanceRow)
     trained = {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, 0.2)}
-    found = load_controller(export(tmp_path / "run", tmp_path / "controller")).config.provenance.prompts
+    found = load_controller(export(str(tmp_path / "run"), str(tmp_path / "controller"))).config.provenance.prompts
     assert found == tuple(sorted(trained))
     assert 0 < len(found) < len(rows)
     for file in (work / "features").iterdir():

@@ -74,7 +74,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             target=target, draft=draft, prompts=str(prompts), length="3", max_new_tokens=24, temperature=temperature,
             top_k=None, shard_size=60,
         )  # fmt: skip
-        found[name] = make_on_policy_data(settings, place / name, QUIET)
+        found[name] = make_on_policy_data(settings, place / name, console=QUIET)
     rows, manifest = read_dataset(found["warm"], RoundsRow), read_manifest(found["warm"])
     for name, half in (("even", rows[::2]), ("odd", rows[1::2])):
         found[name] = write(place / name, half, manifest)

@@ -85,7 +85,7 @@ def test_on_policy_data_of_another_controller_is_other_data(
         target=pair[0], draft=pair[1], prompts=str(tmp_path / "p.txt"), chat=False, max_new_tokens=6,
         length=train(0), cost=str(tmp_path / "cost.json"), device="cpu",
     )  # fmt: skip
-    folder = make_on_policy_data(settings, tmp_path / "rounds")
+    folder = make_on_policy_data(settings, str(tmp_path / "rounds"))
     assert make_on_policy_data(settings, folder) == folder  # complete, and left as it is
     assert read_manifest(folder)["cost"] == CostModel(0.1, 1.0, 0.0).as_dict()
     train(1)

@@ -149,7 +149,7 @@ def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(
     rows = [*ROWS, AcceptanceRow("long", "", list(range(20)), [1], [2], [0.5])]
     data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
     settings = replace(options, data=str(data), max_length=10)
-    dataset = FeatureDataset(make_features(settings, tmp_path / "f", console=Console()))
+    dataset = FeatureDataset(make_features(settings, str(tmp_path / "f"), console=Console()))
     assert "1 texts are left out" in capsys.readouterr().out
     lengths = sum(min(len(row.x), 10 - len(row.prompt_ids)) for row in ROWS)
     counted = [sum(dataset.part(name).texts) for name in (VALIDATION, f"{TRAIN}0")]

@@ -1,7 +1,8 @@
-"""Finished runs that are trained further, of every trainer."""
+"""Finished runs that are trained further, of every trainer; and that their metrics are explained."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from .soak.stages import STAGES
 from .test_kills import SLOW
 from .training import last_weights, metrics_rows
 
+METRICS = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
 PLAIN = ("train router", "train features")  # trainers whose steps do not depend on the number of epochs
 
 
@@ -49,6 +51,8 @@ def test_more_epochs(name: str, folder: Path, tmp_path: Path, capsys: pytest.Cap
     runs = [Path(run) for run in (whole, grown)]
     rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "2"] for run in runs)
     assert len({*map(tuple, rates)}) == 1
+    names = {re.sub(r"^val_|\d$", "", name) for name in metrics_rows(runs[0])[0]}
+    assert [name for name in names if not re.search(rf"`{name}1?`", METRICS)] == []
     settings = [yaml.safe_load((run / "run.yaml").read_text()) for run in runs]
     assert settings[0] == settings[1]
     assert (runs[1] / "result.json").exists()

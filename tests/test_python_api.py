@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,16 @@ import pytest
 import specpilot
 import torch
 from specpilot.controllers.length import Confidence, Fixed, OnlineConfidence, Oracle, RateOptimal
+from specpilot.data_gen.acceptance import make_acceptance_data, make_answers
+from specpilot.data_gen.on_policy import make_on_policy_data
+from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.copies import train_copies
+from specpilot.train.draft import train_draft
+from specpilot.train.features import make_features
+from specpilot.train.router import train_router
 from transformers import BartConfig, BartForConditionalGeneration
 
 from .architectures import target_of
@@ -146,6 +155,15 @@ NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
 def test_decoders_by_name_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
     with pytest.raises(specpilot.InputError, match=message):
         SpeculativeDecoder.from_pretrained("tiny", **options)
+
+
+def test_stages_are_called_alike() -> None:
+    """Settings, then the folder, a text or a path; what else there is by name."""
+    makers = make_acceptance_data, make_answers, make_on_policy_data, make_router_data, make_features
+    for stage in (*makers, train_acceptance, train_copies, train_router, train_draft):
+        settings, output, *others = inspect.signature(stage).parameters.values()
+        assert (settings.name, output.name, output.annotation) == ("settings", "output", "str | Path"), stage
+        assert {one.kind for one in others} == {inspect.Parameter.KEYWORD_ONLY}, stage
 
 
 def test_models_in_training_mode_are_refused() -> None:

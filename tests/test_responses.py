@@ -56,7 +56,7 @@ def options(running: tuple[Server, str]) -> ResponseOptions:
 def test_labels_are_those_of_our_own_forwards(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make_acceptance_data(base, tmp_path / "data", responses=options)
+    folder = make_acceptance_data(base, str(tmp_path / "data"), responses=options)
     said = " ".join(capsys.readouterr().err.split())
     assert "0 of 10 texts were tokenised again, 0 into another number of tokens; not checked: that the" in said
     texts = {row.prompt_id: row for row in read_dataset(tmp_path / "data-responses", ResponseRow)}

@@ -42,7 +42,7 @@ def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool
 
 def test_rows_by_direct_computation(base: RouterDataOptions, tmp_path: Path) -> None:
     generator = RouterDatasetBuilder(base)
-    data = read_router_dataset(make_router_data(base, tmp_path / "data"))
+    data = read_router_dataset(make_router_data(base, str(tmp_path / "data")))
     assert [row.prompt_id for row in data.rows] == [item.id for item in generator.prompts.items]
     assert [row.domain for row in data.rows] == ["a", "b"] * 6
     assert [arm.kind for arm in data.arms] == ["draft", "exit", "autoregressive"]

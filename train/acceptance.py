@@ -26,7 +26,7 @@ from .run_folder import FEATURES, Run
 P = TypeVar("P", bound=PredictorTrainingOptions)
 
 
-def train_acceptance(settings: PredictorTrainingOptions, output: Path, *, resume: bool = False) -> TrainingResult:
+def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
     """Train an acceptance predictor, whose kind is determined by the class of ``settings``.
 
     Args:
@@ -40,7 +40,9 @@ def train_acceptance(settings: PredictorTrainingOptions, output: Path, *, resume
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     settings, dataset = resolve(settings)
-    return train_run(output, settings, dataset, lambda begin: _train(begin, output, settings, dataset), resume=resume)
+    return train_run(
+        output, settings, dataset, lambda begin: _train(begin, Path(output), settings, dataset), resume=resume
+    )
 
 
 def module_of(settings: PredictorTrainingOptions | type[PredictorTrainingOptions]) -> type[AcceptanceModule]:

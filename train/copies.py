@@ -65,7 +65,7 @@ class CopyModule(PredictorModule):
 KIND = "copies"
 
 
-def train_copies(settings: CopyTrainingOptions, output: Path, *, resume: bool = False) -> TrainingResult:
+def train_copies(settings: CopyTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
     """Train a copy head.
 
     Args:

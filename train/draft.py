@@ -34,7 +34,7 @@ from .target_states import StateFolder
 KIND = "draft"
 
 
-def train_draft(settings: DraftTrainingOptions, output: Path, *, resume: bool = False) -> TrainingResult:
+def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
     """Train a draft.
 
     Args:

@@ -41,7 +41,7 @@ MODULES: dict[str, type[ExportedModule]] = {
 ROWS: dict[str, type[AcceptanceRow] | type[RoundsRow]] = {kind.kind: kind for kind in (AcceptanceRow, RoundsRow)}
 
 
-def export(run: Path, output: Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
+def export(run: str | Path, output: str | Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
     """Write the best weights of a training run as a controller checkpoint; returns its folder.
 
     Args:
@@ -55,6 +55,7 @@ def export(run: Path, output: Path, *, threshold: float | None = None, overwrite
     Raises:
         InputError: ``run`` is no run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
     """
+    run, output = Path(run), Path(output)
     is_controller = (run / CONFIG).is_file()
     kind = run_kind(run)
     if threshold is not None and (is_controller or MODULES.get(kind) is not SpecDecModule):

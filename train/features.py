@@ -194,7 +194,11 @@ def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
 
 
 def make_features(
-    settings: FeatureDataOptions, output: Path, workers: WorkerOptions = ONE_PROCESS, console: Console | None = None
+    settings: FeatureDataOptions,
+    output: str | Path,
+    *,
+    workers: WorkerOptions = ONE_PROCESS,
+    console: Console | None = None,
 ) -> Path:
     """Make or complete the feature dataset ``output``, and return its path.
 
@@ -203,7 +207,7 @@ def make_features(
             :func:`~specpilot.data_gen.ray_workers.open_workers` and
             :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
     """
-    console = console or Console(stderr=True)
+    console, output = console or Console(stderr=True), Path(output)
     if is_made(settings, output):
         console.print(f"{output}: already complete")
         return output

@@ -37,7 +37,7 @@ class TrainingResult:
 
 
 def train_run(
-    output: Path,
+    output: str | Path,
     settings: S,
     dataset: dict[str, Any],
     train: Callable[[Callable[[], Run[S]]], dict[str, Any]],

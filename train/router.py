@@ -15,7 +15,7 @@ from .router_module import RouterModule
 from .run_folder import Run
 
 
-def train_router(settings: RouterTrainingOptions, output: Path, *, resume: bool = False) -> TrainingResult:
+def train_router(settings: RouterTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
     """Train a router.
 
     Args:
