@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from .errors import ApiError
 from .protocol import GenerationRequest
-from .responses import DONE, chunk, delta_chunk, event, usage
+from .responses import DONE, chunk, event, usage
 from .service import Call, Service
 
 CLIENT_LEFT = 499  # nginx's status for it; nobody reads it
@@ -49,7 +49,7 @@ async def stream(service: Service, call: Call, given: GenerationRequest) -> Asyn
             yield counted(chunk(style, entries))
         async for choice, delta in service.deltas(call):
             if delta.text or delta.logprobs or delta.rounds or choice.finish_reason is not None:
-                yield counted(delta_chunk(style, choice, delta))
+                yield counted(chunk(style, [style.entry(choice, delta, whole=False)]))
         if given.usage_wanted:
             yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
     except Exception as found:  # the status has been sent

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Protocol
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import Any, ClassVar
 
 from ..infer.recorder import TokenLogprob
 from ..infer.text_stream import INCOMPLETE, TokenTexts
@@ -28,77 +30,76 @@ def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
     }
 
 
-class Format(Protocol):
-    """How one of the two kinds of response writes a choice."""
+class Format(ABC):
+    """How one of the two kinds of response writes a choice.
 
-    id: str
-    texts: TokenTexts
-    head: dict[str, Any]
-    chunk_object: str
-    opening: ClassVar[dict[str, Any] | None]
+    Attributes:
+        opening: what a stream begins with for each choice, if it does.
+    """
 
-    def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
-        """A choice of a response in one piece."""
-
-    def delta(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """A choice of a chunk, without its finish reason."""
-
-
-class ChatFormat:
-    """``chat.completion``."""
-
-    object, chunk_object = "chat.completion", "chat.completion.chunk"
-    opening: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+    prefix: ClassVar[str]
+    object: ClassVar[str]
+    chunk_object: ClassVar[str]
+    opening: ClassVar[dict[str, Any] | None] = None
 
     def __init__(self, id: str, model: str, created: int, texts: TokenTexts) -> None:
-        self.id, self.texts = f"chatcmpl-{id}", texts
+        self.id, self.texts = f"{self.prefix}-{id}", texts
         self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
+        self.lengths: Counter[int] = Counter()  # characters of each choice so far
 
-    def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
-        message = {"role": "assistant", "content": whole.text, "refusal": None}
-        return {"message": message, "logprobs": self._logprobs(choice, whole)}
+    @abstractmethod
+    def content(self, delta: Delta, *, whole: bool) -> dict[str, Any]:
+        """The text of a choice, all of it or what it gained."""
 
-    def delta(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        return {"delta": {"content": delta.text}, "logprobs": self._logprobs(choice, delta)}
+    @abstractmethod
+    def logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        """The log probabilities of a choice that asked for them."""
 
-    def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
-        if choice.recorder is None or choice.recorder.top_logprobs is None:
-            return None
-        return {"content": [self._entry(one) for one in delta.logprobs], "refusal": None}
+    def entry(self, choice: Choice, delta: Delta, *, whole: bool) -> dict[str, Any]:
+        """A choice of a response in one piece (``whole``) or of a chunk, with the reason why it ended, if it has."""
+        wanted = choice.recorder is not None and choice.recorder.top_logprobs is not None
+        logprobs = {"logprobs": self.logprobs(choice, delta) if wanted else None}
+        told = {"index": choice.index, **self.content(delta, whole=whole), **logprobs}
+        return told | {"finish_reason": choice.finish_reason} | trace(delta, choice, self.texts)
 
-    def _entry(self, one: TokenLogprob) -> dict[str, Any]:
-        return self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
+
+class ChatFormat(Format):
+    """``chat.completion``."""
+
+    prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    opening: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+
+    def content(self, delta: Delta, *, whole: bool) -> dict[str, Any]:
+        if whole:
+            return {"message": {"role": "assistant", "content": delta.text, "refusal": None}}
+        return {"delta": {"content": delta.text}}
+
+    def logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        entries = [
+            self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
+            for one in delta.logprobs
+        ]
+        return {"content": entries, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         return {"token": self.texts.text(token), "logprob": logprob, "bytes": self.texts.bytes(token)}
 
 
-class TextFormat:
+class TextFormat(Format):
     """``text_completion``."""
 
-    object = chunk_object = "text_completion"
-    opening: ClassVar[dict[str, Any] | None] = None
+    prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, id: str, model: str, created: int, texts: TokenTexts) -> None:
-        self.id, self.texts = f"cmpl-{id}", texts
-        self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
-        self.lengths: dict[int, int] = {}  # characters of each choice so far
+    def content(self, delta: Delta, *, whole: bool) -> dict[str, Any]:
+        return {"text": delta.text}
 
-    def choice(self, choice: Choice, whole: Delta) -> dict[str, Any]:
-        return self.delta(choice, whole)
-
-    def delta(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        return {"text": delta.text, "logprobs": self._logprobs(choice, delta)}
-
-    def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
-        if choice.recorder is None or choice.recorder.top_logprobs is None:
-            return None
-        length = self.lengths[choice.index] = self.lengths.get(choice.index, 0) + len(delta.text)
+    def logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        self.lengths[choice.index] += len(delta.text)
         return {
             "tokens": [self.texts.text(one.token) for one in delta.logprobs],
             "token_logprobs": [one.logprob for one in delta.logprobs],
             "top_logprobs": [self._top(one) for one in delta.logprobs],
-            "text_offset": [min(place, length) for place in delta.places],
+            "text_offset": [min(place, self.lengths[choice.index]) for place in delta.places],
         }
 
     def _top(self, one: TokenLogprob) -> dict[str, float]:
@@ -111,14 +112,9 @@ class TextFormat:
 
 def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int) -> dict[str, Any]:
     """The response in one piece."""
-    entries = [
-        {"index": choice.index, **style.choice(choice, whole), "finish_reason": choice.finish_reason}
-        | trace(whole, choice, style.texts)
-        for choice, whole in zip(choices, deltas, strict=True)
-    ]
     return {
         **style.head,
-        "choices": entries,
+        "choices": [style.entry(*of, whole=True) for of in zip(choices, deltas, strict=True)],
         "usage": usage(prompt_tokens, choices),
         "metrics": {"speculative_decoding": speculation_report([choice.request.output for choice in choices])},
     }
@@ -127,12 +123,6 @@ def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], pr
 def chunk(style: Format, choices: list[dict[str, Any]]) -> dict[str, Any]:
     """A chunk of a stream."""
     return {**style.head, "object": style.chunk_object, "choices": choices}
-
-
-def delta_chunk(style: Format, choice: Choice, delta: Delta) -> dict[str, Any]:
-    """A chunk with what one choice gained, and why it ended where it has."""
-    entry = {"index": choice.index, **style.delta(choice, delta), "finish_reason": choice.finish_reason}
-    return chunk(style, [entry | trace(delta, choice, style.texts)])
 
 
 def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> dict[str, Any]:

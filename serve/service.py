@@ -166,7 +166,7 @@ class Service:
             raise ApiError(400, f"seed={given.seed}: must be at least 0", param="seed")
         seeds = seeds_of(secrets.randbits(63) if given.seed is None else given.seed, n * len(prompts))
         budgets = [self._budget(given, len(prompt)) for prompt in prompts]
-        form: type[ChatFormat | TextFormat] = ChatFormat if isinstance(given, ChatCompletionRequest) else TextFormat
+        form: type[Format] = ChatFormat if isinstance(given, ChatCompletionRequest) else TextFormat
         choices, jobs, style = [], [], given.style(self.decoder.stop_tokens)
         deadline = time.monotonic() + self.time_limit
         for i, seed in enumerate(seeds):

@@ -49,9 +49,10 @@ class LanguageModel(ABC):
     def new_cache(self) -> TextCache:
         """An empty cache for this model."""
 
-    @abstractmethod
     def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
         """Add a text to ``cache`` with room for ``reserve`` tokens after the prompt; returns the tokens to read."""
+        cache.add(text, len(prompt) + reserve)
+        return list(prompt)
 
     @abstractmethod
     def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -157,10 +157,6 @@ class CausalLM(LanguageModel):
 
     def new_cache(self) -> RaggedKVCache:
         return RaggedKVCache(self.layers, self.static) if self.switch is None else TokenKVCache(self.layers)
-
-    def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
-        cache.add(text, len(prompt) + reserve)
-        return list(prompt)
 
     @cached_property
     def ragged(self) -> bool:

@@ -249,10 +249,6 @@ class LlamaCpp(LanguageModel):
     def new_cache(self) -> LlamaCache:
         return LlamaCache(self.model.new_context)
 
-    def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
-        cache.add(text, len(prompt) + reserve)
-        return list(prompt)
-
     def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, LlamaCache)
         return Forward(cache, reads).run()
