@@ -25,20 +25,15 @@ from specpilot.data_gen.rollout import MISSING, Rollout, roll_out
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw
 
-from .tiny import ARCHITECTURES, make, save_pair
+from .tiny import ARCHITECTURES, make, pair_and_prompts
 from .training import assert_labels
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
-    folder = tmp_path_factory.mktemp("pair")
-    target, draft = save_pair(folder)
-    prompts = folder / "prompts.txt"
-    prompts.write_text("".join(f"prompt {i} {'word ' * (i % 5)}\n" for i in range(24)), encoding="utf-8")
-    return AcceptanceDataOptions(
-        target=target, draft=draft, prompts=str(prompts), chat=False, max_new_tokens=12, batch_size=5, shard_size=4,
-        top_k=20, seed=3,
-    )  # fmt: skip
+    prompts = (f"prompt {i} {'word ' * (i % 5)}" for i in range(24))
+    given = pair_and_prompts(tmp_path_factory.mktemp("pair"), prompts)
+    return AcceptanceDataOptions(**given, max_new_tokens=12, batch_size=5, shard_size=4, top_k=20, seed=3)
 
 
 def files(folder: Path) -> dict[str, bytes]:

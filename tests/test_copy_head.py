@@ -35,7 +35,7 @@ from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions
 
 from .copies import copy_head
-from .tiny import make, save_pair
+from .tiny import make, pair_and_prompts
 
 
 def numbers(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -145,14 +145,10 @@ def test_copied_tokens_by_hand() -> None:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of a target, and its pair."""
     folder = tmp_path_factory.mktemp("copies")
-    target, _ = save_pair(folder)
-    (folder / "p.txt").write_text("".join(f"one two {i} one two\n" for i in range(30)))
+    given = pair_and_prompts(folder, (f"one two {i} one two" for i in range(30)))
+    del given["draft"]
     for name, temperature in (("data", 1.0), ("greedy", 0.0)):
-        options = AnswersDataOptions(
-            target=target, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=16, temperature=temperature,
-            device="cpu",
-        )  # fmt: skip
-        make_answers(options, folder / name)
+        make_answers(AnswersDataOptions(**given, max_new_tokens=16, temperature=temperature), folder / name)
     return folder
 
 

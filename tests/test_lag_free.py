@@ -17,20 +17,16 @@ from specpilot.data_gen.texts import text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
 
-from .tiny import save_pair
+from .tiny import pair_and_prompts
 
-PROMPTS = "one two\nthree\nfour five six\nseven\neight nine\nten\neleven twelve\nthirteen\n"
+PROMPTS = ["one two", "three", "four five six", "seven", "eight nine", "ten", "eleven twelve", "thirteen"]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyDataOptions, Path]:
     folder = tmp_path_factory.mktemp("lag-free")
-    target, draft = save_pair(folder)
-    (folder / "p.txt").write_text(PROMPTS)
-    settings = OnPolicyDataOptions(
-        target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, batch_size=3,
-        shard_size=3, length="5",
-    )  # fmt: skip
+    given = pair_and_prompts(folder, PROMPTS)
+    settings = OnPolicyDataOptions(**given, max_new_tokens=24, batch_size=3, shard_size=3, length="5")
     return folder, settings, make_on_policy_data(settings, folder / "rounds")
 
 

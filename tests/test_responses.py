@@ -27,19 +27,15 @@ from specpilot.serve.server import Server
 
 from .folders import assert_same_bytes
 from .serving import serving
-from .tiny import save_pair
+from .tiny import pair_and_prompts
 from .training import assert_labels
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
-    folder = tmp_path_factory.mktemp("responses")
-    target, draft = save_pair(folder)
-    (folder / "prompts.txt").write_text("".join(f"the number {i}\n" * (i % 2 + 1) for i in range(10)))
-    return AcceptanceDataOptions(
-        target=target, draft=draft, prompts=str(folder / "prompts.txt"), chat=False, max_new_tokens=12,
-        batch_size=3, shard_size=4, device="cpu",
-    )  # fmt: skip
+    prompts = (f"the number {i}" for i in range(10) for _ in range(i % 2 + 1))
+    given = pair_and_prompts(tmp_path_factory.mktemp("responses"), prompts)
+    return AcceptanceDataOptions(**given, max_new_tokens=12, batch_size=3, shard_size=4)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from specpilot.train.options import (
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from .processes import Process, command
-from .tiny import save_pair
+from .tiny import pair_and_prompts
 from .training import metrics_rows
 
 
@@ -31,13 +31,8 @@ from .training import metrics_rows
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Acceptance data of a pair, and features of the target's own text with traces."""
     folder = tmp_path_factory.mktemp("processes")
-    target, draft = save_pair(folder, draft_seed=3)
-    (folder / "p.txt").write_text("".join(f"{word} {i}\n" for i in range(20) for word in ("one", "two")))
-    data = AcceptanceDataOptions(
-        target=target, draft=draft, prompts=str(folder / "p.txt"), chat=False, max_new_tokens=12, shard_size=8,
-        batch_size=8, device="cpu",
-    )  # fmt: skip
-    make_acceptance_data(data, folder / "data")
+    given = pair_and_prompts(folder, (f"{word} {i}" for i in range(20) for word in ("one", "two")), draft_seed=3)
+    make_acceptance_data(AcceptanceDataOptions(**given, max_new_tokens=12, shard_size=8, batch_size=8), folder / "data")
     options = FeatureDataOptions(
         data=str(folder / "data"), predictor="lag-free", validation_fraction=0.3, traced=4, device="cpu"
     )

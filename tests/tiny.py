@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,10 @@ def save_pair(
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return str(folder / "target"), str(folder / "draft")
+
+
+def pair_and_prompts(folder: Path, prompts: Iterable[str], **seeds: int) -> dict[str, Any]:
+    """Options of a dataset: a pair of :func:`save_pair` and a file of ``prompts``, without the chat template."""
+    target, draft = save_pair(folder, **seeds)
+    (folder / "p.txt").write_text("".join(f"{prompt}\n" for prompt in prompts))
+    return {"target": target, "draft": draft, "prompts": str(folder / "p.txt"), "chat": False, "device": "cpu"}

@@ -17,7 +17,7 @@ from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 
 from ..folders import assert_same_bytes
-from ..tiny import save_pair
+from ..tiny import pair_and_prompts
 from .makers import Different, Maker, begun, killed, killed_once, refused, short_of_memory_once
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
@@ -29,12 +29,8 @@ UNITS = {index: index for index in range(6)}
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[AcceptanceDataOptions, Path]:
     folder = tmp_path_factory.mktemp("data")
-    target, draft = save_pair(folder)
-    (folder / "prompts.txt").write_text("".join(f"prompt number {i}\n" * (i % 3 + 1) for i in range(24)))
-    options = AcceptanceDataOptions(
-        target=target, draft=draft, prompts=str(folder / "prompts.txt"), chat=False, max_new_tokens=12,
-        batch_size=3, shard_size=4, device="cpu",
-    )  # fmt: skip
+    given = pair_and_prompts(folder, (f"prompt number {i}" for i in range(24) for _ in range(i % 3 + 1)))
+    options = AcceptanceDataOptions(**given, max_new_tokens=12, batch_size=3, shard_size=4)
     return options, make_acceptance_data(options, folder / "data")
 
 
