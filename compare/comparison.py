@@ -43,7 +43,7 @@ from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
 from ..infer.prompting import day_of
 from ..infer.text_stream import COPY, DRAFT, TextStream, written
-from .cost import bench_cost, prediction_seconds
+from .cost import bench_cost, decision_seconds
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing
 from .energy import Meter
@@ -294,13 +294,13 @@ class _Comparing:
                 bench_cost, plain, prompts, self.console, repeats=COST_REPEATS, sampling=sampling, quick=True
             )
             found[name] = self.store.compute(key | {"costs": _models(spec)}, measure)
-            predictor = predictor_of(decoder, spec)
-            if predictor is not None:
+            if spec.trained:
                 # Added to the pair's costs: measured anew, they would differ by noise from those of other decoders.
-                predict = partial(prediction_seconds, plain, prompts, predictor, sampling)
-                seconds = self.store.compute(key | {"prediction": spec.identity}, predict)
+                decide = partial(decision_seconds, plain, prompts, decoder.length, sampling)
+                taken = self.store.compute(key | {"decision": spec.identity}, decide)
                 cost = found[name]["cost"]
-                found[name] = found[name] | {"cost": cost | {"t_draft": cost["t_draft"] + seconds}}
+                added = {x: cost[x] + more for x, more in zip(("t_draft", "t_draft_start"), taken, strict=True)}
+                found[name] = found[name] | {"cost": cost | added}
         return found
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
 from ..common.errors import InputError
-from ..controllers.length import MAX_DRAFT, AcceptancePredictor, Fixed, LengthController, RateOptimal, Step, names_rule
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Step, names_rule
 from ..controllers.length.cost_model import CostModel
 from ..infer.costs import step_times
 from ..infer.decoder import SpeculativeDecoder
@@ -42,35 +42,43 @@ QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
 CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
 
 
-def trained_predictor(decoder: SpeculativeDecoder, name: str) -> AcceptancePredictor:
-    """The predictor of the trained controller ``name``.
+def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
+    """The trained controller ``name``.
 
     Raises:
         InputError: ``name`` is a rule, or no controller of this pair.
     """
-    controller = None if names_rule(name) else decoder.load_length(name, cost=CHECK_COST)
-    if not isinstance(controller, RateOptimal):
+    if names_rule(name):
         raise InputError(f"judge={name!r}: a rule predicts nothing; name a trained controller")
-    return controller.predictor
+    return decoder.load_length(name, cost=CHECK_COST)
 
 
-class PredictingFixed(Fixed):
-    """A fixed length at which ``predictor`` is evaluated for every token, and its prediction ignored.
+class JudgedFixed(Fixed):
+    """A fixed length at which ``judge`` decides as well, and is ignored.
 
     Attributes:
-        seconds: what each prediction took; copies for requests share the list.
+        starts, seconds: what it took at each round's start and at each token; copies for requests share the lists.
     """
 
-    def __init__(self, k: int, predictor: AcceptancePredictor) -> None:
+    def __init__(self, k: int, judge: LengthController) -> None:
         super().__init__(k)
-        self.predictor = predictor
+        self.judge, self.reads_target, self.see = judge, judge.reads_target, judge.see
+        self.starts: list[float] = []
         self.seconds: list[float] = []
 
+    def start_text(self) -> None:
+        self.judge.start_text()
+
+    def start_round(self) -> bool:
+        started = time.perf_counter()
+        self.judge.start_round()
+        self.starts.append(time.perf_counter() - started)
+        return True
+
     def observe(self, step: Step) -> bool:
-        if step.index > self.predictor.lag:
-            started = time.perf_counter()
-            self.predictor.predict(step)
-            self.seconds.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        self.judge.observe(step)
+        self.seconds.append(time.perf_counter() - started)
         return super().observe(step)
 
 
@@ -81,7 +89,7 @@ def bench_cost(
     *,
     repeats: int,
     sampling: dict[str, Any],
-    predictor: AcceptancePredictor | None = None,
+    judge: LengthController | None = None,
     check: Mapping[str, LengthController] | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
@@ -94,8 +102,8 @@ def bench_cost(
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each step is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
-        predictor: evaluated for every drafted token; its time is part of the loop's draft step. The fixed lengths are
-            then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
+        judge: a trained controller, asked at every drafted token; its time is part of the loop's draft step. The fixed
+            lengths are then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
         check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
         quick: only what the cost model is made from, with fewer lengths: no ``prediction``, a third of the time.
 
@@ -110,7 +118,7 @@ def bench_cost(
     )
     bare = steps.cost
     plain: dict[str, LengthController] = {str(k): Fixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
-    predicting = {} if predictor is None else {k: PredictingFixed(int(k), predictor) for k in plain if k != "0"}
+    predicting = {} if judge is None else {k: JudgedFixed(int(k), judge) for k in plain if k != "0"}
     lengths = {**plain, **predicting, **(check or {})}
     if not quick:
         lengths |= {f"{k}, plain": plain[k] for k in predicting}
@@ -158,17 +166,17 @@ def in_processor_time(generate: Callable[..., Generation]) -> Callable[..., Gene
     return timed
 
 
-def prediction_seconds(
-    decoder: SpeculativeDecoder, prompts: list[list[int]], predictor: AcceptancePredictor, sampling: dict[str, Any]
-) -> float:
-    """The median time of a prediction while decoding; 0 where no draft is long enough for one."""
-    length = PredictingFixed(PREDICTED, predictor)
+def decision_seconds(
+    decoder: SpeculativeDecoder, prompts: list[list[int]], judge: LengthController, sampling: dict[str, Any]
+) -> list[float]:
+    """The median times of ``judge`` at a token and at a round's start while decoding; 0 where it was not asked."""
+    length = JudgedFixed(PREDICTED, judge)
     for prompt in prompts:
         decoder.generate(prompt, length=length, seed=0, **sampling)
-    return median(length.seconds) if length.seconds else 0.0
+    return [median(times) if times else 0.0 for times in (length.seconds, length.starts)]
 
 
-def prediction_cost(timed: Iterable[PredictingFixed], loop: CostModel, without: CostModel) -> dict[str, float]:
+def prediction_cost(timed: Iterable[JudgedFixed], loop: CostModel, without: CostModel) -> dict[str, float]:
     """What a prediction takes: the median call, and by how much the loop's draft step is longer with predictions.
 
     Args:

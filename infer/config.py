@@ -20,6 +20,7 @@ from ..controllers.length import (
     OnlineConfidence,
     Oracle,
     RateOptimal,
+    TrainedLength,
 )
 from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
@@ -162,7 +163,7 @@ class DecoderConfig:
             raise InputError("length='oracle': supports only draft models; leave the n-grams out")
         if not self.drafts and self.length is not None and ngram.predictor is not None:
             raise InputError("copies and length: both decide how many tokens are copied; give one of them")
-        if not self.drafts and isinstance(self.length, AcceptanceLength | RateOptimal):
+        if not self.drafts and isinstance(self.length, AcceptanceLength | TrainedLength):
             raise InputError(
                 "length: a trained controller needs a draft model's distributions, which n-gram drafts do not have; "
                 "give a rule or a number of tokens, or leave it out to copy as many tokens as pay"

@@ -58,6 +58,10 @@ class Engine:
                 self.cache.keep(request, start, [start + node for node in verdict.path])
             if request.drafter.reads_states and request in hidden:
                 request.add_states(hidden[request], draft, verdict.path)
+            if request.length.reads_target and request in hidden:
+                last = 1 + verdict.path[-1] if verdict.path else 0  # the row, after the text's, that gave the token
+                rows = hidden[request][-1 - len(draft.tokens) :, : self.target.hidden_size]
+                request.length.see(rows[last])
             request.drafter.commit(request, draft, verdict.path)
             request.append(draft, verdict)
             if request in logits and request.recorder is not None:
@@ -92,8 +96,9 @@ class Engine:
         """One target forward.
 
         Returns:
-            Distributions after each text and drafted token; the last states (n, d) of prompts, and of all tokens read
-            if a drafter of the request reads states; the logits (N + 1, V) of requests that record them.
+            Distributions after each text and drafted token; the last states (n, d) of prompts, where something reads
+            states those of drafts as well, and of all tokens read if a drafter of the request reads states; the logits
+            (N + 1, V) of requests that record them.
         """
         reading = [request for request, draft in drafts.items() if not draft.from_target]
         if not reading:
@@ -110,7 +115,7 @@ class Engine:
         counts = [read.keep for read in reads]
         p = self._distributions(reading, drafts, logits, counts)
         found: dict[Request, torch.Tensor] = {}
-        if joining or any(request.reads_states for request in reading):
+        if joining or any(request.reads_states or request.length.reads_target for request in reading):
             found = dict(zip(reading, torch.split(hidden, [read.kept_states for read in reads]), strict=True))
         recorded: dict[Request, torch.Tensor] = {}
         if any(request.recorder is not None for request in reading):

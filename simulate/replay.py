@@ -61,6 +61,8 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
     stats = ReplayStats(n_generated=length, n_target_forwards=1)
     position = 1
     while position < length:
+        if controller.reads_target:
+            controller.see(trace.target_states[position - 1])
         drafted = _draft(trace, position, controller, stop_tokens)
         accepted = 0
         while accepted < drafted and position + accepted < length and trace.kept[position + accepted]:

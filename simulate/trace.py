@@ -8,7 +8,7 @@ position. After a rejected token, the draft continues from its own tokens instea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Trace:
         ngram_matches: (N,) match, in the text so far, of the n-gram before the token.
         accept: (N,) min(1, p(y)/q(y)).
         states: (N, d) the draft's hidden states at the previous token.
+        target_states: (T, D) the target's that the tokens of the text were drawn from.
     """
 
     text: list[int]
@@ -53,6 +54,7 @@ class Trace:
     ngram_matches: list[NgramMatch]
     accept: list[float]
     states: Tensor
+    target_states: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 @torch.inference_mode()
@@ -85,7 +87,7 @@ def _trace_text(
 ) -> Trace:
     """The nodes at the text's positions; afterwards both models' caches hold the text without its last token."""
     read, size = [*prompt, *text[:-1]], target.model.vocab_size
-    p_logits, _ = target.read(read, keep=len(text))
+    p_logits, target_states = target.read(read, keep=len(text))
     q_logits, states = draft.read(read, keep=len(text))
     p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
     # p(x) = 0 can only be rounding, since the text was generated in another batch.
@@ -106,6 +108,7 @@ def _trace_text(
         [],
         _acceptances(p.of(tokens), chosen),
         states.float().cpu(),
+        target_states.float().cpu(),
     )
 
 
@@ -177,6 +180,8 @@ def _acceptances(p: list[float], q: list[float]) -> list[float]:
     return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p, q, strict=True)]
 
 
+STATES = {"states", "target_states"}
+
 # The lists of a trace, as they are stored in the shards of a feature dataset.
 LISTS = {
     "text": torch.int32, "kept": torch.bool, "after": torch.int32, "tokens": torch.int32, "q": torch.float64,
@@ -216,6 +221,7 @@ def as_tensors(traced: Trace) -> dict[str, Tensor]:
         "budget": torch.tensor(traced.budget),
         "ngram_matches": torch.tensor(matches, dtype=torch.float64),
         "states": traced.states,
+        "target_states": traced.target_states,
     }
 
 
@@ -227,6 +233,8 @@ def from_tensors(tensors: dict[str, Tensor]) -> Trace:
         for agrees, longest, share, copy in tensors["ngram_matches"].tolist()
     ]
     signals = [(confidence, top, entropy) for confidence, top, entropy in lists.pop("signals")]
+    of_target = tensors.get("target_states", torch.empty(0))  # older traces have the draft's alone
     return Trace(
-        **lists, signals=signals, budget=int(tensors["budget"]), ngram_matches=matches, states=tensors["states"].float()
-    )
+        **lists, signals=signals, budget=int(tensors["budget"]), ngram_matches=matches,
+        states=tensors["states"].float(), target_states=of_target.float(),
+    )  # fmt: skip

@@ -28,12 +28,12 @@ from specpilot.controllers.length import (
     RateOptimal,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.priced import LONGEST, PROBE, Probes
+from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS, Probes
 from specpilot.controllers.length.rate import (
     drafting_pays,
     steady_rate,
 )
-from specpilot.controllers.length.rate_optimal import FIRST, PRIOR, ROUNDS, TOKENS
+from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.controllers import load_length

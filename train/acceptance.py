@@ -16,11 +16,11 @@ from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
-from .acceptance_module import AcceptanceDataModule, AcceptanceModule
+from .acceptance_module import AcceptanceDataModule, ReplayedModule
 from .datasets import feature_identity
 from .features import FeaturePlan, feature_maker, is_made
 from .fitting import TrainingResult, fit, train_run
-from .options import PredictorTrainingOptions
+from .options import ROUNDS, PredictorTrainingOptions
 from .run_folder import FEATURES, Run
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
@@ -45,10 +45,10 @@ def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, 
     )
 
 
-def module_of(settings: PredictorTrainingOptions | type[PredictorTrainingOptions]) -> type[AcceptanceModule]:
+def module_of(settings: PredictorTrainingOptions | type[PredictorTrainingOptions]) -> type[ReplayedModule]:
     """The Lightning module of a predictor."""
     file, _, name = settings.module.partition(".")
-    found: type[AcceptanceModule] = getattr(import_module(f".{file}", __package__), name)
+    found: type[ReplayedModule] = getattr(import_module(f".{file}", __package__), name)
     return found
 
 
@@ -81,7 +81,7 @@ def resolve(settings: P) -> tuple[P, dict[str, Any]]:
 
 def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -> None:
     (folder,) = settings.folders
-    if (made["context"] == "mixed") != settings.mixes:
+    if made["context"] != settings.context:
         raise InputError(
             f"{folder}: features of another predictor; make some with 'specpilot data features --predictor "
             f"{settings.predictor}'"
@@ -120,8 +120,9 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
     kind = module_of(settings)
     data = AcceptanceDataModule(features, settings, kind)
     module = kind(settings, data)
+    noun = "rollouts" if kind.by_text else "rounds" if settings.context == ROUNDS else "drafted tokens"
     print(
-        f"{data.train_loader.rows:,} {'rollouts' if kind.by_text else 'drafted tokens'} to train on, "
+        f"{data.train_loader.rows:,} {noun} to train on, "
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return fit(run, module, data)

@@ -6,7 +6,7 @@ Features are read from memory-mapped shards; epochs are compared by replay over 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ..controllers.acceptance.lag_free_head import INPUTS
 from ..controllers.acceptance.predictor import TrainedPredictor
-from ..controllers.length import RateOptimal
+from ..controllers.length import LengthController, RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.draft_states import Examples
 from ..data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset, Part
 from ..infer.generation import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
-from ..simulate.trace import from_tensors
+from ..simulate.trace import Trace, from_tensors
 from .controller_module import Batch, PredictorModule
 from .data_module import ResumableData
 from .metrics import StreamedMetrics
@@ -38,9 +38,7 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
 
     settings: PredictorTrainingOptions
 
-    def __init__(
-        self, dataset: FeatureDataset, settings: PredictorTrainingOptions, kind: type[AcceptanceModule]
-    ) -> None:
+    def __init__(self, dataset: FeatureDataset, settings: PredictorTrainingOptions, kind: type[ReplayedModule]) -> None:
         self.dataset, self.kind = dataset, kind
         parts = [dataset.part(f"{TRAIN}{i}") for i in range(dataset.training_parts)]
         super().__init__(settings, parts, dataset.part(VALIDATION))
@@ -67,14 +65,15 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
     def batch(self, examples: Part, rows: Tensor, epoch: int | None) -> Batch:
         mine, first, total = self.share(rows)
         found = examples.gather(examples.rows_of_texts(mine) if self.kind.by_text else mine)
-        return Batch(self.kind.inputs(self.settings, found, self.dataset.embedding), found["accept"], first, total)
+        inputs = self.kind.inputs(self.settings, found, self.dataset.embedding)
+        return Batch(inputs, self.kind.labels(found), first, total)
 
 
 PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
 
 
-class AcceptanceModule(PredictorModule):
-    """An acceptance predictor in training. The best epoch is the one of highest simulated speed on the traces.
+class ReplayedModule(PredictorModule):
+    """What decides the length of drafts in training. The best epoch is that of highest simulated speed on the traces.
 
     Attributes:
         by_text: a batch has ``batch_size`` rollouts; otherwise so many drafted tokens.
@@ -89,7 +88,7 @@ class AcceptanceModule(PredictorModule):
         self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
         self.traced = bool(self.dataset.part(TRACES).shards)
         self.criterion = "simulated_speedup" if self.traced else "kl"
-        self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the draft's own confidence
+        self.seen: tuple[StreamedMetrics, ...] = (StreamedMetrics(),)
 
     @staticmethod
     @abstractmethod
@@ -101,18 +100,14 @@ class AcceptanceModule(PredictorModule):
             embedding: (V, d) the draft's output embedding, memory-mapped.
         """
 
+    @staticmethod
+    def labels(examples: Examples) -> Tensor:
+        """What became of the M ``examples``, (M, …)."""
+        return examples["accept"]
+
     @abstractmethod
-    def predictor(self) -> TrainedPredictor:
-        """A predictor with the current weights, on the CPU."""
-
-    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
-        confidence = batch.inputs[0][:, 0].float().clamp(max=-1e-7)  # log q(y)
-        return self.logits(batch), confidence - torch.log(-torch.expm1(confidence))
-
-    def metrics(self) -> dict[str, float]:
-        """Those of the head, and the AUROC of the draft's own confidence."""
-        found, own = self.seen
-        return found.compute() | {"auroc_draft": own.auroc()}
+    def controllers(self) -> Callable[[Trace], LengthController]:
+        """Makes the length controller, with the current weights, that a trace is replayed with on the CPU."""
 
     def findings(self) -> dict[str, Any]:
         """The reliability table, and statistics of the data for the checkpoint."""
@@ -124,15 +119,43 @@ class AcceptanceModule(PredictorModule):
 
     @torch.no_grad()
     def simulated_speedup(self) -> float:
-        """Tokens/s of rate-optimal stopping over the traces, relative to autoregressive decoding."""
-        predictor, stop_tokens = self.predictor(), frozenset(self.dataset.manifest["stop_tokens"])
+        """Tokens/s over the traces, relative to autoregressive decoding."""
+        make, stop_tokens = self.controllers(), frozenset(self.dataset.manifest["stop_tokens"])
         counted, shards = Stats(), self.dataset.part(TRACES).shards
         for shard in shards[self.trainer.global_rank :: self.trainer.world_size]:
             trace = from_tensors(shard.tensors)
-            predictions = predictor.predict_all(trace.signals, trace.ngram_matches, trace.states, trace.tokens)
-            precomputed = PrecomputedPredictor(predictor, predictions)
-            counted += replay(trace, RateOptimal(precomputed, self.cost), stop_tokens)
+            counted += replay(trace, make(trace), stop_tokens)
         counts = [counted.n_draft_forwards, counted.n_target_forwards, counted.n_generated]
         drafted, targeted, generated = self.total(torch.tensor(counts)).tolist()
         seconds = self.cost.seconds(drafted, targeted - len(shards))  # the first token of a text is the prefill's
         return float((generated - len(shards)) * self.cost.round(0) / seconds)
+
+
+class AcceptanceModule(ReplayedModule):
+    """An acceptance predictor in training, whose traces are replayed by rate-optimal stopping."""
+
+    def __init__(self, settings: PredictorTrainingOptions, data: AcceptanceDataModule) -> None:
+        super().__init__(settings, data)
+        self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the draft's own confidence
+
+    @abstractmethod
+    def predictor(self) -> TrainedPredictor:
+        """A predictor with the current weights, on the CPU."""
+
+    def controllers(self) -> Callable[[Trace], LengthController]:
+        predictor = self.predictor()
+
+        def make(trace: Trace) -> RateOptimal:
+            predictions = predictor.predict_all(trace.signals, trace.ngram_matches, trace.states, trace.tokens)
+            return RateOptimal(PrecomputedPredictor(predictor, predictions), self.cost)
+
+        return make
+
+    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
+        confidence = batch.inputs[0][:, 0].float().clamp(max=-1e-7)  # log q(y)
+        return self.logits(batch), confidence - torch.log(-torch.expm1(confidence))
+
+    def metrics(self) -> dict[str, float]:
+        """Those of the head, and the AUROC of the draft's own confidence."""
+        found, own = self.seen
+        return found.compute() | {"auroc_draft": own.auroc()}

@@ -171,7 +171,7 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: of the head, (M, …) each.
-        accept: (M,) acceptance probabilities.
+        accept: (M, …) acceptance probabilities.
         first: index of the first example in the batch of all processes.
         total: number of examples in the batch of all processes.
         prior: (M,) the probabilities that are predicted without the head; None if nothing is.
@@ -202,21 +202,26 @@ class PredictorModule(ExportedModule):
         return logits.float()
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = self.logits(batch, *self.mask(batch))
-        losses = F.binary_cross_entropy_with_logits(logits, batch.accept, reduction="sum")
-        return losses, losses.new_tensor(len(batch.accept))
+        logits, accept = self.labelled(self.logits(batch, *self.mask(batch)), batch)
+        losses = F.binary_cross_entropy_with_logits(logits, accept, reduction="sum")
+        return losses, losses.new_tensor(len(accept))
+
+    def labelled(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits of a batch that have labels, and these, (n,) each."""
+        return logits, batch.accept
 
     def mask(self, batch: Batch) -> tuple[Tensor, ...]:
-        """(M, masked) factors, drawn by seed, step and example alone: one device or several, an example has the same.
-
-        None at all without dropout.
-        """
+        """(M, masked) factors: one device or several, an example has the same. None at all without dropout."""
         if not self.dropout:
             return ()
+        return ((self.uniforms(batch, self.masked) >= self.dropout) / (1 - self.dropout),)
+
+    def uniforms(self, batch: Batch, count: int) -> Tensor:
+        """(M, count) in [0, 1), drawn by seed, step and example alone."""
         generator = torch.Generator(self.device)
         generator.manual_seed(((self.fitting.seed << 32) + self.global_step) % 2**63)
-        kept = torch.rand((batch.total, self.masked), generator=generator, device=self.device) >= self.dropout
-        return (kept[batch.first : batch.first + len(batch.accept)] / (1 - self.dropout),)
+        drawn = torch.rand((batch.total, count), generator=generator, device=self.device)
+        return drawn[batch.first : batch.first + len(batch.accept)]
 
     def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
         """Logits (M,) to compute metrics of."""
@@ -230,7 +235,7 @@ class PredictorModule(ExportedModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         for metrics, logits in zip(self.seen, self.predictions(batch), strict=True):
             self.require_finite("predictions are", logits)
-            metrics.update(logits, batch.accept)
+            metrics.update(*self.labelled(logits, batch))
 
     def measure(self) -> dict[str, float]:
         for metrics in self.seen:

@@ -18,7 +18,7 @@ from ..infer.loading.devices import pick_device
 from ..infer.loading.names import load_any_model
 from ..infer.models import LoadedModel
 from ..infer.random_source import text_seed
-from .options import FeatureDataOptions
+from .options import MIXED, FeatureDataOptions
 
 T = TypeVar("T")
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
@@ -141,12 +141,12 @@ def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
         InputError: as :func:`read_sources`; also if specdec's mixed texts are asked for and a dataset is not acceptance
             data, or was sampled otherwise than the first.
     """
-    options: dict[str, Any] = {"context": "target"}
-    if settings.mixes:
+    options: dict[str, Any] = {"context": settings.context}
+    if settings.context == MIXED:
         mean = joint_manifest(settings.folders, AcceptanceRow.kind)["mean_acceptance"]
         mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
         mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
-        options = {"context": "mixed", "mixing": mixing, "mixings": mixings, "seed": settings.seed}
+        options |= {"mixing": mixing, "mixings": mixings, "seed": settings.seed}
     manifests = read_sources(settings)
     first = manifests[0]
     names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")

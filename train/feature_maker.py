@@ -21,6 +21,7 @@ from ..data_gen.draft_states import (
     after_target_text,
     at_all_drafted_tokens,
     from_draft,
+    joined,
 )
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.texts import Text
@@ -29,8 +30,10 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import with_states
 from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
-from ..simulate.trace import as_tensors, trace_text
+from ..simulate.trace import STATES, Trace, as_tensors, trace_text
 from .datasets import load_same
+from .options import ROUNDS, TARGET
+from .rounds import round_examples
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,15 @@ class FeatureMaker:
     ) -> None:
         self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
         self.tokenizer: PreTrainedTokenizerBase | None = None
-        target = self._load("target", device, placement or {}) if self.options["traced"] else None
+        self.traces = self.options["traced"] > 0 or self.options["context"] == ROUNDS
+        target = self._load("target", device, placement or {}) if self.traces else None
         draft = self._load("draft", device, {"target": identity["target"] if target is None else target})
         self.draft, self.target = language_model(draft), None if target is None else language_model(target)
         if self.draft.reads_states:
-            if self.options["traced"]:
+            if self.traces:
                 raise InputError(
-                    f"traced={self.options['traced']}: the draft reads the target's states, and has no traces; give 0"
+                    f"traced={self.options['traced']}: the draft reads the target's states, and has no traces; give 0, "
+                    "and a predictor that is trained without"
                 )
             self.target = with_states(language_model(self._load("target", device, placement or {})), [self.draft])
         self.stop_tokens = frozenset() if target is None else stop_tokens_of(target, self.tokenizer)
@@ -92,7 +97,9 @@ class FeatureMaker:
 
     def describe(self) -> dict[str, Any]:
         """The part of the identity that comes from the models, and the embedding's bytes."""
-        identity = {"hidden_size": self.draft.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
+        read = self.draft if self.options["context"] != ROUNDS else self.target
+        assert read is not None
+        identity = {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
         return {"identity": identity, "embedding_bytes": self.embedding.nbytes}
 
     def make(self, unit: Unit, on_done: OnDone = ignore) -> FeatureShard:
@@ -104,21 +111,27 @@ class FeatureMaker:
         if unit.part == EMBEDDING:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
         tensors = self._trace(unit) if unit.part == TRACES else self._examples(unit)
-        tensors["states"] = tensors["states"].to(STORED[self.options["states"]])
-        if not bool(torch.isfinite(tensors["states"]).all()):
-            raise InputError(f"states={self.options['states']}: a hidden state of the draft is too large; use float32")
+        for name in STATES & tensors.keys():
+            tensors[name] = tensors[name].to(STORED[self.options["states"]])
+            if not bool(torch.isfinite(tensors[name]).all()):
+                raise InputError(f"states={self.options['states']}: a hidden state is too large; use float32")
         for text in unit.texts:
             on_done(len(text.x))
         return FeatureShard(unit.part, tensors)
 
     def _trace(self, unit: Unit) -> dict[str, Tensor]:
-        assert self.target is not None, "the target is loaded if there are traces"
-        (text,) = unit.texts
-        traced = trace_text(self.target, self.draft, text, self.identity["budget"], unit.sampling, self.stop_tokens)
+        (traced,) = self._traced(unit)
         return as_tensors(traced)
 
+    def _traced(self, unit: Unit) -> list[Trace]:
+        assert self.target is not None, "the target is loaded if there are traces"
+        budget, stops = self.identity["budget"], self.stop_tokens
+        return [trace_text(self.target, self.draft, text, budget, unit.sampling, stops) for text in unit.texts]
+
     def _examples(self, unit: Unit) -> Examples:
-        if self.options["context"] == "target":
+        if self.options["context"] == ROUNDS:
+            return joined([round_examples(traced) for traced in self._traced(unit)])
+        if self.options["context"] == TARGET:
             size = self.draft.vocab_size if self.vocab_size is None else self.vocab_size
             if self.draft.reads_states:
                 assert isinstance(self.target, CausalLM)

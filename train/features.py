@@ -26,9 +26,10 @@ from ..data_gen.texts import Text, texts_of
 from ..data_gen.workers import Workers, write_shards
 from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
-from .options import FeatureDataOptions
+from .options import MIXED, ROUNDS, TARGET, FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state
+ROUND_BYTES = 192  # the same for a round
 TRACE_BYTES = 96  # for a node without its state
 PROBE_TEXTS = 4  # texts that a plan is timed on
 
@@ -85,7 +86,8 @@ class FeaturePlan:
     @property
     def row_bytes(self) -> int:
         """Bytes of an example on disk."""
-        return ROW_BYTES + self.hidden_size * STORED[self.options["states"]].itemsize
+        row = ROUND_BYTES if self.options["context"] == ROUNDS else ROW_BYTES
+        return row + self.hidden_size * STORED[self.options["states"]].itemsize
 
     def unit(self, piece: Piece) -> Unit:
         """What a worker needs to make the shard of ``piece``."""
@@ -104,7 +106,7 @@ class FeaturePlan:
     def _cut(self, text: Text) -> Text:
         """The part of a text that examples are made of."""
         text = text.cut(max(0, self.options["max_length"] - len(text.prompt_ids)))
-        return text.after_first() if self.options["context"] == "target" else text
+        return text.after_first() if self.options["context"] == TARGET else text
 
     def _plan(self) -> Iterator[Piece]:
         """For each shard of the data: its texts that are held out, those to train on, and traces of some held out."""
@@ -143,8 +145,10 @@ class FeaturePlan:
         rows = 0
         for number in texts:
             text = self.texts(file)[number]
-            mixed = self.options["context"] == "mixed"
-            count = int(drafted_places(self.options, part, number, len(text.x)).sum()) if mixed else len(text.tokens)
+            mixed = self.options["context"] == MIXED
+            count = len(text.x) if self.options["context"] == ROUNDS else len(text.tokens)
+            if mixed:
+                count = int(drafted_places(self.options, part, number, len(text.x)).sum())
             if together and (rows + count) * self.row_bytes > SHARD_BYTES:
                 yield Piece(part, file, tuple(together), rows)
                 together, rows = [], 0

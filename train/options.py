@@ -34,6 +34,8 @@ from ..infer.options import DeviceOptions, DType, LoadingOptions, PlacementOptio
 Depth = Annotated[int, Range(0, MAX_DEPTH)]
 DraftLength = Annotated[int, Range(1, MAX_DRAFT)]
 Devices = Annotated[int, Range(1, 1024)]
+# What the draft reads for features: the target's text and one drafted token, mixed texts, or the text and whole drafts.
+TARGET, MIXED, ROUNDS = "target", "mixed", "rounds"
 Dropout = Annotated[float, Range(0, 1, "[)")]
 
 
@@ -108,11 +110,12 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
 
     Attributes:
         data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
-            on-policy`; or several with the same models, as "[A,B]". They may differ in sampling, again except for
-            specdec. `train acceptance` also takes a folder written by `specpilot data features`; from other data it
-            makes the features in the run folder.
-        predictor: The predictor: specdec, lag-free or features. All but specdec use the same features.
-            `train acceptance` has further options for each: `--predictor NAME --help`.
+            on-policy` or `serve --log-rounds`; or several with the same models, as "[A,B]". They may differ in
+            sampling, again except for specdec. `train acceptance` also takes a folder written by `specpilot data
+            features`; from other data it makes the features in the run folder.
+        predictor: The predictor: specdec, lag-free, features, length-head or stop-policy. lag-free and features use the
+            same features, and so do the last two, for which both models read the texts. `train acceptance` has further
+            options for each: `--predictor NAME --help`.
         target: Target model, if it has moved since the data was made.
         draft: Draft model, if it has moved since the data was made.
         dtype: Precision of these models.
@@ -161,13 +164,13 @@ class FeatureDataOptions(FeatureSourceOptions, MixingOptions, PlacementOptions, 
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.mixes:
+        if self.context != MIXED:
             self.refuse_ignored(("mixing", "mixings", "seed"), f"predictor={self.predictor} mixes no texts")
 
     @property
-    def mixes(self) -> bool:
-        """Whether the draft reads mixed texts, instead of the target's with a drafted token at the end."""
-        return PREDICTORS[self.predictor].mixes
+    def context(self) -> str:
+        """What the draft reads, see ``PredictorTrainingOptions.context``."""
+        return PREDICTORS[self.predictor].context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +182,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, TrainingOptions):
             or the time of a draft step in units of a verification. Default: 0.21, as in SpecDec++.
     """
 
-    mixes = False  # whether its features are of mixed texts
+    context = TARGET  # of its features
     module = ""  # the file in this folder and the class that trains it
     cost: str | float | None = None
 
@@ -196,7 +199,7 @@ class PredictorTrainingOptions(FeatureSourceOptions, TrainingOptions):
     def features(self) -> FeatureDataOptions:
         """The features to make, if ``data`` holds none."""
         names = {entry.name for entry in fields(FeatureDataOptions)} & {entry.name for entry in fields(self)}
-        if not self.mixes:
+        if self.context != MIXED:
             names.remove("seed")
         return FeatureDataOptions(**{name: getattr(self, name) for name in names})
 
@@ -211,7 +214,7 @@ class SpecDecTrainingOptions(PredictorTrainingOptions, MixingOptions):
         w_rej: Loss weight of rejection.
     """
 
-    mixes = True
+    context = MIXED
     module = "specdec_module.SpecDecModule"
     depth: Depth = 3
     w_acc: Positive = 1.0
@@ -256,9 +259,68 @@ class FeatureTrainingOptions(PredictorTrainingOptions):
         self.refuse_ignored(("lr", "weight_decay"), "the feature model is fitted by Newton's method")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LengthHeadTrainingOptions(PredictorTrainingOptions):
+    """Length head. The learning rate is the highest of a one-cycle schedule of AdamW.
+
+    Attributes:
+        every: When it plans a draft's length: once a prompt, as BlockPilot, or every round.
+        width: Hidden units of the head.
+        batch_size: Rollouts per step.
+    """
+
+    context = ROUNDS
+    module = "length_head_module.LengthHeadModule"
+    predictor: Predictor = "length-head"
+    every: Literal["prompt", "round"] = "round"
+    width: Count = 64
+    epochs: Count = 4
+    lr: LearningRate = 2e-3
+    weight_decay: NotNegative = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforcementOptions(Options):
+    """Training.
+
+    Attributes:
+        gradient: sampled (REINFORCE, as in the paper) or exact (from all actions' rewards, which are known offline).
+        baseline: Baseline subtracted from the reward: none, batch (mean over the batch's other examples) or query (mean
+            over the actions).
+        entropy: Weight of the policy's entropy in nats, to prevent early convergence.
+    """
+
+    gradient: Literal["sampled", "exact"] = "sampled"
+    baseline: Literal["none", "batch", "query"] = "none"
+    entropy: NotNegative = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopPolicyTrainingOptions(PredictorTrainingOptions, ReinforcementOptions):
+    """Stop policy, as in Learning to Draft: an action is the length of a draft, its reward tokens per second.
+
+    Attributes:
+        width: Hidden units of the policy.
+        batch_size: Rounds per step.
+    """
+
+    context = ROUNDS
+    module = "stop_policy_module.StopPolicyModule"
+    predictor: Predictor = "stop-policy"
+    baseline: Literal["none", "batch", "query"] = "query"
+    width: Count = 32
+    epochs: Count = 8
+    batch_size: Count = 512
+    lr: LearningRate = 5e-3
+
+
 PREDICTORS: dict[str, type[PredictorTrainingOptions]] = {
-    kind.predictor: kind for kind in (SpecDecTrainingOptions, LagFreeTrainingOptions, FeatureTrainingOptions)
-}
+    kind.predictor: kind
+    for kind in (
+        SpecDecTrainingOptions, LagFreeTrainingOptions, FeatureTrainingOptions, LengthHeadTrainingOptions,
+        StopPolicyTrainingOptions,
+    )
+}  # fmt: skip
 Predictor = Annotated[str, Choice(tuple(PREDICTORS))]
 
 
@@ -285,7 +347,7 @@ class CopyTrainingOptions(TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterTrainingOptions(TrainingOptions):
+class RouterTrainingOptions(TrainingOptions, ReinforcementOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
     Attributes:
@@ -294,10 +356,6 @@ class RouterTrainingOptions(TrainingOptions):
         alpha: With rouge: weight of alignment; the cost has weight 1 - alpha.
         cost: With rouge: parameters (A.5: c = 1 - e^P / e^P_max, P in billions) or time (c = 1 - t / t_max, measured).
         length: With throughput: draft length; null takes the best for each prompt and arm.
-        gradient: sampled (REINFORCE, as in the paper) or exact (from all arms' rewards, which are known offline).
-        baseline: Baseline subtracted from the reward: none (as in the paper), batch (mean over the other queries of the
-            batch) or query (mean over the query's arms).
-        entropy: Weight of the policy's entropy in nats, to prevent early convergence.
         standardize: Divide every entry of the embedding by its standard deviation over the training data; the exported
             policy includes the scaling in its first layer.
         width: Hidden size of the MLP.
@@ -308,9 +366,6 @@ class RouterTrainingOptions(TrainingOptions):
     alpha: Share = 0.5
     cost: Literal["parameters", "time"] = "parameters"
     length: DraftLength | None = None
-    gradient: Literal["sampled", "exact"] = "sampled"
-    baseline: Literal["none", "batch", "query"] = "none"
-    entropy: NotNegative = 0.0
     standardize: bool = False
     width: Count = 512
     batch_size: Count = 64

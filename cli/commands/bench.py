@@ -8,7 +8,7 @@ from .measuring import begin, finish
 
 def cost(options: CostBenchOptions) -> None:
     """Measure what drafting and verifying a token costs here."""
-    from ..compare.cost import CHECK_COST, bench_cost, trained_predictor
+    from ..compare.cost import CHECK_COST, bench_cost, trained_judge
     from ..compare.decoders import load
     from ..controllers.length import takes_cost
     from ..infer.batch_costs import batch_costs
@@ -18,10 +18,10 @@ def cost(options: CostBenchOptions) -> None:
     controllers = {
         name: decoder.load_length(name, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
     }
-    predictor = None if options.judge is None else trained_predictor(decoder, options.judge)
+    judge = None if options.judge is None else trained_judge(decoder, options.judge)
     result = bench_cost(
         decoder, prompts, console,
-        repeats=options.repeats, sampling=options.sampling, predictor=predictor, check=controllers,
+        repeats=options.repeats, sampling=options.sampling, judge=judge, check=controllers,
     )  # fmt: skip
     if options.batch is not None:
         result["batch"] = batch_costs(decoder, sorted({*options.batch})).as_dict()

@@ -9,7 +9,7 @@ from .measuring import begin, finish
 def export(options: ExportOptions) -> None:
     """Write a run's best weights as a checkpoint."""
     from ..common.console import quiet
-    from ..controllers.acceptance.predictor import PredictorConfig
+    from ..controllers.acceptance.predictor import LengthConfig
     from ..controllers.checkpoints.checkpoint import push_controller, read_config
     from ..controllers.checkpoints.hub import upload
     from ..infer.loading.draft_folder import is_draft
@@ -30,7 +30,7 @@ def export(options: ExportOptions) -> None:
         return
     config = read_config(folder)
     flag = "--draft ngram --copies" if config.given_as == "copies" else f"--{config.given_as}"
-    costs = " --cost auto" if isinstance(config, PredictorConfig) and config.own_threshold is None else ""
+    costs = " --cost auto" if isinstance(config, LengthConfig) and config.own_threshold is None else ""
     print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {folder}{costs}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))

@@ -66,7 +66,20 @@ class TrainedPredictor(AcceptancePredictor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictorConfig(ControllerConfig):
+class LengthConfig(ControllerConfig):
+    """The checkpoint configuration of what decides the length of drafts."""
+
+    @property
+    def own_threshold(self) -> float | None:
+        """The threshold that drafting stops by if no costs are given; None if it goes by costs alone."""
+        return None
+
+    def usage(self) -> str:
+        return super().usage() + (', cost="cost.json"' if self.own_threshold is None else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorConfig(LengthConfig):
     """The checkpoint configuration of an acceptance predictor."""
 
     @abstractmethod
@@ -84,14 +97,6 @@ class PredictorConfig(ControllerConfig):
         Raises:
             InputError: it reads states of another size than the draft's.
         """
-
-    @property
-    def own_threshold(self) -> float | None:
-        """The threshold that drafting stops by if none is given; None if there is none."""
-        return None
-
-    def usage(self) -> str:
-        return super().usage() + (', cost="cost.json"' if self.own_threshold is None else "")
 
 
 def check_states(hidden_size: int, embedding: Tensor) -> None:

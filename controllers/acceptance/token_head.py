@@ -19,26 +19,27 @@ ROWS = 8192  # of an embedding that are read at once
 
 
 class TokenHead(nn.Module):
-    """One hidden layer of ReLU units, ℝ^(n + k·d) → ℝ.
+    """One hidden layer of ReLU units, ℝ^(n + k·d) → ℝ^m.
 
     Args:
         numbers: n, standardised by their mean and scale in the training data.
         vectors: k.
         hidden_size: d.
         width: hidden units.
+        outputs: m.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, numbers: int, vectors: int, hidden_size: int, width: int) -> None:
+    def __init__(self, numbers: int, vectors: int, hidden_size: int, width: int, outputs: int = 1) -> None:
         super().__init__()
         for name, value in (("hidden_size", hidden_size), ("width", width)):
             if value < 1:
                 raise InputError(f"{name}={value}: must be at least 1")
         self.hidden_size, self.width = hidden_size, width
         self.inner = nn.Linear(numbers + vectors * hidden_size, width)
-        self.out = nn.Linear(width, 1)
+        self.out = nn.Linear(width, outputs)
         self.register_buffer("mean", torch.zeros(numbers))
         self.register_buffer("scale", torch.ones(numbers))
 
@@ -52,7 +53,7 @@ class TokenHead(nn.Module):
         return (evidence - self.mean) / self.scale
 
     def logit(self, numbers: Tensor, vectors: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits (…) of standardised ``numbers`` (…, n) and ``vectors`` (…, k·d).
+        """Logits (…), or (…, m) of several outputs, of standardised ``numbers`` (…, n) and ``vectors`` (…, k·d).
 
         Args:
             mask: (…, k·d) factors of the entries of the vectors: dropout in training.

@@ -20,7 +20,7 @@ from .cost_model import CostModel
 from .online_confidence import OnlineConfidence
 from .oracle import Oracle
 from .own import load_own, names_own, own_class
-from .priced import PricedController
+from .priced import PricedController, TrainedLength
 from .rate_optimal import RateOptimal
 from .rules import (
     AcceptanceLength,
@@ -54,6 +54,7 @@ __all__ = [
     "Oracle",
     "RateOptimal",
     "Step",
+    "TrainedLength",
     "load_rule",
     "load_trained",
     "names_class",

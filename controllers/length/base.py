@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from torch import Tensor
+
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
 from .cost_model import BatchCosts, CostModel
@@ -15,7 +17,12 @@ class LengthController(ABC):
     The current token is verified even if the controller stops, since its draft forward is already done. Each text has a
     shallow copy of the controller: a list that is changed in place is shared by all texts unless ``start_text`` or
     ``start_round`` makes a new one.
+
+    Attributes:
+        reads_target: whether it is given the target's states, by ``see``.
     """
+
+    reads_target = False
 
     def repriced(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
@@ -36,6 +43,9 @@ class LengthController(ABC):
 
     def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not ask
         """Called before every round with the number of requests that share its forwards, this one included."""
+
+    def see(self, state: Tensor) -> None:  # noqa: B027 — most rules read none
+        """Called before every round with the target's last hidden state (d,) that the text's newest token came from."""
 
     def start_round(self) -> bool:
         """Reset for a new round; return False to draft nothing (one autoregressive step)."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from .base import LengthController
 from .cost_model import BatchCosts, CostModel
-from .rate import RunningRatio
+from .rate import RunningRatio, steady_rate
 from .running_cost import RunningCost
 
+ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
+PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
 PROBE = 16  # rounds without a draft before a probe
 LONGEST = 512  # maximum number of such rounds after several failed probes
 
@@ -99,3 +103,61 @@ class PricedController(LengthController):
         if self.cost is not None and cost is not self.cost:
             self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
             self.cost = cost
+
+
+class TrainedLength(PricedController):
+    """A priced controller that knows the mean acceptance of its training data before the first round.
+
+    The rate is estimated on the current text with the times of the cost model. Wall times are used only with ``adapt``;
+    otherwise drafts are determined by the seed.
+
+    Args:
+        mean: mean acceptance in the training data.
+        cost: costs of a draft step and a verification.
+        adapt: use ``cost`` only initially, and correct it by the rounds' wall times, over all texts and rows of a
+            batch. Drafts then depend on the machine's speed; the distribution of the text does not.
+        batch: costs by the number of requests that share a round, used instead of ``cost``.
+    """
+
+    cost: CostModel
+
+    def __init__(self, mean: float, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None) -> None:
+        self.mean, self.cost, self.batch = mean, cost, batch
+        self.running = RunningCost(cost) if adapt else None
+        self.prior_rate = steady_rate(mean, cost)
+        self.probes = Probes()
+        self.start_text()
+
+    def repriced(
+        self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> TrainedLength:
+        other = copy(self)
+        TrainedLength.__init__(other, self.mean, cost or self.cost, adapt=adapt, batch=batch)
+        return other
+
+    def start_text(self) -> None:
+        if self.running is not None and self.running.cost is not self.cost:
+            self.cost = self.running.cost
+            self.prior_rate = steady_rate(self.mean, self.cost)
+        # New objects, since the rows of a batch are copies of one controller.
+        self._begin_rate()
+        if self.running is None:
+            self.probes = Probes()
+        self.begun = False
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self._earn(accepted + 1.0, drafted)
+        self._end_draft(accepted, self.cost.round(drafted))
+
+    def shared_by(self, rows: int) -> None:
+        cost = self.cost if self.batch is None else self.batch.at(rows)
+        if cost is self.cost:
+            return
+        if self.begun:
+            self._follow(cost, 0)
+        else:  # what drafts gain alone says little about rounds that others share
+            self.cost, self.prior_rate = cost, steady_rate(self.mean, cost)
+            self._begin_rate()
+
+    def _begin_rate(self) -> None:
+        self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second

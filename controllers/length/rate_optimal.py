@@ -19,24 +19,20 @@ from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
 from .cost_model import BatchCosts, CostModel
-from .priced import PricedController, Probes
-from .rate import RunningRatio, drafting_pays, steady_rate
-from .running_cost import RunningCost
+from .priced import PRIOR, TrainedLength
+from .rate import RunningRatio, drafting_pays
 
-ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
 TOKENS = 256.0  # memory of mean acceptances
-PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
 FIRST = 6.0  # the same for first tokens: a draft that is of no use must be noticed soon
 SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
 CERTAIN = 1.0 - 1e-6  # at this price, but for rounding, not even a token that is certain to be accepted pays
 SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
 
-class RateOptimal(PricedController):
+class RateOptimal(TrainedLength):
     """Stops when the expected gain of another token is below its cost.
 
-    The rate is estimated on the current text with the times of the cost model. Wall times are used only with ``adapt``;
-    otherwise drafts are determined by the seed. Tokens without a prediction count with the mean acceptance of the text
+    Tokens without a prediction count with the mean acceptance of the text
     so far, separately for first and later tokens of drafts. Predictions are shifted by a log-odds learned on the text,
     which corrects over- or underconfidence on domains outside the training data. If the mean acceptance of first tokens
     does not pay for drafting, nothing is drafted except for an occasional probe.
@@ -46,23 +42,15 @@ class RateOptimal(PricedController):
 
     Args:
         predictor: predicts acceptance; its probabilities must be calibrated.
-        cost: costs of a draft step and a verification.
-        adapt: use ``cost`` only initially, and correct it by the rounds' wall times, over all texts and rows of a
-            batch. Drafts then depend on the machine's speed; the distribution of the text does not.
-        batch: costs by the number of requests that share a round, used instead of ``cost``.
+        cost, adapt, batch: as for :class:`.TrainedLength`.
     """
-
-    cost: CostModel
 
     def __init__(
         self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> None:
-        self.predictor, self.cost, self.batch = predictor, cost, batch
-        self.running = RunningCost(cost) if adapt else None
-        self.prior_rate = steady_rate(predictor.mean, cost)
+        self.predictor = predictor
         self.first = RunningRatio(predictor.mean, FIRST, SHARED)  # acceptances per first token of a draft
-        self.probes = Probes()
-        self.start_text()
+        super().__init__(predictor.mean, cost, adapt=adapt, batch=batch)
 
     def repriced(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
@@ -73,31 +61,13 @@ class RateOptimal(PricedController):
         self.predictor.check_sampling(sampling)
 
     def start_text(self) -> None:
-        if self.running is not None and self.running.cost is not self.cost:
-            self.cost = self.running.cost
-            self.prior_rate = steady_rate(self.predictor.mean, self.cost)
-        # New objects, since the rows of a batch are copies of one controller.
-        self._begin_rate()
+        super().start_text()
         if self.running is None:
-            self.first, self.probes = RunningRatio(self.predictor.mean, FIRST, TOKENS), Probes()
+            self.first = RunningRatio(self.predictor.mean, FIRST, TOKENS)
         self.later = RunningRatio(self.predictor.mean, PRIOR, TOKENS)  # acceptances per later token
         self.shift = 0.0  # log-odds
-        self.begun = False
         self.survival = 1.0  # product of the predicted probabilities so far
         self.predicted: list[float] = []  # predicted probabilities
-
-    def shared_by(self, rows: int) -> None:
-        cost = self.cost if self.batch is None else self.batch.at(rows)
-        if cost is self.cost:
-            return
-        if self.begun:
-            self._follow(cost, 0)
-        else:  # what drafts gain alone says little about rounds that others share
-            self.cost, self.prior_rate = cost, steady_rate(self.predictor.mean, cost)
-            self._begin_rate()
-
-    def _begin_rate(self) -> None:
-        self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
 
     def start_round(self) -> bool:
         if self.cost.never_pays:

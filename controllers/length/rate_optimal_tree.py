@@ -17,8 +17,9 @@ from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.sibling_acceptance import shifted
 from ..acceptance.step import Step
 from .cost_model import BatchCosts, CostModel, level_cost, read_cost, tree_cost
+from .priced import PRIOR
 from .rate import RunningRatio
-from .rate_optimal import PRIOR, SHIFT, TOKENS, RateOptimal
+from .rate_optimal import SHIFT, TOKENS, RateOptimal
 
 LEAST_GAIN = 0.02  # nodes of less are not drafted, whatever they cost: bounds trees where nodes are free
 RESCUE = 0.25  # acceptance of further children after the first is rejected, before anything is known

@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 
 from ...common.errors import InputError
-from ..acceptance.predictor import PredictorConfig, TrainedPredictor
+from ..acceptance.length_head import LengthHead, LengthHeadConfig
+from ..acceptance.predictor import LengthConfig, PredictorConfig, TrainedPredictor
+from ..acceptance.stop_policy import StopPolicy, StopPolicyConfig
 from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
 from .base import LengthController
 from .cost_model import CostModel
+from .planned import PlannedLength
+from .policy import PolicyLength
 from .rate_optimal import RateOptimal
 from .rules import AcceptanceLength
 
@@ -41,8 +45,20 @@ def load_trained(
     Raises:
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
-    controller, predictor = load_predictor(
-        name, fingerprint, device, embedding, calibrated=cost is not None, pair_check=pair_check
+    controller = load_controller(name)
+    match controller:
+        case Controller(LengthHeadConfig() | StopPolicyConfig() as config, head):
+            config.provenance.check_pair(fingerprint, pair_check)
+            stopping_threshold(name, controller, threshold, cost)
+            assert cost is not None, "it has no threshold"
+            if isinstance(head, StopPolicy):
+                return PolicyLength(head, config.mean, cost)
+            assert isinstance(head, LengthHead)
+            assert isinstance(config, LengthHeadConfig)
+            return PlannedLength(head.to(device), config.every, config.mean, cost)
+    calibrated = cost is not None
+    predictor = _predictor(
+        name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
     )
     threshold = stopping_threshold(name, controller, threshold, cost)
     if cost is not None:
@@ -69,15 +85,31 @@ def load_predictor(
         InputError: it cannot be loaded, was trained for another pair, or predicts no acceptance.
     """
     controller = load_controller(name)
+    return controller, _predictor(
+        name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
+    )
+
+
+def _predictor(
+    name: str | Path,
+    controller: Controller,
+    fingerprint: PairFingerprint,
+    device: torch.device,
+    embedding: Tensor,
+    *,
+    calibrated: bool,
+    pair_check: str,
+) -> TrainedPredictor:
     config = controller.config
     if not isinstance(config, PredictorConfig):  # before the pair, of which it may have no draft
+        instead = "name one that does" if isinstance(config, LengthConfig) else f"give it as {config.given_as}"
         raise InputError(
             f"length={str(name)!r}: is of kind {config.kind!r}, which predicts no acceptance of a draft "
-            f"model's tokens; give it as {config.given_as}"
+            f"model's tokens; {instead}"
         )
     config.provenance.check_pair(fingerprint, pair_check)
     try:
-        return controller, config.predictor(controller.head, embedding, device, calibrated=calibrated)
+        return config.predictor(controller.head, embedding, device, calibrated=calibrated)
     except InputError as error:
         raise InputError(f"length={str(name)!r}: {error}") from error
 
@@ -90,17 +122,19 @@ def stopping_threshold(
     Raises:
         InputError: there are both or none of threshold and cost.
     """
+    by_costs_alone = isinstance(controller.config, LengthConfig) and not isinstance(controller.config, PredictorConfig)
     if cost is not None:
         if threshold is not None:
             raise InputError(
-                f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost"
+                f"threshold={threshold}: stopping by cost has no threshold; "
+                + ("leave it out" if by_costs_alone else "give one of threshold and cost")
             )
         return None
     if threshold is None and isinstance(controller.config, PredictorConfig):
         threshold = controller.config.own_threshold
-    if threshold is None:
+    if threshold is None or by_costs_alone:
         raise InputError(
-            f"length={str(name)!r}: has no threshold of its own; give a threshold or costs: --cost auto, or "
-            "--cost FILE, written by 'specpilot bench cost --output FILE'"
+            f"length={str(name)!r}: has no threshold of its own; give {'' if by_costs_alone else 'a threshold or '}"
+            "costs: --cost auto, or --cost FILE, written by 'specpilot bench cost --output FILE'"
         )
     return threshold

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ....common.errors import InputError
 from ....controllers.acceptance.feature_model import SMALLEST
 from ....controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
 from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
@@ -53,6 +54,10 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
         cost=cost,
         pair_check=settings.pair_check,
     )
+    if found.reads_target:
+        raise InputError(
+            f"length={settings.spec!r}: it reads the target's states, which vLLM does not give; take another controller"
+        )
     return found.repriced(batch=batch)
 
 

@@ -1,0 +1,69 @@
+"""The length head's training: binary cross-entropy of each drafted token that the target decides on.
+
+So Π of the predicted probabilities is fitted to how often the first k tokens of a draft are all accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..controllers.acceptance.length_head import LengthHead, LengthHeadConfig
+from ..controllers.length import LengthController
+from ..controllers.length.planned import PlannedLength
+from ..data_gen.draft_states import Examples
+from ..simulate.trace import Trace
+from .acceptance_module import AcceptanceDataModule, ReplayedModule
+from .controller_module import Batch, seeded
+from .options import LengthHeadTrainingOptions
+from .rounds import reached
+
+
+class LengthHeadModule(ReplayedModule):
+    """The length head in training."""
+
+    options = LengthHeadTrainingOptions
+    by_text = True
+    head: LengthHead
+
+    def __init__(self, settings: LengthHeadTrainingOptions, data: AcceptanceDataModule) -> None:
+        super().__init__(settings, data)
+        self.settings = settings
+        size = self.dataset.manifest["hidden_size"]
+        self.head = seeded(settings.seed, lambda: LengthHead(size, settings.width))
+        torch.nn.init.constant_(self.head.out.bias, float(torch.logit(torch.tensor(self.mean), eps=1e-6)))
+
+    @classmethod
+    def configuration(
+        cls, settings: LengthHeadTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
+    ) -> LengthHeadConfig:
+        return LengthHeadConfig(
+            **common, hidden_size=best["hidden_size"], width=settings.width, every=settings.every, mean=best["mean"],
+            rounds=best["examples"],
+        )  # fmt: skip
+
+    @staticmethod
+    def inputs(settings: LengthHeadTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
+        """Of whole texts; a plan for a prompt is made by what is known before the text's first round."""
+        found = examples["rates"], examples["states"]
+        if settings.every == "round":
+            return found
+        begins = examples["places"] == 1
+        text = begins.cumsum(0) - 1
+        return [column[begins][text] for column in found]
+
+    @staticmethod
+    def labels(examples: Examples) -> Tensor:
+        return examples["kept"]
+
+    def labelled(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        decided = reached(batch.accept)
+        return logits[decided], batch.accept[decided].float()
+
+    def controllers(self) -> Callable[[Trace], LengthController]:
+        head = deepcopy(self.head).cpu()
+        return lambda trace: PlannedLength(head, self.settings.every, self.mean, self.cost)
