@@ -67,11 +67,16 @@ def trace(
     sampling: SamplingParams,
     rng: RandomSource,
     stop_tokens: frozenset[int],
+    longest: int = MAX_DRAFT,
 ) -> Trace:
-    """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens."""
+    """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens.
+
+    Args:
+        longest: tokens of the longest draft that the trace holds.
+    """
     p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
     traced = _trace_text(p, q, prompt, text, budget, sampling, rng)
-    _trace_beside(traced, p, q, len(prompt), sampling, rng, stop_tokens)
+    _trace_beside(traced, p, q, len(prompt), sampling, rng, stop_tokens, longest)
     _look_up(traced, prompt)
     return traced
 
@@ -120,6 +125,7 @@ def _trace_beside(
     sampling: SamplingParams,
     rng: RandomSource,
     stop_tokens: frozenset[int],
+    longest: int,
 ) -> None:
     """Add the nodes after rejected tokens, with one draft forward per level of all branches and one target forward.
 
@@ -132,7 +138,7 @@ def _trace_beside(
     read: list[int] = []
     states = [traced.states]
     level = [*roots]
-    for depth in range(1, MAX_DRAFT):
+    for depth in range(1, longest):
         level = [node for node in level if depth < traced.budget - roots[node] - 1]
         if not level:
             break
@@ -196,11 +202,12 @@ def trace_text(
     budget: int,
     sampling: SamplingParams,
     stop_tokens: frozenset[int],
+    longest: int = MAX_DRAFT,
 ) -> Trace:
     """The trace of one text; the random draws depend only on its prompt's id."""
     x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
     rng = RandomSource(text_seed(text.prompt_id))
-    return trace(target, draft, text.prompt_ids, x, room, sampling, rng, stop_tokens)
+    return trace(target, draft, text.prompt_ids, x, room, sampling, rng, stop_tokens, longest)
 
 
 def traceable(text: list[int], budget: int, vocab_size: int, stop_tokens: frozenset[int]) -> tuple[list[int], int]:

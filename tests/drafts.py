@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.acceptance.length_head import LengthHead
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
+from specpilot.controllers.acceptance.stop_policy import StopPolicy
 from specpilot.controllers.length import (
     AcceptanceLength,
     Confidence,
@@ -25,12 +27,15 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.planned import PlannedLength
+from specpilot.controllers.length.policy import PolicyLength
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import language_model
 from specpilot.infer.models.eagle import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits, trim_head
 from specpilot.train.draft_model import new_draft
+from torch import nn
 from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, VOCAB, pair, target_of
@@ -41,6 +46,7 @@ from .tiny import make
 
 TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
 PROMPTS = [TEXT, [3, 1], [8, 8, 2, 40, 8, 8], [*range(40, 50), 3, *range(40, 50)]]
+M = TypeVar("M", bound=nn.Module)
 KEPT = [*range(0, VOCAB, 3)]
 FREE = CostModel(0.0, 1.0, 0.0)  # everything is drafted that can be
 CHEAP = CostModel(0.05, 0.98, 0.02)
@@ -60,6 +66,24 @@ def head(seed: int = 7) -> HeadPredictor:
     with torch.no_grad():
         module.out.weight *= 4
     return HeadPredictor(module, mean=0.7)
+
+
+def seeded(make: Callable[[], M], seed: int = 7) -> M:
+    """A module whose decisions differ between prefixes: its weights are scaled up."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module = make()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(3)
+    return module.eval().requires_grad_(False)
+
+
+def wavering() -> StopPolicy:
+    """A policy that stops at some tokens and goes on at others."""
+    policy = seeded(lambda: StopPolicy(8))
+    policy.out.bias += 1.5
+    return policy
 
 
 class Sometimes(LengthController):
@@ -90,6 +114,13 @@ LENGTHS: dict[str, dict[str, Any]] = {
 SMALL: dict[str, dict[str, Any]] = {  # with heads for drafts of 8 hidden units and 3 tokens
     "head": {"length": AcceptanceLength(head(), 0.55)},
     "rate": {"length": RateOptimal(head(), CostModel(0.5, 1.0, 0.05))},  # dear: some rounds draft nothing
+    "planned": {"length": PlannedLength(seeded(lambda: LengthHead(8, 16)), "round", 0.6, EVEN)},
+    "planned once": {"length": PlannedLength(seeded(lambda: LengthHead(8, 16), 3), "prompt", 0.6, EVEN)},
+    "policy": {"length": PolicyLength(wavering(), 0.6, EVEN)},
+    "copies or planned": {
+        "length": PlannedLength(seeded(lambda: LengthHead(8, 16)), "round", 0.6, EVEN),
+        "ngram": Ngram(2, EVEN),
+    },
     "copies or 1, by a head": {"length": Fixed(1), "ngram": Ngram(3, CHEAP, predictor=copy_predictor(3))},
     "auto or copies, by a head": GROWN | {"ngram": Ngram(2, CHEAP, predictor=copy_predictor(3))},
     "copies or head": {"length": AcceptanceLength(head(), 0.55), "ngram": Ngram(2, EVEN)},

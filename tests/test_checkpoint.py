@@ -20,7 +20,10 @@ from safetensors.torch import load_file, save_file
 from specpilot.controllers.acceptance.copy_head import CopyHeadConfig
 from specpilot.controllers.acceptance.feature_model import FeatureModelConfig
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
+from specpilot.controllers.acceptance.length_head import LengthHeadConfig
+from specpilot.controllers.acceptance.predictor import PredictorConfig
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
+from specpilot.controllers.acceptance.stop_policy import StopPolicyConfig
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
 from specpilot.controllers.checkpoints.card import model_card
@@ -28,8 +31,9 @@ from specpilot.controllers.checkpoints.checkpoint import KINDS, load_controller,
 from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.length import RateOptimal, load_trained
+from specpilot.controllers.length import TrainedLength, load_trained
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.trained import load_predictor
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading.controllers import load_policy
@@ -55,6 +59,13 @@ CONFIGS: dict[str, ControllerConfig] = {
         LagFreeHeadConfig(
             provenance=PROVENANCE, datasets=["4" * 64, "5" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4,
             uses_ngrams=True, mean=0.5, tokens=10,
+        ),
+        LengthHeadConfig(
+            provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4, every="round",
+            mean=0.5, rounds=10,
+        ),
+        StopPolicyConfig(
+            provenance=PROVENANCE, datasets=["4" * 64], metrics={"greedy_reward": 1.5}, width=4, mean=0.5, rounds=10
         ),
         FeatureModelConfig(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
         CopyHeadConfig(
@@ -165,10 +176,17 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
         return
     cost = CostModel.load(0.2)
     for name in (folder, str(folder)):
-        assert isinstance(load_trained(name, pair, torch.device("cpu"), embedding, cost=cost), RateOptimal)
+        assert isinstance(load_trained(name, pair, torch.device("cpu"), embedding, cost=cost), TrainedLength)
     if not isinstance(any_kind, AcceptanceHeadConfig):
         with refused(f"^{length}has no threshold of its own"):
             load_trained(folder, pair, torch.device("cpu"), embedding)
+    if not isinstance(any_kind, PredictorConfig):
+        with refused(f"^{length}has no threshold of its own; give costs: --cost auto"):
+            load_trained(folder, pair, torch.device("cpu"), embedding, threshold=0.5)
+        with refused(r"^threshold=0\.5: .*; leave it out"):
+            load_trained(folder, pair, torch.device("cpu"), embedding, threshold=0.5, cost=cost)
+        with refused(f"^{length}is of kind '{any_kind.kind}', .*; name one that does"):
+            load_predictor(folder, pair, torch.device("cpu"), embedding, calibrated=True)
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:
@@ -197,6 +215,7 @@ def test_the_card_names_the_pair_and_the_metrics(any_kind: ControllerConfig, tar
         "acceptance-head": "0.7 (paper default)",
         "router": "`exit:2` (exit)",
         "lag-free-head": "10 drafted tokens",
+        "length-head": "once a round",
         "copy-head": "10 copied tokens",
     }.get(any_kind.kind, "mean acceptance")
     for words in (target, f"- {any_kind.kind}\n", "top-k off", f"| {metric} | {value} |", special, *any_kind.datasets):
@@ -288,6 +307,15 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], str]]] = {  # of each kind 
         ({"width": 10**9}, "width=1000000000"),
         ({"mean": 2.0}, r"mean=2\.0"),
         ({"uses_ngrams": 1}, "uses_ngrams=1: true or false is expected"),
+    ],
+    "length-head": [
+        ({"every": "week"}, "every='week'"),
+        ({"hidden_size": 0}, "hidden_size=0: must be between"),
+        ({"mean": 2.0}, r"mean=2\.0"),
+    ],
+    "stop-policy": [
+        ({"width": 0}, "width=0: must be between"),
+        ({"mean": -1.0}, r"mean=-1\.0"),
     ],
     "acceptance-features": [
         ({"mean": -1}, "mean=-1"),

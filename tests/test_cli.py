@@ -199,7 +199,7 @@ MISTAKES = [
     ("--completion tcsh", "completion='tcsh': choose one of bash, zsh, fish"),
     ("train acceptance", "the following arguments are required: data, output"),
     ("train acceptance --config", "--config: expected one argument"),
-    ("train acceptance --data a --output b --width 4", "--width: is an option of --predictor lag-free;"),
+    ("train acceptance --data a --output b --dropout 0", "--dropout: is an option of --predictor lag-free;"),
     ("generate hi --max_new_tokens 4", "unknown option --max_new_tokens, did you mean '--max-new-tokens'?"),
     ("generate hi --tmperature=0", "unknown option --tmperature, did you mean '--temperature'?"),
     ("generate -1", "unknown option -1; what begins with a dash is given as --prompt=-1 ("),
@@ -470,7 +470,7 @@ def test_each_predictor_has_options_of_its_own(
     monkeypatch.setattr("specpilot.commands.train._train", lambda train, options, run: trained.append(options))
     cli.run(["train", "acceptance", "--data", "a", "--output", "b", *words])
     assert [type(options) for options in trained] == [kind]
-    with pytest.raises(InputError, match="predictor='other': choose one of specdec, lag-free, features"):
+    with pytest.raises(InputError, match="predictor='other': choose one of specdec, lag-free, features, length-head"):
         cli.run(["train", "acceptance", "--data", "a", "--output", "b", "--predictor", "other"])
     with pytest.raises(InputError, match=r"predictor='lag-free': .* --predictor lag-free"):
         CommandParser(train.of_predictor(["--predictor=features"]), "x").read(

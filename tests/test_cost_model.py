@@ -69,10 +69,10 @@ def test_the_predictors_time_belongs_to_a_draft_step(clock: Clock) -> None:
             clock.now += 0.001
             return super().predict(step)
 
-    predictor = Slow(0.6, mean=0.5)
+    predictor, cost = Slow(0.6, mean=0.5), CostModel(0.2, 1.0, 0.0)
     result = bench_cost(
         SpeculativeDecoder(*timed_pair(clock)), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
-        predictor=predictor, check={"slow": RateOptimal(predictor, CostModel(0.2, 1.0, 0.0))},
+        judge=RateOptimal(predictor, cost), check={"slow": RateOptimal(predictor, cost)},
     )  # fmt: skip
     # Where the budget ends a draft, its last token is not predicted.
     assert result["cost"]["t_draft"] == pytest.approx(0.003, rel=0.03)

@@ -42,7 +42,7 @@ class Law(NamedTuple):
 
 MIXED = ["copies or 2", "copies or 1", "copies or dear", "copies or cumulative confidence"]
 LAWS = [
-    Law("model", ["2", "cumulative confidence", "head", "rate"], n=10),
+    Law("model", ["2", "cumulative confidence", "head", "rate", "planned", "policy"], n=10),
     Law("model, 5 tokens", ["3"], [SamplingParams(1.0, 3)], 1, 5),
     Law("model", ["block", "spec-infer chain", "mcss chain", "k-seq chain", "otm chain"], FEW, 3),
     Law("model", ["spec-infer 2x1", "mcss 2x1", "k-seq 2x1", "otm 2x1"], FEW, 3),
@@ -53,7 +53,12 @@ LAWS = [
     Law("model, real caches", ["copies or 2", "copies or 1"], FEW, 3, 5),
     Law("none", ["copies", "copies, free", "copies, two tokens"], n=5, budget=5),
     Law("none", [way for way in COPIES if way.endswith(" copies, free")], FEW, 2, 5),
-    Law("model", [*MIXED, "copies or 1, by a head", "copies or head", "copies or rate"], n=5, budget=5),
+    Law(
+        "model",
+        [*MIXED, "copies or 1, by a head", "copies or head", "copies or rate", "copies or planned"],
+        n=5,
+        budget=5,
+    ),
     Law("model", [way for way in COPIES if way.endswith(" copies or 1")], FEW, 2, 5),
     Law("model", ["auto or copies", "auto or copies, by a head"], n=5, budget=3),
     Law("model", ["auto or copies"], FEW, 2),

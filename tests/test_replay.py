@@ -22,6 +22,7 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace, trace
 
+from .drafts import SMALL
 from .enumeration import output_distribution, pair, rounds
 from .tiny import make
 
@@ -32,8 +33,13 @@ Counters = tuple[int, int, int, int]
 class UsesEverything(LengthController):
     """Decides by all that a step and a round's start hold, so that any difference in it shows."""
 
+    reads_target = True
+
     def start_text(self) -> None:
         self.phase = 0.0
+
+    def see(self, state: torch.Tensor) -> None:
+        self.phase += float(state.sum())
 
     def start_round(self) -> bool:
         self.phase += 0.37
@@ -69,7 +75,10 @@ def _counters(stats: object) -> Counters:
     return tuple(vars(stats)[name] for name in names)  # type: ignore[return-value]
 
 
-RULES = [lambda: Fixed(2), lambda: Heuristic(2), UsesEverything]
+RULES = [
+    lambda: Fixed(2), lambda: Heuristic(2), UsesEverything,
+    *(lambda name=name: SMALL[name]["length"] for name in ("planned", "planned once", "policy")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
+from ..controllers.acceptance.length_head import HORIZON
 from ..controllers.checkpoints.fingerprint import tokenizer_fingerprint
+from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import (
     Examples,
@@ -123,14 +125,14 @@ class FeatureMaker:
         (traced,) = self._traced(unit)
         return as_tensors(traced)
 
-    def _traced(self, unit: Unit) -> list[Trace]:
+    def _traced(self, unit: Unit, longest: int = MAX_DRAFT) -> list[Trace]:
         assert self.target is not None, "the target is loaded if there are traces"
-        budget, stops = self.identity["budget"], self.stop_tokens
-        return [trace_text(self.target, self.draft, text, budget, unit.sampling, stops) for text in unit.texts]
+        models, budget, stops = (self.target, self.draft), self.identity["budget"], self.stop_tokens
+        return [trace_text(*models, text, budget, unit.sampling, stops, longest) for text in unit.texts]
 
     def _examples(self, unit: Unit) -> Examples:
         if self.options["context"] == ROUNDS:
-            return joined([round_examples(traced) for traced in self._traced(unit)])
+            return joined([round_examples(traced) for traced in self._traced(unit, HORIZON)])
         if self.options["context"] == TARGET:
             size = self.draft.vocab_size if self.vocab_size is None else self.vocab_size
             if self.draft.reads_states:

@@ -266,7 +266,6 @@ class LengthHeadTrainingOptions(PredictorTrainingOptions):
     Attributes:
         every: When it plans a draft's length: once a prompt, as BlockPilot, or every round.
         width: Hidden units of the head.
-        batch_size: Rollouts per step.
     """
 
     context = ROUNDS

@@ -1,0 +1,249 @@
+"""Length heads and stop policies: what they decide, what they learn, and the same inputs in training and in serving."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance.length_head import HORIZON, LengthHead
+from specpilot.controllers.acceptance.stop_policy import StopRule, observation, observations
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.length.planned import PlannedLength
+from specpilot.controllers.length.policy import PolicyLength
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import ShardWriter
+from specpilot.data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.train.acceptance import train_acceptance
+from specpilot.train.export import export
+from specpilot.train.options import (
+    FeatureTrainingOptions,
+    LengthHeadTrainingOptions,
+    PredictorTrainingOptions,
+    StopPolicyTrainingOptions,
+)
+from specpilot.train.rounds import BEYOND, reached, round_examples
+from specpilot.train.stop_policy_module import length_logits, round_rewards
+
+from .drafts import wavering
+from .refusals import refused
+from .steps import step
+from .test_replay import traced
+
+CHEAP, DEAR = CostModel(0.05, 1.0, 0.0, 0.05), CostModel(0.9, 1.0, 0.1)
+COSTS = st.builds(CostModel, st.floats(0.01, 0.9), st.just(1.0), st.floats(0.0, 0.1), st.floats(0.0, 0.5))
+ACCEPTANCES = st.lists(st.floats(0.0, 1.0), min_size=HORIZON, max_size=HORIZON)
+
+
+class Foretold(LengthHead):
+    """Predicts what it is given."""
+
+    def __init__(self, accept: list[float]) -> None:
+        super().__init__(8, 4)
+        self.given = [*accumulate(accept, lambda a, b: a * b)]
+
+    def survivals(self, rates: list[float], state: torch.Tensor) -> list[float]:
+        return self.given
+
+
+def planned(length: PlannedLength) -> int:
+    """Tokens that the next round drafts."""
+    length.see(torch.zeros(8))
+    if not length.start_round():
+        return 0
+    index = 1
+    while length.observe(step(index=index)):
+        index += 1
+    return index
+
+
+# What is decided
+
+
+@given(ACCEPTANCES, COSTS)
+def test_a_plan_is_the_best_length(accept: list[float], cost: CostModel) -> None:
+    """Of the largest gain at the text's rate, or of the most tokens a second; as by trying all."""
+    for every in ("round", "prompt"):
+        length = PlannedLength(Foretold(accept), every, 0.6, cost)  # type: ignore[arg-type]
+        tokens = [*accumulate(length.head.survivals([], torch.empty(0)), initial=1.0)]
+        worth = [
+            tokens[k] / cost.round(k) if every == "prompt" else tokens[k] - length.rate.value * cost.round(k)
+            for k in range(HORIZON + 1)
+        ]
+        chosen = planned(length)
+        assert worth[chosen] == pytest.approx(max(worth), abs=1e-9) or cost.never_pays
+
+
+def test_plans_follow_costs_and_the_number_of_requests() -> None:
+    batch = BatchCosts((1, 8), (CHEAP, DEAR))
+    length = PlannedLength(Foretold([0.9] * HORIZON), "round", 0.9, CHEAP).repriced(batch=batch)
+    assert isinstance(length, PlannedLength)
+    alone = planned(length)
+    length.shared_by(8)
+    assert (alone > 3, planned(length)) == (True, 0)
+    length.start_text()
+    length.shared_by(1)
+    assert planned(length) == alone
+    assert planned(PlannedLength(Foretold([0.9] * HORIZON), "prompt", 0.9, DEAR)) == 0
+
+
+def test_a_plan_for_a_prompt_stays_and_one_for_a_round_does_not() -> None:
+    for every, same in (("prompt", True), ("round", False)):
+        length = PlannedLength(head := Foretold([0.95] * HORIZON), every, 0.9, CHEAP)  # type: ignore[arg-type]
+        first = planned(length)
+        head.given = [0.0] * HORIZON
+        assert (planned(length) == first) == same
+        length.start_text()
+        assert planned(length) == 0
+
+
+def test_a_policy_stops_where_its_training_says() -> None:
+    """Token by token on costs and probabilities; never beyond the horizon."""
+    policy = wavering()
+    drafted = torch.rand(20, HORIZON, 2, generator=torch.Generator().manual_seed(0))
+    price, start = torch.linspace(0.02, 0.8, 20), torch.linspace(0.0, 0.5, 20)
+    table = observations(drafted, price, start)
+    logits, rule = policy(table), StopRule(policy)
+    for row in range(20):
+        survival = 1.0
+        for depth, (confidence, top) in enumerate(drafted[row].tolist()):
+            survival *= confidence
+            observed = observation(survival, confidence, top, depth + 1, float(price[row]), float(start[row]))
+            assert observed == pytest.approx(table[row, depth].tolist(), abs=1e-5)
+            assert rule.goes_on(observed) == bool(logits[row, depth] > 0)
+    assert 0.1 < float((logits > 0).float().mean()) < 0.9
+    always = wavering()
+    always.out.bias += 100.0
+    length = PolicyLength(always, 0.6, CHEAP)
+    assert length.start_round()
+    assert [length.observe(step((0.5, 0.5), index=i)) for i in range(1, HORIZON + 1)] == [True] * 9 + [False]
+    assert not PolicyLength(always, 0.6, CostModel(2.0, 1.0, 0.0)).start_round()
+
+
+# Training examples
+
+
+def test_what_became_of_drafts() -> None:
+    *_, text, found = traced()
+    examples = round_examples(found)
+    kept, decided = examples["kept"], reached(examples["kept"])
+    assert kept.shape == (len(text) - 1, HORIZON)
+    for row in range(len(text) - 1):
+        accepted = 0
+        while row + 1 + accepted < len(text) and accepted < HORIZON and found.kept[row + 1 + accepted]:
+            accepted += 1
+        assert (kept[row] == 1).sum() == accepted
+        ends = row + 1 + accepted == len(text) or accepted == HORIZON
+        assert decided[row].sum() == accepted + (not ends)
+        assert examples["drafted"][row, 0].tolist() == pytest.approx(found.signals[row + 1][:2])
+    assert torch.equal(examples["states"], found.target_states[:-1])
+    last = examples["places"] == 1
+    assert last.tolist() == [True] + [False] * (len(text) - 2)
+
+
+def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
+    *_, found = traced()
+    rates, length = round_examples(found)["rates"], PlannedLength(Foretold([0.9] * HORIZON), "round", 0.6, CHEAP)
+    for row, kept in enumerate(found.kept[1:-1]):
+        assert rates[row].tolist() == pytest.approx(length.outcomes.rates)
+        length.end_round(1, int(kept))
+    longer, single = (PlannedLength(Foretold([0.9] * HORIZON), "round", 0.6, CHEAP) for _ in range(2))
+    longer.end_round(4, 2)  # the fourth token was not decided on
+    for accepted in (1, 1, 0):
+        single.end_round(1, accepted)
+    assert longer.outcomes.rates == single.outcomes.rates
+
+
+def test_rewards_and_the_law_of_lengths() -> None:
+    kept = torch.tensor([[1, 1, 0, 0, 0, 0, 0, 0, 0, 0], [1, *[BEYOND] * 9]])
+    rewards = round_rewards(kept, torch.tensor([0.1, 0.1]), torch.tensor([0.3, 0.0]))
+    assert rewards[0, :4].tolist() == pytest.approx([2 / 1.4, 3 / 1.5, 3 / 1.6, 3 / 1.7])
+    assert rewards[1].tolist() == pytest.approx([2 / 1.1] * 10)  # no more can be drafted
+    logits = torch.randn(5, HORIZON, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(length_logits(logits).exp().sum(1), torch.ones(5))
+    goes_on = torch.sigmoid(logits[0])
+    assert float(length_logits(logits)[0, 2].exp()) == pytest.approx(float(goes_on[0] * goes_on[1] * (1 - goes_on[2])))
+
+
+# Training
+
+
+def planted(folder: Path, texts: int = 60, length: int = 12) -> Path:
+    """Rounds whose acceptance the target's state and the draft's confidence tell: 0.95 or 0.1 for each round."""
+    generator = torch.Generator().manual_seed(0)
+
+    def part(name: str, count: int) -> FeatureShard:
+        rows = count * length
+        good = torch.rand(rows, generator=generator) < 0.5
+        accept = torch.where(good, 0.95, 0.1)
+        alive = (torch.rand(rows, HORIZON, generator=generator) < accept[:, None]).int().cumprod(1)
+        states = torch.randn(rows, 16, generator=generator)
+        states[:, 0] = torch.where(good, 3.0, -3.0)
+        tensors = {
+            "places": torch.arange(1, length + 1, dtype=torch.int32).repeat(count), "states": states.half(),
+            "rates": torch.full((rows, 2), 0.5), "kept": alive.to(torch.int8), "accept": accept,
+            "drafted": accept[:, None, None].expand(rows, HORIZON, 2).clone(), "counts": torch.full((count,), length),
+        }  # fmt: skip
+        return FeatureShard(name, tensors)
+
+    fingerprint = {"target": "t" * 64, "draft": "d" * 64, "tokenizer": "k" * 64}
+    identity: dict[str, Any] = {
+        "kind": KIND, "target": "some/target", "draft": "some/draft", "fingerprint": fingerprint,
+        "sampling": SamplingParams().as_dict(), "budget": length, "datasets": ["4" * 64], "data_fingerprint": "4" * 64,
+        "settings": {"context": "rounds", "traced": 0, "validation_fraction": 0.2, "dtype": "float32"},
+        "hidden_size": 16, "stop_tokens": [],
+    }  # fmt: skip
+    with ShardWriter(folder, identity) as writer:
+        for shard in (
+            FeatureShard(EMBEDDING, {EMBEDDING: torch.zeros(8, 16)}), part(VALIDATION, texts // 3),
+            part(f"{TRAIN}0", texts),
+        ):  # fmt: skip
+            writer.write(shard)
+        writer.complete()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(planted(tmp_path_factory.mktemp("planted") / "data"))
+
+
+def test_a_length_head_learns(data: str, tmp_path: Path) -> None:
+    settings = LengthHeadTrainingOptions(data=data, width=8, epochs=20, batch_size=8, lr=1e-2, device="cpu")
+    found = train_acceptance(settings, output=tmp_path / "run").metrics
+    assert found["kl"] < 0.7 * found["kl_constant"]
+    untrained = train_acceptance(replace(settings, epochs=1, lr=1e-9), output=tmp_path / "untrained").metrics
+    assert found["auroc"] > untrained["auroc"] + 0.2
+    once = train_acceptance(replace(settings, every="prompt"), output=tmp_path / "once").metrics
+    assert once["kl"] > 1.2 * found["kl"]  # the first round's state tells nothing of the others
+
+
+def test_a_stop_policy_learns(data: str, tmp_path: Path) -> None:
+    """It gets more tokens a second than any fixed length, and nearly those of knowing each round's kind."""
+    settings = StopPolicyTrainingOptions(data=data, width=8, epochs=30, batch_size=64, lr=2e-2, cost=0.15, device="cpu")
+    found = train_acceptance(settings, output=tmp_path / "run").metrics["greedy_reward"]
+    cost, lengths = CostModel.load(0.15), range(1, HORIZON + 1)
+    rates = {a: [sum(a**i for i in range(k + 1)) / cost.round(k) for k in lengths] for a in (0.95, 0.1)}
+    known, fixed = sum(map(max, rates.values())) / 2, max(map(sum, zip(*rates.values(), strict=True))) / 2
+    assert fixed + 0.5 * (known - fixed) < found < 1.1 * known
+    untrained = train_acceptance(replace(settings, epochs=1, lr=1e-9), output=tmp_path / "untrained")
+    assert untrained.metrics["greedy_reward"] < found
+
+
+@pytest.mark.parametrize("kind", [LengthHeadTrainingOptions, StopPolicyTrainingOptions])
+def test_what_is_refused(kind: type[PredictorTrainingOptions], data: str, tmp_path: Path) -> None:
+    with refused(f"features of another predictor; .* --predictor {FeatureTrainingOptions.predictor}"):
+        train_acceptance(FeatureTrainingOptions(data=data, device="cpu"), output=tmp_path / "run")
+    train_acceptance(kind(data=data, epochs=1, device="cpu"), output=tmp_path / "run")
+    controller = str(export(tmp_path / "run", tmp_path / "controller"))
+    with refused("the controller was trained for target some/target and draft some/draft"):
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=controller, cost=0.2)
+    with pytest.raises(InputError, match="draft model"):
+        SpeculativeDecoder.from_pretrained("tiny", "ngram", length=controller, cost=0.2)
