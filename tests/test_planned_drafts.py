@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.length_head import HORIZON, LengthHead
-from specpilot.controllers.acceptance.stop_policy import StopRule, observation, observations
+from specpilot.controllers.acceptance.stop_policy import observation, observations
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.planned import PlannedLength
-from specpilot.controllers.length.policy import PolicyLength
+from specpilot.controllers.length.policy import PolicyLength, StopRule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import ShardWriter
 from specpilot.data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -189,16 +190,9 @@ def test_a_certain_choice_draws_nothing() -> None:
     assert {drawn.generate([1, 2], max_new_tokens=2, seed=seed).arm for seed in range(20)} == {0, 1}
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
-    """Target, draft, and a router for them, an early exit and no draft."""
-    folder = tmp_path_factory.mktemp("routed")
-    target, draft = save_pair(folder)
+def router_for(target: str, arms: Sequence[str]) -> tuple[RouterPolicy, RouterConfig]:
     model, tokenizer = load_model(target), load_tokenizer(target)
-    loaded = load_arms(
-        [draft, "exit:1", "autoregressive"], CausalLM(model), tokenizer, dtype="float32",
-        device="cpu",
-    )  # fmt: skip
+    loaded = load_arms(arms, CausalLM(model), tokenizer, dtype="float32", device="cpu")
     pair = PairFingerprint(model_fingerprint(model), None, tokenizer_fingerprint(tokenizer))
     config = RouterConfig(
         provenance=Provenance(target, None, pair, SamplingParams()), datasets=["d" * 64], hidden_size=32, width=16,
@@ -206,12 +200,55 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        policy = RouterPolicy(32, 3, 16)
+        return RouterPolicy(32, len(arms), 16), config
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """Target, draft, and a router for them, an early exit and no draft."""
+    folder = tmp_path_factory.mktemp("routed")
+    target, draft = save_pair(folder)
+    policy, config = router_for(target, [draft, "exit:1", "autoregressive"])
     save_controller(folder / "router", policy, config)
     with torch.no_grad():
         policy.out.bias[1] += 100  # always the exit
     save_controller(folder / "exits", policy, replace(config, metrics={}))
     return target, draft, str(folder / "router")
+
+
+def test_routers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over two drafts, with lengths of their own or without; what is printed for the winner runs as it stands."""
+    target, draft = save_pair(tmp_path)
+    other = str(Path(save_pair(tmp_path / "other", draft_seed=5)[1]).rename(tmp_path / "second"))
+    save_controller(tmp_path / "router", *router_for(target, [draft, other]))
+    routed = {"router": str(tmp_path / "router"), "draft": [draft, other]}
+    decoders = {"routed": routed, "routed, 2 or 1": routed | {"length": ["2", "1"]}}
+    (tmp_path / "decoders.yaml").write_text(json.dumps(decoders))
+    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\n")
+    words = ["compare", "--target", target, "--draft", "null", "--no-rules", "--prompts", str(tmp_path / "prompts.txt")]
+    words += [
+        "--max-new-tokens",
+        "6",
+        "--minutes",
+        "60",
+        "--decoders",
+        str(tmp_path / "decoders.yaml"),
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    assert main(words) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert set(report["decoders"]) == {"none", *decoders}
+    for name in decoders:
+        row = report["decoders"][name]
+        assert row["clock"]["value"] > 0
+        assert row["replay"] is None
+        assert row["accepted"] is not None
+    shown = capsys.readouterr().out
+    for command in report["commands"].values():
+        assert command in shown
+        if command.startswith("specpilot generate"):
+            assert main([*shlex.split(command)[1:], "--max-new-tokens", "2"]) == 0
 
 
 def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,20 +67,6 @@ class StopPolicy(nn.Module):
     def forward(self, observed: Tensor) -> Tensor:
         """Logits (…) of drafting another token, for :func:`observation` (…, 6)."""
         return self.out(F.relu(self.inner(observed))).squeeze(-1)  # type: ignore[no-any-return]
-
-
-class StopRule:
-    """The policy's more probable action, in NumPy: for one token that is faster than tensors."""
-
-    def __init__(self, policy: StopPolicy) -> None:
-        self.inner = policy.inner.weight.detach().cpu().numpy()
-        self.bias = policy.inner.bias.detach().cpu().numpy()
-        self.out, self.level = policy.out.weight.detach().cpu().numpy()[0], float(policy.out.bias)
-
-    def goes_on(self, observed: list[float]) -> bool:
-        """Whether to draft another token."""
-        units = self.inner @ np.array(observed, np.float32) + self.bias
-        return float(np.maximum(units, 0.0) @ self.out) + self.level > 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
