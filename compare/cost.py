@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
+from torch import Tensor
 
 from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Step, names_rule
@@ -62,12 +63,15 @@ class JudgedFixed(Fixed):
 
     def __init__(self, k: int, judge: LengthController) -> None:
         super().__init__(k)
-        self.judge, self.reads_target, self.see = judge, judge.reads_target, judge.see
+        self.judge, self.reads_target = judge, judge.reads_target
         self.starts: list[float] = []
         self.seconds: list[float] = []
 
     def start_text(self) -> None:
         self.judge.start_text()
+
+    def see(self, state: Tensor) -> None:
+        self.judge.see(state)
 
     def start_round(self) -> bool:
         started = time.perf_counter()
