@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
@@ -70,7 +70,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
                 seed=[sample_seed(settings.seed, item.number) for item in some],
             )
             for item, generation in zip(some, generations, strict=True):
-                rows.append(as_row(item, generation))
+                rows.append(RoundsRow(item.id, item.prompt, item.ids, generation.tokens, *rounds_of(generation)))
                 on_done(len(generation.tokens))
         return rows
 
@@ -80,7 +80,11 @@ def cost_identity(cost: str | float | None) -> str | dict[str, float] | None:
     return cost if cost in (None, "auto") else CostModel.load(cost).as_dict()
 
 
-def as_row(item: Item, generation: Generation) -> RoundsRow:
+# Of one text: number of its tokens before each draft, drafted tokens up to the first rejected one, their acceptance.
+Rounds: TypeAlias = tuple[list[int], list[list[int]], list[list[float]]]
+
+
+def rounds_of(generation: Generation) -> Rounds:
     """The rounds of one generation under token-wise verification."""
     starts: list[int] = []
     drafted: list[list[int]] = []
@@ -93,7 +97,7 @@ def as_row(item: Item, generation: Generation) -> RoundsRow:
             drafted.append(round.drafted[:verified])
             accept.append([min(1.0, ratio) for ratio in round.ratios[:verified]])
         said += len(round.emitted)
-    return RoundsRow(item.id, item.prompt, item.ids, generation.tokens, starts, drafted, accept)
+    return starts, drafted, accept
 
 
 def make_on_policy_data(settings: OnPolicyDataOptions, output: str | Path, *, console: Console | None = None) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..checkpoints import shipped
 from ..common.errors import InputError, optional_import
-from ..infer.integrations.vllm.engine_config import check_version, installed_version
+from ..infer.integrations.vllm_build import check_version, installed_version
 from .builder import Item, ResponseMaker
 from .kinds import ResponseRow
 from .options import AcceptanceDataOptions, ResponseOptions

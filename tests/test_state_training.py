@@ -10,9 +10,9 @@ import pytest
 import torch
 from specpilot import main as cli
 from specpilot.controllers.length import Fixed, Step
-from specpilot.data_gen.builder import Item
 from specpilot.data_gen.draft_states import read_rounds
-from specpilot.data_gen.on_policy import as_row
+from specpilot.data_gen.kinds import RoundsRow
+from specpilot.data_gen.on_policy import rounds_of
 from specpilot.data_gen.texts import text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model
@@ -65,7 +65,7 @@ def test_examples_are_what_decoding_has_seen(
     for seed, prompt in enumerate([*PROMPTS, [7]]):
         length = Remembering(3)
         output = decoder.generate(prompt, max_new_tokens=20, top_k=None, seed=seed, length=length)
-        text = text_of(as_row(Item("id", "", prompt, 20), output))
+        text = text_of(RoundsRow("id", "", prompt, output.tokens, *rounds_of(output)))
         examples = iter(zip(text.tokens, text.depths, *read_rounds(decoder.target, draft, text), strict=True))
         drafts = [round_ for round_ in output.rounds if round_.drafted]
         for steps, round_ in zip(length.rounds, drafts, strict=True):

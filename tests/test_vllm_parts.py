@@ -12,10 +12,10 @@ from specpilot.controllers.acceptance.ngram_index import NOTHING
 from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.integrations.vllm.controllers import TrainedAcceptanceEstimator
-from specpilot.infer.integrations.vllm.drafted_request import DraftedRequest, Drawn
-from specpilot.infer.integrations.vllm.engine_config import check_version
-from specpilot.infer.integrations.vllm.settings import Settings, settings_of
+from specpilot.infer.integrations.vllm_build import check_version
+from specpilot.serve.vllm.controllers import TrainedAcceptanceEstimator
+from specpilot.serve.vllm.drafted_request import DraftedRequest, Drawn
+from specpilot.serve.vllm.settings import Settings, settings_of
 from torch import Tensor
 
 

@@ -82,7 +82,7 @@ def engine(*args: Any, **options: Any) -> LLM:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        from ...infer.integrations.vllm.cpu_worker import mend
+        from ...infer.integrations.vllm_build import mend
 
         assert mend(), "vLLM samples beside drafts"
     return made

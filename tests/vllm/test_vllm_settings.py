@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from specpilot.common.errors import InputError
-from specpilot.infer.integrations.vllm.settings import VARIABLE
+from specpilot.serve.vllm.settings import VARIABLE
 
 from .engines import configure, engine  # skips where the extra is missing
 
@@ -28,7 +28,10 @@ def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: py
     ("settings", "message"),
     [
         ({}, r"^specpilot: key 'length' is missing"),
-        ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght'; the keys are cost, drafts, length"),
+        (
+            {"length": 4, "lenght": 3},
+            r"^specpilot: unknown key 'lenght', did you mean 'length'\?; the keys are cost",
+        ),
         ({"length": "confidence"}, r"^length='confidence': give the rule's number"),
         ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
         ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
@@ -38,6 +41,11 @@ def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: py
         ({"length": "tiny-lag-free", "cost": "auto"}, r"^cost='auto': measure it with 'specpilot bench vllm --cost"),
         ({"length": "tiny-lag-free", "cost": 0.2, "threshold": 0.3}, r"^threshold=0.3: .*give one of"),
         ({"length": 4, "drafts": "both"}, r"^specpilot: drafts='both': one of request, vllm is expected"),
+        (
+            {"length": 4, "drafts": "vllm", "log_rounds": "log"},
+            r"^specpilot: log_rounds: needs drafts by the requests",
+        ),
+        ({"length": 4, "log_rounds": f"{__file__}/log"}, r"^log_rounds='.*/log': no folder \(Not a directory\); give"),
         ({"length": 4, "pair_check": "none"}, r"pair_check='none': choose one of exact, tokenizer"),
     ],
 )

@@ -8,10 +8,10 @@ import pytest
 import torch
 from specpilot.checkpoints import shipped
 from specpilot.common.errors import InputError
-from specpilot.infer.integrations.vllm.controllers import estimate, load_predictor
-from specpilot.infer.integrations.vllm.engine_config import apply, prepare
-from specpilot.infer.integrations.vllm.settings import Settings
 from specpilot.infer.loading.names import load_causal_lm
+from specpilot.serve.vllm.controllers import estimate, load_predictor
+from specpilot.serve.vllm.engine_config import apply, prepare
+from specpilot.serve.vllm.settings import Settings
 
 from .engines import PAIR, vllm  # skips where the extra is missing
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....controllers.acceptance.ngram_index import NgramIndex, NgramMatch
-from ....controllers.length import LengthController, Step
-from ....controllers.sampling import SamplingParams
+from ...controllers.acceptance.ngram_index import NgramIndex, NgramMatch
+from ...controllers.length import LengthController, Step
+from ...controllers.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,13 @@ class DraftedRequest:
         budget: number of tokens that text may have at most.
         stop_tokens: tokens that end the text.
         read: number of tokens of ``text`` whose keys and values the draft model has cached.
+        prompt: number of tokens of the prompt in ``text``.
+        logged: whether its rounds are kept.
         tokens: the draft, and after it nothing until the next one.
-        rows: (1, V) each, the distributions the draft's tokens were drawn from.
+        rows: (1, V) each, the distributions the draft's tokens were drawn from, and their ``probabilities`` in these.
+        accept: min(1, p(y)/q(y)) of the draft's tokens, while it is verified and if it is logged.
+        rounds: of each logged draft the number of new tokens before it, its tokens up to the first rejected one, and
+            their ``accept``.
     """
 
     text: list[int]
@@ -60,9 +65,14 @@ class DraftedRequest:
     sampling: SamplingParams
     budget: int
     stop_tokens: frozenset[int]
+    prompt: int = 0
+    logged: bool = False
     read: int = 0
     tokens: list[int] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    accept: list[float] = field(default_factory=list)
+    rounds: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ngrams = NgramIndex(self.text)
@@ -82,11 +92,15 @@ class DraftedRequest:
             accepted = len(sampled) - 1
             self.read += min(accepted, len(self.tokens) - 1)  # the draft has not read its last token
             self.length.end_round(drafted, accepted)
+            if self.accept:
+                decided = min(drafted, accepted + 1)
+                start = len(self.text) - self.prompt
+                self.rounds.append((start, self.tokens[:decided], self.accept[:decided]))
         self.forget_draft()
         self.text += sampled
 
     def forget_draft(self) -> None:
-        self.tokens, self.rows = [], []
+        self.tokens, self.rows, self.probabilities, self.accept = [], [], [], []
 
     def restart(self) -> None:
         """The cached keys and values are gone, as after a preemption."""
@@ -97,6 +111,18 @@ class DraftedRequest:
     def ended(self) -> bool:
         """Whether the text is complete; vLLM drops the request after this step."""
         return len(self.text) >= self.budget or self.text[-1] in self.stop_tokens
+
+    @property
+    def written(self) -> list[int] | None:
+        """The new tokens up to the one that ends the text; None if it was left unfinished.
+
+        vLLM drops what was sampled behind that one.
+        """
+        tokens = self.text[self.prompt : self.budget]
+        ends = [index for index, token in enumerate(tokens) if token in self.stop_tokens]
+        if ends:
+            return tokens[: ends[0] + 1]
+        return tokens if self.prompt + len(tokens) == self.budget else None
 
     def start_round(self, rows: int) -> bool:
         """Whether to draft, in a round that ``rows`` requests share."""
@@ -111,6 +137,7 @@ class DraftedRequest:
         """
         self.tokens.append(drawn.token)
         self.rows.append(drawn.row)
+        self.probabilities.append(drawn.probability)
         step = Step(len(self.tokens), drawn.token, drawn.probability, drawn.q, drawn.logits, drawn.hidden, self._match)
         return len(self.tokens) < longest and drawn.token not in self.stop_tokens and self.length.observe(step)
 

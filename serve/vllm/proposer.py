@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
-from ....controllers.length import LengthController
-from ....controllers.sampling import SamplingParams
-from .controllers import load_length
+from ...controllers.length import LengthController
+from ...controllers.sampling import SamplingParams
+from .controllers import load_length, pair_fingerprint
 from .drafted_request import DraftedRequest, Drawn, draw_as_requests, draw_as_vllm
+from .round_log import VllmRoundLog, is_plain
 from .settings import Settings, settings_of
 
 REJECTED = -1  # in vLLM's sampled tokens
@@ -57,6 +59,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         sampling_works: whether vLLM verifies sampled drafts correctly; otherwise only greedy requests draft.
 
     Attributes:
+        log: where rounds are logged.
         requests: the engine's requests by their ids, from their first step until vLLM releases them.
         steps: number of forwards of the draft model.
     """
@@ -66,20 +69,40 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         self.engine, self.settings, self.sampling_works = runner, settings, sampling_works
         self.requests: dict[str, DraftedRequest] = {}
         self.length: LengthController | None = None
+        self.log: VllmRoundLog | None = None
         self.steps = 0
 
     def load_model(self, target_model: Any) -> None:
         super().load_model(target_model)
-        target = self.vllm_config.model_config.model
-        self.length = load_length(self.settings, target, self.draft_model_config.model, self.device)
+        pair = self.vllm_config.model_config.model, self.draft_model_config.model
+        self.length = load_length(self.settings, *pair, self.device)
+        if self.settings.log_rounds is not None:
+            folder = Path(self.settings.log_rounds).expanduser()
+            self.log = VllmRoundLog(folder, *pair, pair_fingerprint(*pair), self.max_model_len)
 
     def release(self, scheduler_output: Any) -> None:
         """Forget requests that are finished, and what was cached of those that were preempted."""
         for name in scheduler_output.finished_req_ids:
-            self.requests.pop(name, None)
+            request = self.requests.pop(name, None)
+            if request is not None and self.log is not None:
+                self.log.add(request)
         for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
             if name in self.requests:
                 self.requests[name].restart()
+
+    def observe(self, metadata: Any, logits: Tensor) -> None:
+        """Let the log of rounds take what the target makes of the drafts that are verified now."""
+        if self.log is not None:
+            found = [self.requests.get(name) for name in self.engine.input_batch.req_ids]
+            self.log.observe([one if one is not None and one.logged else None for one in found], metadata, logits)
+
+    def close(self) -> None:
+        """Log the texts that have ended since vLLM last released some."""
+        if self.log is not None:
+            for request in self.requests.values():
+                self.log.add(request)
+            self.log.close()
+            self.log = None
 
     def draft_probabilities(self, metadata: Any) -> Tensor | None:
         """(N, V) the distributions of the N drafted tokens that are verified now; None if all requests are greedy.
@@ -159,7 +182,10 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         sampling = SamplingParams(params.temperature, params.top_k if params.top_k > 0 else None, params.top_p)
         if self.settings.drafts == "vllm":
             budget, stop_tokens = self.max_model_len, set()
-        request = DraftedRequest(text, self.length, sampling, budget, frozenset(stop_tokens))
+        prompt, logged = known.num_prompt_tokens, self.log is not None and is_plain(known)
+        request = DraftedRequest(
+            text, self.length, sampling, budget, frozenset(stop_tokens), prompt=prompt, logged=logged
+        )
         self.requests[name] = request
         return request
 
@@ -247,6 +273,8 @@ def control(runner: Any, *, sampling_works: bool = True) -> None:
 
     def sample_tokens(logits: Any, spec_decode_metadata: Any) -> Any:
         drafted = spec_decode_metadata is not None and any(spec_decode_metadata.num_draft_tokens)
+        if drafted:
+            drafter.observe(spec_decode_metadata, logits)
         return sample(logits, spec_decode_metadata if drafted else None)  # as without speculation
 
     def propose(
@@ -269,3 +297,10 @@ def control(runner: Any, *, sampling_works: bool = True) -> None:
     runner.propose_draft_token_ids = propose
     runner._get_spec_decode_draft_probs = drafter.draft_probabilities
     runner._input_fits_in_drafter = lambda metadata: metadata is not None  # each draft is as long as fits
+
+
+def close(worker: Any) -> None:
+    """Let the drafter of a worker that shuts down, if it has one by now, write what it has to write."""
+    drafter = getattr(getattr(worker, "model_runner", None), "drafter", None)
+    if isinstance(drafter, ControlledProposer):
+        drafter.close()

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ....common.errors import InputError
-from ....controllers.acceptance.feature_model import SMALLEST
-from ....controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
-from ....controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ....controllers.length import LengthController, load_rule, load_trained, trained
-from ...loading.names import load_causal_lm, load_tokenizer
-from ...models import output_embedding
+from ...common.errors import InputError
+from ...controllers.acceptance.feature_model import SMALLEST
+from ...controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
+from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
+from ...controllers.length import LengthController, load_rule, load_trained, trained
+from ...infer.loading.names import load_causal_lm, load_tokenizer
+from ...infer.models import output_embedding
 from .settings import Settings
 
 

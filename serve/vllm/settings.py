@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from ....common.errors import InputError
-from ....common.json_file import blaming, build, parse_object
-from ....controllers.acceptance.lag_free_head import LagFreeHeadConfig
-from ....controllers.checkpoints.checkpoint import load_controller
-from ....controllers.checkpoints.provenance import EXACT, TOKENIZER
-from ....controllers.length import load_rule, names_rule, takes_cost
-from ....controllers.length.cost_model import BatchCosts, CostModel
-from ....controllers.length.oracle import Oracle
-from ....controllers.length.trained import stopping_threshold
+from ...common.errors import InputError
+from ...common.json_file import blaming, build, parse_object
+from ...controllers.acceptance.lag_free_head import LagFreeHeadConfig
+from ...controllers.checkpoints.checkpoint import load_controller
+from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
+from ...controllers.length import load_rule, names_rule, takes_cost
+from ...controllers.length.cost_model import BatchCosts, CostModel
+from ...controllers.length.oracle import Oracle
+from ...controllers.length.trained import stopping_threshold
 
 KEY = "specpilot"  # in the additional configuration
 VARIABLE = "SPECPILOT_VLLM"  # the same as JSON, where that has none
@@ -37,6 +38,7 @@ class Settings:
         drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, and none past its last
             token; ``vllm`` does as vLLM's own drafter, which uses the temperature alone.
         pair_check: how alike the pair of a trained controller must be, ``exact`` or ``tokenizer``.
+        log_rounds: folder that gets the rounds, a dataset for each combination of temperature, top-k and top-p.
     """
 
     length: int | str
@@ -44,10 +46,13 @@ class Settings:
     cost: float | str | None = None
     drafts: Literal["request", "vllm"] = "request"
     pair_check: str = EXACT
+    log_rounds: str | None = None
 
     def __post_init__(self) -> None:
         if self.pair_check not in (EXACT, TOKENIZER):
             raise InputError(f"pair_check={self.pair_check!r}: choose one of {EXACT}, {TOKENIZER}")
+        if self.log_rounds is not None and self.drafts != "request":
+            raise InputError("log_rounds: needs drafts by the requests' sampling parameters; leave out drafts='vllm'")
 
     @property
     def spec(self) -> str:
@@ -80,6 +85,13 @@ class Settings:
         if adaptive:
             self._check_adaptive()
             return
+        if self.log_rounds is not None:
+            try:
+                Path(self.log_rounds).expanduser().mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"log_rounds={self.log_rounds!r}: no folder ({error.strerror}); give another"
+                ) from None
         cost, _ = self.costs()
         if cost is not None and not takes_cost(self.spec):
             raise InputError(f"cost: the rule {self.spec!r} does not use costs; leave it out, or give a controller")
@@ -92,6 +104,8 @@ class Settings:
             raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
 
     def _check_adaptive(self) -> None:
+        if self.log_rounds is not None:
+            raise InputError("log_rounds: needs model runner V1; leave it out")
         for name, value in (("cost", self.cost), ("threshold", self.threshold)):
             if value is not None:
                 raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")

@@ -8,7 +8,7 @@ from typing import Any
 from vllm.v1.worker.gpu_worker import Worker
 
 from .controllers import estimate, load_predictor
-from .proposer import control
+from .proposer import close, control
 from .settings import settings_of
 
 
@@ -18,6 +18,10 @@ class ControlledGPUWorker(Worker):  # type: ignore[misc]
     def init_device(self) -> None:
         super().init_device()
         control(self.model_runner)
+
+    def shutdown(self) -> None:
+        close(self)
+        super().shutdown()
 
 
 class EstimatingGPUWorker(Worker):  # type: ignore[misc]

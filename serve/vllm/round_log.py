@@ -1,0 +1,103 @@
+"""Rounds of a vLLM engine as datasets of the kind that ``specpilot serve --log-rounds`` writes.
+
+Requests bring sampling parameters of their own, and a dataset has one distribution: there is a folder for each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...common.errors import InputError
+from ...controllers.checkpoints.fingerprint import PairFingerprint
+from ...controllers.sampling import SamplingParams
+from ...infer.loading.names import load_tokenizer
+from ..round_log import RoundWriter
+from .drafted_request import DraftedRequest
+
+MOST = 16  # distributions that are logged
+# Sampling parameters of vLLM that change the target's distribution or may end a text within a round.
+LEFT_ALONE = (
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p", "min_tokens", "stop", "structured_outputs",
+    "logit_bias", "allowed_token_ids", "bad_words", "thinking_token_budget", "repetition_detection", "extra_args",
+)  # fmt: skip
+
+
+def is_plain(known: Any) -> bool:
+    """Whether the text of a request of vLLM has the target's distribution under temperature, top-k and top-p alone."""
+    params = known.sampling_params
+    default = type(params)()
+    same = all(getattr(params, name, None) == getattr(default, name, None) for name in LEFT_ALONE)
+    return same and known.lora_request is None and not known.mm_features
+
+
+class VllmRoundLog:
+    """Writes finished requests, each to the folder of its sampling parameters.
+
+    Args:
+        folder: holds the datasets.
+        target, draft: names of the models.
+        longest: tokens of the longest text.
+    """
+
+    def __init__(self, folder: Path, target: str, draft: str, pair: PairFingerprint, longest: int) -> None:
+        self.folder, self.longest = folder, longest
+        self.pair = (target, draft, pair, load_tokenizer(target))
+        self.writers: dict[SamplingParams, RoundWriter | None] = {}
+
+    def observe(self, requests: Sequence[DraftedRequest | None], metadata: Any, logits: Tensor) -> None:
+        """Take p(y)/q(y) of the drafted tokens that are verified now.
+
+        Args:
+            requests: those of the rows of vLLM's batch; None is not logged.
+            metadata: vLLM's ``SpecDecodeMetadata`` of the step.
+            logits: (N + B, V) of the target, after the N drafted tokens and the B last ones.
+        """
+        counts = metadata.num_draft_tokens
+        of_target = logits[metadata.target_logits_indices].split(counts)
+        for request, rows in zip(requests, of_target, strict=False):
+            count = min(len(rows), 0 if request is None else len(request.tokens))
+            if request is not None and count:
+                y = torch.tensor(request.tokens[:count], device=rows.device).unsqueeze(1)
+                probabilities, tokens = request.sampling.top(rows[:count])
+                kept = probabilities.gather(1, y) if tokens is None else probabilities * (tokens == y)
+                q = torch.tensor(request.probabilities[:count], device=rows.device)
+                request.accept = (kept.sum(1) / q).clamp(max=1).tolist()
+
+    def add(self, request: DraftedRequest) -> None:
+        """Keep a request that vLLM has released, if its text was ended and something was drafted."""
+        tokens = request.written
+        if not request.rounds or tokens is None:
+            return
+        if request.sampling not in self.writers and len(self.writers) < MOST:
+            self.writers[request.sampling] = self._open(request.sampling)
+        writer = self.writers.get(request.sampling)
+        if writer is not None:
+            starts, drafted, accept = map(list, zip(*request.rounds, strict=True))
+            writer.keep(request.text[: request.prompt], tokens, (starts, drafted, accept))
+
+    def _open(self, sampling: SamplingParams) -> RoundWriter | None:
+        folder = self.folder / folder_of(sampling)
+        try:
+            return RoundWriter(folder, *self.pair, sampling, self.longest)
+        except (InputError, OSError) as error:
+            print(f"specpilot: warning: log_rounds={str(folder)!r}: {error}", file=sys.stderr, flush=True)
+            return None
+
+    def close(self) -> None:
+        """Write what is left."""
+        for writer in self.writers.values():
+            if writer is not None:
+                writer.close()
+
+
+def folder_of(sampling: SamplingParams) -> str:
+    """The name of the dataset of texts under ``sampling``."""
+    if sampling.temperature == 0:
+        return "temperature-0"
+    return f"temperature-{sampling.temperature:g}-top-k-{sampling.top_k or 'all'}-top-p-{sampling.top_p:g}"

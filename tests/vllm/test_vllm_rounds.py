@@ -1,0 +1,80 @@
+"""Rounds logged in vLLM are datasets: labels are those of our own forwards, and comparison and training read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot import main as cli
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.infer.loading.names import load_causal_lm
+
+from .engines import engine, generate, model_runner, prompts, vllm_sampling  # skips where the extra is missing
+
+SAMPLED, WARM, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.7, 20, 0.9), SamplingParams(0.0, None)
+FOLDERS = {
+    "temperature-1-top-k-50-top-p-1": SAMPLED,
+    "temperature-0.7-top-k-20-top-p-0.9": WARM,
+    "temperature-0": GREEDY,
+}
+TOKENS, COUNT = 24, 12
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[list[int]]]]:
+    """The folder of an engine's rounds, and its texts by dataset; others were generated beside them."""
+    folder, texts = tmp_path_factory.mktemp("rounds"), prompts(COUNT)
+    llm = engine({"length": "cumulative-confidence:0.3", "log_rounds": str(folder)})
+    found = {name: generate(llm, texts, vllm_sampling(sampling, TOKENS)) for name, sampling in FOLDERS.items()}
+    for odd in ({"repetition_penalty": 1.2}, {"presence_penalty": 0.5}, {"stop": [" "]}, {"min_tokens": 5}):
+        generate(llm, texts[:2], vllm_sampling(SAMPLED, TOKENS, **odd))
+    own = llm.llm_engine
+    own.add_request("aborted", {"prompt_token_ids": texts[0]}, vllm_sampling(SAMPLED, 400, ignore_eos=True))
+    for _ in range(4):
+        own.step()
+    own.abort_request(["aborted"])
+    model_runner(llm).drafter.close()
+    return folder, found
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list[list[int]]]], name: str) -> None:
+    folder, texts = logged
+    rows, sampling = read_dataset(folder / name, RoundsRow), FOLDERS[name]
+    assert read_manifest(folder / name)["sampling"] == sampling.as_dict()
+    assert sorted(row.x for row in rows) == sorted(texts[name])
+    models = [load_causal_lm(model) for model in ("tiny", "tiny-draft")]
+    drafted = rejected = 0
+    for row in rows:
+        for start, tokens, accept in zip(row.starts, row.drafted, row.accept, strict=True):
+            text = [*row.prompt_ids, *row.x[:start], *tokens]
+            y = torch.tensor(tokens).unsqueeze(1)
+            with torch.inference_mode():
+                p, q = (
+                    sampling(model(torch.tensor([text])).logits[0, -len(tokens) - 1 : -1]).gather(1, y).flatten()
+                    for model in models
+                )
+            assert accept == pytest.approx((p / q).clamp(max=1).tolist(), abs=1e-3)
+            kept = [a == b for a, b in zip(tokens, row.x[start:], strict=False)]
+            assert all(kept[: len(tokens) - 1])
+            drafted, rejected = drafted + len(tokens), rejected + (not all(kept))
+    assert drafted > 4 * COUNT
+    assert rejected > COUNT / 2
+
+
+def test_comparison_and_training_read_them(
+    logged: tuple[Path, dict[str, list[list[int]]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled, warm, greedy = (str(logged[0] / name) for name in FOLDERS)
+    words = ["compare", "--data", f"[{sampled},{warm}]", "--against", greedy, "--output", str(tmp_path / "compare")]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "temperature 0.7" in shown
+    assert "token of a round 1" in shown
+    assert "rift" in shown
+    run = ["train", "acceptance", "--predictor", "lag-free", "--data", sampled, "--traced", "0", "--epochs", "1"]
+    assert cli.main([*run, "--output", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run").is_dir()
