@@ -16,6 +16,7 @@ from .tiny import save_pair
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+sync_api.expect.set_options(timeout=30_000)  # milliseconds
 PROMPT = "What is 12 plus 30?"
 KEPT = ".tokens .token:not(.rejected)"
 
@@ -70,7 +71,7 @@ def generate(page: sync_api.Page, prompt: str = PROMPT, tokens: int = 24) -> Non
 
 def done(page: sync_api.Page, turns: int) -> None:
     sync_api.expect(page.locator(".turn")).to_have_count(turns)
-    sync_api.expect(page.locator("#run")).to_be_enabled(timeout=30_000)
+    sync_api.expect(page.locator("#run")).to_be_enabled()
 
 
 def shown(panel: Any) -> str:

@@ -1,8 +1,9 @@
 // The charts of a turn's runs and of the server's queue. One that has nothing to show is hidden.
+import { shownRate } from "./run.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 export const HISTORY = 120; // readings of the queue
-const AREA = { width: 320, height: 140, left: 34, right: 8, top: 18, bottom: 18 };
+const AREA = { width: 320, height: 140, left: 40, right: 8, top: 18, bottom: 18 };
 
 function element(name, attributes, text) {
   const node = document.createElementNS(SVG, name);
@@ -53,7 +54,7 @@ function drawSpeed(runs) {
   if (!shown("chart-speed", runs)) return;
   const points = runs.flatMap((run) => run.speed);
   const seconds = Math.max(...points.map((point) => point.x));
-  const names = runs.map((run) => ({ name: `${nameOf(run)} ${run.rate.toFixed(0)}`, kind: run.letter }));
+  const names = runs.map((run) => ({ name: `${nameOf(run)} ${shownRate(run.rate)}`, kind: run.letter }));
   const label = `Tokens per second: ${names.map((one) => one.name).join(", ")}`;
   const { svg, x, y } = chart("chart-speed", seconds, Math.max(...points.map((point) => point.y)), label);
   for (const run of runs) svg.append(element("path", { class: run.letter, d: path(run.speed, x, y) }));

@@ -9,6 +9,8 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const quoted = (text) => `“${text.replaceAll("\n", "⏎")}”`;
 const bytes = (token) => token.bytes.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ");
 
+export const shownRate = (rate) => rate.toFixed(rate < 10 ? 1 : 0);
+
 export class Run {
   // letter: "a" or "b"; length: the rule that drafts, "" for the server's own; parent: where the panel goes.
   constructor(letter, length, parent) {
@@ -25,7 +27,6 @@ export class Run {
       this[`${part}Node`] = panel.querySelector(`.${part}`);
     }
     this.nameNode.textContent = this.name;
-    panel.setAttribute("aria-label", this.name);
     const show = (event) => {
       const token = event.target.closest(".token");
       if (token) this.detailNode.textContent = token.dataset.detail;
@@ -125,7 +126,7 @@ export class Run {
     const sum = (counts) => counts.reduce((total, count) => total + (count || 0), 0);
     const drafted = sum(this.drafted);
     const parts = [`${this.tokens} tokens`];
-    if (this.rate) parts.push(`${this.rate.toFixed(0)} tokens/s`);
+    if (this.rate) parts.push(`${shownRate(this.rate)} tokens/s`);
     if (this.rounds) parts.push(`${((this.tokens - 1) / this.rounds).toFixed(2)} tokens per target forward`);
     if (drafted) parts.push(`${percent(sum(this.accepted) / drafted)} of ${drafted} drafted tokens accepted`);
     if (this.end) parts.push(this.end);
