@@ -189,13 +189,13 @@ def arrow_type(hint: Any) -> pa.DataType:
     return ARROW[hint] if hint in ARROW else pa.list_(arrow_type(*get_args(hint)))
 
 
-def read_dataset(folder: str | Path, kind: type[R], *, complete: bool = False) -> list[R]:
+def read_dataset(folder: str | Path, kind: type[R]) -> list[R]:
     """All rows of a dataset; shards are checked against the manifest's hashes.
 
     Raises:
         InputError: see :func:`~.dataset.read_manifest`; a shard is missing or does not match the manifest.
     """
-    read_manifest(folder, kind.kind, complete=complete)
+    read_manifest(folder, kind.kind)
     return [row for file in shard_files(folder) for row in read_shard(file, kind)]
 
 

@@ -113,28 +113,19 @@ class PairCheckOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncationOptions(Options):
+class SamplingOptions(Options):
     """Sampling.
 
     Attributes:
         max_new_tokens: Maximum number of new tokens per text.
         top_k: Sample from the k most probable tokens; null keeps all.
         top_p: Sample from the most probable tokens with this total probability; 1 keeps all.
+        temperature: Divides the logits of both models; 0 is greedy.
     """
 
     max_new_tokens: Count = 128
     top_k: Count | None = 50
     top_p: Annotated[float, Range(0, 1, "(]")] = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingOptions(TruncationOptions):
-    """Sampling.
-
-    Attributes:
-        temperature: Divides the logits of both models; 0 is greedy.
-    """
-
     temperature: NotNegative = 1.0
 
     @property

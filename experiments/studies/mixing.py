@@ -19,7 +19,7 @@ from specpilot.controllers.acceptance.calibration import undo_weights
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.options import TargetOptions, TruncationOptions
+from specpilot.infer.options import TargetOptions
 from specpilot.train.datasets import is_validation, joint_manifest
 from specpilot.train.metrics import metrics_of
 from specpilot.train.options import Depth
@@ -33,13 +33,14 @@ from .sweep_tables import PAPER_RATIO, summarise
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixingOptions(TargetOptions, TruncationOptions, HeadStudyOptions):
+class MixingOptions(TargetOptions, HeadStudyOptions):
     """Study.
 
     Attributes:
         drafts: Draft models; there is a dataset for each draft and temperature.
         temperatures: Temperatures of both models.
         mixings: Shares r of target tokens; 1 uses only the target's text as context.
+        max_new_tokens: Maximum number of new tokens per text.
         depth: Residual blocks D of the heads.
         w_rej: Loss weight of rejection.
     """

@@ -179,13 +179,13 @@ def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
     return GgufModel(gguf_path(name), options.get("dtype", "float32"))
 
 
-def has_own_tokenizer(name: str | Path, *, revision: str | None = None) -> bool:
+def has_own_tokenizer(name: str | Path) -> bool:
     """Whether a tokenizer comes with the model ``name``; none does with EAGLE-3 drafts.
 
     Raises:
         InputError: there is no such model.
     """
-    return not is_eagle3(_config_keys(name, find_files(name, revision)))
+    return not is_eagle3(_config_keys(name, find_files(name)))
 
 
 def _config_keys(name: str | Path, source: Source) -> dict[str, Any]:
