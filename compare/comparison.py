@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -174,11 +174,15 @@ class Outcome:
             return None
         return ratio_interval(*_amounts(self.timed[name]), *_amounts(self.timed[other]))
 
+    def fastest(self, among: Callable[[Result], bool] = lambda result: True) -> list[Result]:
+        """The decoders that ``among`` chooses, the fastest first, by the clock if there was one."""
+        found = [result for result in self.results.values() if result.speed is not None and among(result)]
+        return sorted(found, key=lambda result: -result.speed.value)  # type: ignore[union-attr]
+
     @property
     def best(self) -> str:
-        """The fastest decoder, by the clock if there was one."""
-        speeds = {name: result.speed for name, result in self.results.items()}
-        return max((name for name, speed in speeds.items() if speed is not None), key=lambda n: speeds[n].value)  # type: ignore[union-attr]
+        """The fastest decoder."""
+        return self.fastest()[0].spec.name
 
 
 def compare(
@@ -270,12 +274,12 @@ class _Comparing:
         bound = None if (INFORMED, 0.0) not in replayed else speed_of(replayed[INFORMED, 0.0], costs[NONE]).value
         reached = max((r.replay.value for r in results.values() if r.replay is not None), default=1.0)
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
-        return Outcome(
+        found = Outcome(
             self.loader.base, self.task, count, passes, results, costs, timed,
             bound if bound is not None and bound >= reached else None,  # below by the luck of few drafts: no bound
-            forward["3"] / forward["1"] if forward else None,
-            self._figures(results, replayed, costs), priced,
+            forward["3"] / forward["1"] if forward else None, priced=priced,
         )  # fmt: skip
+        return replace(found, figures=self._figures(found, replayed))
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
@@ -445,30 +449,24 @@ class _Comparing:
 
     # results
 
-    def _figures(
-        self,
-        results: Mapping[str, Result],
-        replayed: Mapping[tuple[str, float], list[Counts]],
-        costs: Mapping[str, CostModel],
-    ) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _figures(self, found: Outcome, replayed: Mapping[tuple[str, float], list[Counts]]) -> dict[str, Any]:
+        figures: dict[str, Any] = {"trained_on": trained_on(self.specs, self.rows)}
         if replayed:
-            names = [name for name in results if (name, AS_MEASURED) in replayed or name in self.families]
-            found = {
-                "lengths": by_length(replayed, FIXED, costs[NONE]),
+            names = [name for name in found.results if (name, AS_MEASURED) in replayed or name in self.families]
+            figures |= {
+                "lengths": by_length(replayed, FIXED, found.costs[NONE]),
                 **drafted_of(self.checks, self.rows).figures(),
-                "hardware": by_hardware(replayed, names, costs[NONE]),
+                "hardware": by_hardware(replayed, names, found.costs[NONE]),
             }
-        drafting = [result for name, result in results.items() if name != NONE and _drafts_alone(result.spec)]
-        measured = [(result.speed.value, result) for result in drafting if result.speed is not None]
-        fastest = [result for _, result in sorted(measured, key=lambda each: -each[0])]
-        if fastest:
-            texts = {result.spec.name: self._mosaic(result.spec, costs.get(result.spec.name)) for result in fastest[:2]}
-            found["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
-        found["trained_on"] = trained_on(self.specs, self.rows)
-        return {name: value for name, value in found.items() if value}
+        drafting = found.fastest(lambda r: r.spec.name != NONE and r.spec.engine is None and r.spec.router is None)
+        if drafting:
+            texts = {result.spec.name: self._mosaic(result.spec, found.costs) for result in drafting[:2]}
+            figures["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
+        return {name: value for name, value in figures.items() if value}
 
-    def _mosaic(self, spec: ComparedDecoder, cost: CostModel | None) -> list[dict[str, str]]:
+    def _mosaic(self, spec: ComparedDecoder, costs: Mapping[str, CostModel]) -> list[dict[str, str]]:
+        cost = costs.get(spec.name)
+
         def decode() -> list[dict[str, str]]:
             decoder = self.loader.decoder(spec, cost)
             budget = min(SHOWN, self.task.max_new_tokens)
@@ -510,11 +508,6 @@ def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> Acceptan
     """The trained predictor of a decoder's length controller."""
     length = decoder.length if spec.length is not None else None
     return length.predictor if isinstance(length, RateOptimal | AcceptanceLength) else None
-
-
-def _drafts_alone(spec: ComparedDecoder) -> bool:
-    """Whether it is this engine, with one way of drafting."""
-    return spec.engine is None and spec.router is None
 
 
 def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) -> dict[str, list[str]]:

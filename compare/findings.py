@@ -28,8 +28,7 @@ def sentences(comparison: Outcome) -> list[str]:
         return refused + _judgements(comparison)
     assert best.speed is not None
     line = f"{prompts} {title(best)} decodes {show(best.speed, prompts=comparison.prompts)} × as fast as no drafts"
-    other = _rival(comparison, best)
-    if other is not None:
+    for other in _rivals(comparison, best)[:1]:
         kind = "the best rule" if best.trained else "the best trained decoder"
         line += f" and {_ratio(comparison, best, other)} × {kind} ({title(other)})"
     lines = [line + ("." if comparison.timed else f", by replay at {comparison.priced}.")]
@@ -83,23 +82,18 @@ def _why_not(comparison: Outcome) -> str:
 
 
 def _all_levels(comparison: Outcome) -> str:
-    others = [result for name, result in comparison.results.items() if name != NONE and result.speed is not None]
-    if not others:
+    fastest = comparison.fastest(lambda result: result.spec.name != NONE)
+    if not fastest:
         return "nothing else was compared."
-    fastest = max(others, key=lambda result: result.speed.value)  # type: ignore[union-attr]
-    assert fastest.speed is not None
-    speed = show(fastest.speed, prompts=comparison.prompts)
-    return f"the fastest with drafts, {title(fastest)}, is at {speed} × no drafts."
+    speed = show(fastest[0].speed, prompts=comparison.prompts)
+    return f"the fastest with drafts, {title(fastest[0])}, is at {speed} × no drafts."
 
 
-def _rival(comparison: Outcome, best: Result) -> Result | None:
+def _rivals(comparison: Outcome, best: Result) -> list[Result]:
     """What the winner is measured by: the best rule without training, or for a rule the best trained decoder."""
-    others = [
-        result
-        for name, result in comparison.results.items()
-        if result.trained != best.trained and name != NONE and result.speed is not None and result.spec.engine is None
-    ]
-    return max(others, key=lambda result: result.speed.value, default=None)  # type: ignore[union-attr]
+    return comparison.fastest(
+        lambda result: result.trained != best.trained and result.spec.name != NONE and result.spec.engine is None
+    )
 
 
 def _ratio(comparison: Outcome, best: Result, other: Result) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..common.console import progress_bar
 from ..common.errors import InputError
+from ..common.files import MANIFEST
 from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.acceptance.step import DraftSignals, draft_signals
@@ -130,6 +131,11 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
         InputError: a folder is no dataset, has no labels or no drafted token, or is of another pair; a controller named
             by ``length`` does not fit.
     """
+    name = ", ".join(folders)
+    # Servers log requests of each sampling into a folder within.
+    folders = [str(found.parent) for folder in folders for found in [
+        *Path(folder).glob(MANIFEST), *sorted(Path(folder).glob(f"*/{MANIFEST}"))
+    ]] or folders  # fmt: skip
     manifests = [read_manifest(folder, AcceptanceRow.kind, RoundsRow.kind) for folder in folders]
     check_same(folders, manifests, ("fingerprint",))
     texts: list[Text] = []
@@ -137,14 +143,15 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     domains: list[str] = []
     for folder, manifest in zip(folders, manifests, strict=True):
         some = [text for text in read_texts(folder, manifest["kind"]) if text.tokens][: options.limit]
-        if not some:
-            raise InputError(f"{folder}: no token was drafted in its {len(manifest['shards'])} shards; log some rounds")
         known = domains_of(manifest)
         texts += some
         of_text += [manifest] * len(some)
         domains += [known.get(text.prompt_id, UNKNOWN) for text in some]
+    if not texts:
+        shards = sum(len(manifest["shards"]) for manifest in manifests)
+        raise InputError(f"{name}: no token was drafted in its {shards} shards; log some rounds, 64 texts a shard")
     prompts = [hashlib.sha256(np.array(text.prompt_ids).tobytes()).hexdigest()[:16] for text in texts]
-    found = Labelled(", ".join(folders), texts, prompts, of_text, domains)
+    found = Labelled(name, texts, prompts, of_text, domains)
     draft = _draft(manifests[0], options, found.notes)
     if draft is None:
         return found

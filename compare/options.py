@@ -29,6 +29,11 @@ from ..infer.options import (
     TargetOptions,
 )
 
+OF_DECODING = (
+    "decoders", "prompts", "skip", "domains", "temperature", "top_k", "top_p", "max_new_tokens", "chat", "system",
+    "rules", "clock", "minutes",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatOptions(Options):
@@ -112,6 +117,11 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     minutes: Positive = 2.0
     wandb: str | None = None
     output: Folder = Path("runs/compare")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is not None:
+            self.refuse_ignored(OF_DECODING, "nothing is decoded with --data")
 
     @staticmethod
     def folders(given: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -118,6 +118,8 @@ def run(
     """
     if options.against is not None and options.data is None:
         raise InputError(f"against={options.against!r}: is compared with a dataset; name that with --data")
+    if options.data is not None and (decoders is not None or rows is not None):
+        raise InputError(f"data={options.data!r}: nothing is decoded; give controllers as a list, and no prompts")
     found = _of_decoders(options, decoders, rows) if options.data is None else _of_data(options)
     if options.wandb is not None:
         log(found, options.wandb)

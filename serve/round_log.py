@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..data_gen.on_policy import Rounds, rounds_of
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.request import Request
 
+OTHERS = 16  # distributions that are logged; requests choose them
 UNLIMITED = 2**31 - 1  # tokens, where no model limits them
 KEPT_SHARDS = 16  # that wait in memory while the disk cannot be written
 
@@ -106,8 +108,44 @@ class RoundWriter:
         self.writer.close()
 
 
+class RoundWriters:
+    """Writers for requests that bring sampling parameters of their own, each in a folder within ``folder``.
+
+    Args:
+        make: makes a writer of a folder and its sampling.
+    """
+
+    def __init__(self, folder: Path, make: Callable[[Path, SamplingParams], RoundWriter]) -> None:
+        self.folder, self.make = folder, make
+        self.writers: dict[SamplingParams, RoundWriter | None] = {}
+
+    def of(self, sampling: SamplingParams) -> RoundWriter | None:
+        """The writer of a sampling; None if there are too many, or its folder cannot be used, which is said once."""
+        if sampling not in self.writers and len(self.writers) < OTHERS:
+            folder = self.folder / folder_of(sampling)
+            try:
+                self.writers[sampling] = self.make(folder, sampling)
+            except (InputError, OSError) as error:
+                self.writers[sampling] = None
+                print(f"specpilot: warning: log_rounds={str(folder)!r}: {error}", file=sys.stderr, flush=True)
+        return self.writers.get(sampling)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for writer in self.writers.values():
+            if writer is not None:
+                writer.close()
+
+
+def folder_of(sampling: SamplingParams) -> str:
+    """The name of the dataset of texts under ``sampling``."""
+    if sampling.temperature == 0:
+        return "temperature-0"
+    return f"temperature-{sampling.temperature:g}-top-k-{sampling.top_k or 'all'}-top-p-{sampling.top_p:g}"
+
+
 class RoundLog(RoundWriter):
-    """The finished requests of ``specpilot serve`` that are under its default sampling.
+    """The finished requests of ``specpilot serve``; those under other sampling than its default in folders within.
 
     Raises:
         InputError: as for :class:`RoundWriter`; or the decoder has no single draft model, drafts trees or has another
@@ -124,10 +162,12 @@ class RoundLog(RoundWriter):
         (model,) = decoder.drafts
         size = decoder.target.vocab_size
         more = {"vocab_size": size} if model.vocab_size > size else {}
-        super().__init__(
-            folder, target, draft, decoder.fingerprint, decoder.tokenizer, self.sampling, decoder.context or UNLIMITED,
-            shard_size=shard_size, **more,
-        )  # fmt: skip
+        pair = target, draft, decoder.fingerprint, decoder.tokenizer
+        longest = decoder.context or UNLIMITED
+        super().__init__(folder, *pair, self.sampling, longest, shard_size=shard_size, **more)
+        self.others = RoundWriters(
+            folder, lambda path, other: RoundWriter(path, *pair, other, longest, shard_size=shard_size, **more)
+        )
 
     def add(self, request: Request) -> bool:
         """Keep a request, if it is one to keep.
@@ -137,9 +177,14 @@ class RoundLog(RoundWriter):
         if (
             not request.ended
             or request.output.finish_reason == "stop"
-            or request.sampling != self.sampling
             or not any(round.drafted for round in request.output.rounds)
         ):
             return False
-        self.keep(request.prompt, request.output.tokens, rounds_of(request.output))
-        return True
+        writer = self if request.sampling == self.sampling else self.others.of(request.sampling)
+        if writer is not None:
+            writer.keep(request.prompt, request.output.tokens, rounds_of(request.output))
+        return writer is not None
+
+    def close(self) -> None:
+        super().close()
+        self.others.close()

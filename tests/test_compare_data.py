@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import specpilot
 import torch
 from rich.console import Console
 from specpilot import main as cli
@@ -33,12 +34,13 @@ from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
-from specpilot.data_gen.prompts import PromptRow
+from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.data_gen.texts import text_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
 
 from .drafts import predictor
+from .test_compare_page import Parsed
 from .tiny import save_pair
 from .training import HIDDEN, make_model, make_rows, write_dataset
 
@@ -97,6 +99,16 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     assert report["sentences"][0].startswith(first)
     assert first in (output / "report.md").read_text()
     assert "Drift" in capsys.readouterr().out
+    page = Parsed((output / "report.html").read_text())
+    assert page.of("h2")[:3] == ["Drift", "Acceptance by position", "Can predictions be relied on?"]
+    points = [f"{word}: 1, {row['acceptance']:.3f}" for word, row in
+              ((side["data"], side["acceptance"]["depth"]["1"]) for side in (report, report["against"]))]  # fmt: skip
+    assert all(any(title.startswith(point) for title in page.of("title")) for point in points)
+    found = specpilot.compare(data=str(rounds["warm"]), against=str(rounds["cold"]), output=tmp_path / "python")
+    assert found.report == report
+    with pytest.raises(InputError, match="nothing is decoded"):
+        specpilot.compare({"a": 3}, data=str(rounds["warm"]))
+    assert report["sentences"][0] in Parsed(found._repr_html_()).of("p")
 
     halves = [read_labelled([str(rounds[name])], options(), QUIET) for name in ("even", "odd")]
     same = drift_of(*(half.drafted for half in halves))
@@ -275,6 +287,8 @@ def test_prompts_of_the_training_are_named(tmp_path: Path) -> None:
     specs = {word: ComparedDecoder.parse(word, base) for word in words}
     rows = [PromptRow(f"id-{i}", "all", f"prompt {i}") for i in range(3)]
     assert trained_on(specs, rows) == {str(folder): ["id-1"]}
+    (found,) = trained_on(specs, load_prompts("builtin-large", split="train", domains=("sql",), limit=9)).items()
+    assert (found[0], len(found[1]) > 5) == ("tiny-lag-free", True)
 
 
 @pytest.mark.parametrize("missing", ["rows", "labels"])
@@ -307,6 +321,7 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
         (["--data", "."], "no dataset, it holds no manifest.json"),
         (["--data", "tests/files/router-data"], "a dataset of kind 'router'"),
         (["--against", "tests/files/acceptance"], "name that with --data"),
+        (["--data", "tests/files/acceptance", "--minutes", "1"], "minutes=1.0: would be ignored"),
         (["--data", "tests/files/acceptance", "--cost", "0.2", "--hardware", "h100:8B/1B"], "costs are given twice"),
     ],
 )

@@ -18,6 +18,8 @@ import pytest
 import torch
 from specpilot import SpeculativeDecoder
 from specpilot.common.errors import InputError
+from specpilot.compare.labelled import read_labelled
+from specpilot.compare.options import CompareOptions
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.infer.text_stream import TextStream
@@ -420,6 +422,13 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
     manifest = read_manifest(tmp_path / "log")
     assert manifest["complete"]
     assert [shard["rows"] for shard in manifest["shards"]] == [2, 1, 2, 1]
+    (other,) = (tmp_path / "log").glob("*/manifest.json")  # and is a dataset of its own
+    assert (read_manifest(other.parent)["sampling"]["temperature"], len(read_dataset(other.parent, RoundsRow))) == (
+        0.3,
+        2,
+    )
+    data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
+    assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0.3", "1"}, 8)
     with pytest.raises(InputError, match="needs one draft model"):
         RoundLog(tmp_path / "other", SpeculativeDecoder(decoder.target, None, decoder.tokenizer), "tiny", "none")
 

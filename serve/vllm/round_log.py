@@ -5,7 +5,6 @@ Requests bring sampling parameters of their own, and a dataset has one distribut
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError
 from ...controllers.checkpoints.fingerprint import PairFingerprint
-from ...controllers.sampling import SamplingParams
 from ...infer.loading.names import load_tokenizer
-from ..round_log import RoundWriter
+from ..round_log import RoundWriter, RoundWriters
 from .drafted_request import DraftedRequest
 
-MOST = 16  # distributions that are logged
 # Sampling parameters of vLLM that change the target's distribution or may end a text within a round.
 LEFT_ALONE = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p", "min_tokens", "stop", "structured_outputs",
@@ -46,9 +42,8 @@ class VllmRoundLog:
     """
 
     def __init__(self, folder: Path, target: str, draft: str, pair: PairFingerprint, longest: int) -> None:
-        self.folder, self.longest = folder, longest
-        self.pair = (target, draft, pair, load_tokenizer(target))
-        self.writers: dict[SamplingParams, RoundWriter | None] = {}
+        of_pair = (target, draft, pair, load_tokenizer(target))
+        self.writers = RoundWriters(folder, lambda path, sampling: RoundWriter(path, *of_pair, sampling, longest))
 
     def observe(self, requests: Sequence[DraftedRequest | None], metadata: Any, logits: Tensor) -> None:
         """Take p(y)/q(y) of the drafted tokens that are verified now.
@@ -74,30 +69,11 @@ class VllmRoundLog:
         tokens = request.written
         if not request.rounds or tokens is None:
             return
-        if request.sampling not in self.writers and len(self.writers) < MOST:
-            self.writers[request.sampling] = self._open(request.sampling)
-        writer = self.writers.get(request.sampling)
+        writer = self.writers.of(request.sampling)
         if writer is not None:
             starts, drafted, accept = map(list, zip(*request.rounds, strict=True))
             writer.keep(request.text[: request.prompt], tokens, (starts, drafted, accept))
 
-    def _open(self, sampling: SamplingParams) -> RoundWriter | None:
-        folder = self.folder / folder_of(sampling)
-        try:
-            return RoundWriter(folder, *self.pair, sampling, self.longest)
-        except (InputError, OSError) as error:
-            print(f"specpilot: warning: log_rounds={str(folder)!r}: {error}", file=sys.stderr, flush=True)
-            return None
-
     def close(self) -> None:
         """Write what is left."""
-        for writer in self.writers.values():
-            if writer is not None:
-                writer.close()
-
-
-def folder_of(sampling: SamplingParams) -> str:
-    """The name of the dataset of texts under ``sampling``."""
-    if sampling.temperature == 0:
-        return "temperature-0"
-    return f"temperature-{sampling.temperature:g}-top-k-{sampling.top_k or 'all'}-top-p-{sampling.top_p:g}"
+        self.writers.close()
