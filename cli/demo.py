@@ -210,7 +210,8 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
     with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
         for label, (name, settings) in zip(FOLDERS, runs.items(), strict=True):
             result = train_acceptance(settings, output=output / "train" / name, resume=True)
-            losses = [float(row["loss"]) for row in _metrics(result.run) if row["loss"]]
+            with open(result.run / METRICS, encoding="utf-8") as lines:
+                losses = [float(row["loss"]) for row in csv.DictReader(lines) if row["loss"]]
             stages.console.print(
                 f"{label}: loss {losses[0]:.2f} → {losses[-1]:.2f}. Its best epoch on held-out answers: AUROC "
                 f"{result.metrics['auroc']:.2f}, simulated speed-up {result.metrics['simulated_speedup']:.2f}.",
@@ -221,11 +222,6 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
             export(output / "train" / name, output / name, overwrite=True)
             written = ", ".join(sorted(path.name for path in (output / name).iterdir()))
             stages.console.print(f"{output / name}: {written}")
-
-
-def _metrics(run: Path) -> list[dict[str, str]]:
-    with open(run / METRICS, encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
 
 
 def _make_room(output: Path) -> None:

@@ -132,10 +132,11 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
             by ``length`` does not fit.
     """
     name = ", ".join(folders)
-    # Servers log requests of each sampling into a folder within.
-    folders = [str(found.parent) for folder in folders for found in [
-        *Path(folder).glob(MANIFEST), *sorted(Path(folder).glob(f"*/{MANIFEST}"))
-    ]] or folders  # fmt: skip
+    within = [  # servers log requests of each sampling into a folder within
+        str(found.parent) for folder in folders for pattern in (MANIFEST, f"*/{MANIFEST}")
+        for found in sorted(Path(folder).glob(pattern))
+    ]  # fmt: skip
+    folders = within or folders
     manifests = [read_manifest(folder, AcceptanceRow.kind, RoundsRow.kind) for folder in folders]
     check_same(folders, manifests, ("fingerprint",))
     texts: list[Text] = []

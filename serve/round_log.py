@@ -161,7 +161,7 @@ class RoundLog(RoundWriter):
         self.sampling = decoder.defaults.sampling_params()
         (model,) = decoder.drafts
         size = decoder.target.vocab_size
-        more = {"vocab_size": size} if model.vocab_size > size else {}
+        more: dict[str, Any] = {"vocab_size": size} if model.vocab_size > size else {}
         pair = target, draft, decoder.fingerprint, decoder.tokenizer
         longest = decoder.context or UNLIMITED
         super().__init__(folder, *pair, self.sampling, longest, shard_size=shard_size, **more)
