@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.length_head import HORIZON, LengthHead
+from specpilot.controllers.acceptance.length_head import HORIZON, Every, LengthHead, Survivals
 from specpilot.controllers.acceptance.stop_policy import observation, observations
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.planned import PlannedLength
@@ -42,15 +42,20 @@ COSTS = st.builds(CostModel, st.floats(0.01, 0.9), st.just(1.0), st.floats(0.0, 
 ACCEPTANCES = st.lists(st.floats(0.0, 1.0), min_size=HORIZON, max_size=HORIZON)
 
 
-class Foretold(LengthHead):
+class Foretold:
     """Predicts what it is given."""
 
     def __init__(self, accept: list[float]) -> None:
-        super().__init__(8, 4)
         self.given = [*accumulate(accept, lambda a, b: a * b)]
 
-    def survivals(self, rates: list[float], state: torch.Tensor) -> list[float]:
+    def __call__(self, rates: list[float], state: torch.Tensor) -> list[float]:
         return self.given
+
+
+def told(accept: list[float], every: Every, cost: CostModel = CHEAP) -> PlannedLength:
+    length = PlannedLength(LengthHead(8, 4), every, 0.6, cost)
+    length.survivals = Foretold(accept)  # type: ignore[assignment]
+    return length
 
 
 def planned(length: PlannedLength) -> int:
@@ -70,9 +75,9 @@ def planned(length: PlannedLength) -> int:
 @given(ACCEPTANCES, COSTS)
 def test_a_plan_is_the_best_length(accept: list[float], cost: CostModel) -> None:
     """Of the largest gain at the text's rate, or of the most tokens a second; as by trying all."""
-    for every in ("round", "prompt"):
-        length = PlannedLength(Foretold(accept), every, 0.6, cost)  # type: ignore[arg-type]
-        tokens = [*accumulate(length.head.survivals([], torch.empty(0)), initial=1.0)]
+    for every in get_args(Every):
+        length = told(accept, every, cost)
+        tokens = [*accumulate(length.survivals([], torch.empty(0)), initial=1.0)]
         worth = [
             tokens[k] / cost.round(k) if every == "prompt" else tokens[k] - length.rate.value * cost.round(k)
             for k in range(HORIZON + 1)
@@ -83,7 +88,7 @@ def test_a_plan_is_the_best_length(accept: list[float], cost: CostModel) -> None
 
 def test_plans_follow_costs_and_the_number_of_requests() -> None:
     batch = BatchCosts((1, 8), (CHEAP, DEAR))
-    length = PlannedLength(Foretold([0.9] * HORIZON), "round", 0.9, CHEAP).repriced(batch=batch)
+    length = told([0.9] * HORIZON, "round").repriced(batch=batch)
     assert isinstance(length, PlannedLength)
     alone = planned(length)
     length.shared_by(8)
@@ -91,17 +96,24 @@ def test_plans_follow_costs_and_the_number_of_requests() -> None:
     length.start_text()
     length.shared_by(1)
     assert planned(length) == alone
-    assert planned(PlannedLength(Foretold([0.9] * HORIZON), "prompt", 0.9, DEAR)) == 0
+    assert planned(told([0.9] * HORIZON, "prompt", DEAR)) == 0
 
 
 def test_a_plan_for_a_prompt_stays_and_one_for_a_round_does_not() -> None:
     for every, same in (("prompt", True), ("round", False)):
-        length = PlannedLength(head := Foretold([0.95] * HORIZON), every, 0.9, CHEAP)  # type: ignore[arg-type]
+        length = told([0.95] * HORIZON, every)  # type: ignore[arg-type]
         first = planned(length)
-        head.given = [0.0] * HORIZON
+        length.survivals = Foretold([0.0] * HORIZON)  # type: ignore[assignment]
         assert (planned(length) == first) == same
         length.start_text()
         assert planned(length) == 0
+
+
+def test_survivals_are_those_of_the_head() -> None:
+    head, rates = LengthHead(8, 16), [0.7, 0.3]
+    state = torch.linspace(-2, 3, 8)
+    expected = torch.sigmoid(head(torch.tensor(rates), state)).cumprod(-1)
+    assert Survivals(head)(rates, state) == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_a_policy_stops_where_its_training_says() -> None:
@@ -150,11 +162,11 @@ def test_what_became_of_drafts() -> None:
 
 def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
     *_, found = traced()
-    rates, length = round_examples(found)["rates"], PlannedLength(Foretold([0.9] * HORIZON), "round", 0.6, CHEAP)
+    rates, length = round_examples(found)["rates"], told([0.9] * HORIZON, "round")
     for row, kept in enumerate(found.kept[1:-1]):
         assert rates[row].tolist() == pytest.approx(length.outcomes.rates)
         length.end_round(1, int(kept))
-    longer, single = (PlannedLength(Foretold([0.9] * HORIZON), "round", 0.6, CHEAP) for _ in range(2))
+    longer, single = (told([0.9] * HORIZON, "round") for _ in range(2))
     longer.end_round(4, 2)  # the fourth token was not decided on
     for accepted in (1, 1, 0):
         single.end_round(1, accepted)

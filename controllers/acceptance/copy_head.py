@@ -3,6 +3,12 @@
 Prompt lookup (Saxena 2023) copies the continuation of an earlier occurrence of a text's last tokens. How often the text
 goes on like that is known from the text so far, but not where: a head that also reads the embeddings of the copied
 token and of the one before it tells a likely continuation from an unlikely one.
+
+Hybrid Verified Decoding (Su et al. 2026, arXiv 2606.01019) predicts the accepted length of a draft from a cache before
+it is verified, and chooses by it between that draft and a model's. With ``draft="NAME+ngram"`` and ``copies`` this head
+does so: the sum of survivals is the predicted length, and :mod:`..length.draft_sources` weighs it against the model's
+drafts. What differs: acceptance is predicted token by token, costs decide, the cache is the text itself, and a model
+may draft after a copy.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from ..checkpoints.config import check_range
@@ -22,6 +22,7 @@ from .token_head import TokenHead, TokenHeadConfig, normalised
 
 HORIZON = 10  # longest draft that is planned
 MEMORIES = (4.0, 32.0)  # of the shares of accepted tokens, in verified tokens
+EPSILON = 1e-5  # that of ``normalised``
 UNKNOWN = 0.5  # these shares before anything is verified
 Every = Literal["prompt", "round"]
 
@@ -55,14 +56,23 @@ class LengthHead(TokenHead):
             rates: (…, 2) of :class:`Outcomes`.
             state: (…, d) the target's last hidden state that the text's newest token was drawn from.
         """
-        return self.logit(self.numbers(rates), normalised(state), None)
+        return self.logit(rates, normalised(state), None)
 
-    @torch.inference_mode()
-    def survivals(self, rates: list[float], state: Tensor) -> list[float]:
+
+class Survivals:
+    """A length head's predictions in NumPy on the host: for one round that takes a fraction of the time of tensors."""
+
+    def __init__(self, head: LengthHead) -> None:
+        layers = head.inner.weight, head.inner.bias, head.out.weight, head.out.bias
+        self.inner, self.bias, self.out, self.level = (part.detach().cpu().numpy() for part in layers)
+
+    def __call__(self, rates: list[float], state: Tensor) -> list[float]:
         """(10,) probability that the first 1, 2, … drafted tokens are all accepted, for one ``state`` (d,)."""
-        weight = self.out.weight
-        logits = self(torch.tensor(rates).to(weight), state.to(weight))
-        return torch.sigmoid(logits).cumprod(-1).tolist()
+        x = state.float().cpu().numpy()
+        x = (x - x.mean()) / np.sqrt(x.var() + EPSILON)
+        units = self.inner @ np.concatenate([np.array(rates, np.float32), x]) + self.bias
+        logits = self.out @ np.maximum(units, 0.0) + self.level
+        return np.cumprod(1.0 / (1.0 + np.exp(-logits))).tolist()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from ..acceptance.length_head import Every, LengthHead, Outcomes
+from ..acceptance.length_head import Every, LengthHead, Outcomes, Survivals
 from ..acceptance.step import Step
 from .cost_model import CostModel
 from .priced import TrainedLength
@@ -29,7 +29,7 @@ class PlannedLength(TrainedLength):
     state: Tensor  # (d,) that the newest token was drawn from
 
     def __init__(self, head: LengthHead, every: Every, mean: float, cost: CostModel) -> None:
-        self.head, self.every = head, every
+        self.survivals, self.every = Survivals(head), every
         super().__init__(mean, cost)
 
     def start_text(self) -> None:
@@ -45,7 +45,7 @@ class PlannedLength(TrainedLength):
             return False
         self.begun = True
         if self.plan is None or self.every == "round":
-            self.plan = self._best(self.head.survivals(self.outcomes.rates, self.state))
+            self.plan = self._best(self.survivals(self.outcomes.rates, self.state))
         return self._begin_draft(pays=self.plan > 0, may_pay=True)
 
     def observe(self, step: Step) -> bool:

@@ -55,7 +55,7 @@ def load_trained(
                 return PolicyLength(head, config.mean, cost)
             assert isinstance(head, LengthHead)
             assert isinstance(config, LengthHeadConfig)
-            return PlannedLength(head.to(device), config.every, config.mean, cost)
+            return PlannedLength(head, config.every, config.mean, cost)
     calibrated = cost is not None
     predictor = _predictor(
         name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
