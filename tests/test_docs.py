@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -96,13 +96,15 @@ def check_words(words: list[str]) -> None:
             pytest.fail(f"no check for {words}")
 
 
-SLOW = ("training.md",)  # the README, the first steps and the demo train as well
+# The README and the first steps train, measure and compare as well, and each of these has tests of its own.
+SLOW = ("training.md", "drafts.md", "routers.md", "cost.md", "compare.md", "pipeline.ipynb")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW), id=of_page(p)) for p in PAGES if runnable(p)],
-)
+def each(pages: Iterable[Path]) -> list[Any]:
+    return [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW), id=of_page(p)) for p in pages]
+
+
+@pytest.mark.parametrize("page", each(page for page in PAGES if runnable(page)))
 def test_code(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every block runs, in the page's order and in one folder; the others are parsed, and say why they are not run."""
     for block in runnable(page):
@@ -129,7 +131,7 @@ def test_examples(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=of_page)
+@pytest.mark.parametrize("file", each(sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))))
 def test_notebooks(file: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells of code run in their order in one namespace, also those that write a module; what a cell shows is shown."""
     monkeypatch.setattr(sys, "path", [*sys.path])
