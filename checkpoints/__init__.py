@@ -1,26 +1,67 @@
-"""The weights that ship with the package: tiny models, and the controllers trained for them."""
+"""The weights that ship with the package: tiny models, and the controllers trained for them.
+
+The large files of a model are stored as ``.xz`` and unpacked beside it when the model is first named. Where that cannot
+be written, each process unpacks them into a temporary folder of its own.
+"""
 
 from __future__ import annotations
 
+import lzma
+import os
+import shutil
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 FOLDER = Path(__file__).parent
+PACKED = ".xz"
 
 
 def shipped(name: str) -> Path | None:
     """The folder of the shipped model or controller ``name`` (``tiny``, ``tiny-draft``, …), or None."""
     folder = FOLDER / name
-    return folder if "/" not in name and name.startswith("tiny") and (folder / "config.json").is_file() else None
+    if "/" in name or not name.startswith("tiny") or not (folder / "config.json").is_file():
+        return None
+    try:
+        unpack(folder, folder)
+    except OSError:  # a package that another user has installed, a read-only image
+        return Path(_unpacked_elsewhere(folder).name)
+    return folder
+
+
+def unpack(packed: Path, folder: Path) -> None:
+    """Unpack the ``.xz`` files of the folder ``packed`` into ``folder``, but for those that are there already."""
+    for file in packed.glob(f"*{PACKED}"):
+        place, changed = folder / file.stem, file.stat().st_mtime_ns
+        if place.is_file() and place.stat().st_mtime_ns == changed:
+            continue
+        with TemporaryDirectory(prefix=".", dir=folder) as room:
+            part = Path(room, file.stem)
+            with lzma.open(file) as content, open(part, "wb") as written:
+                shutil.copyfileobj(content, written)
+            os.utime(part, ns=(changed, changed))
+            part.replace(place)
+
+
+@cache
+def _unpacked_elsewhere(folder: Path) -> TemporaryDirectory[str]:
+    """A copy of ``folder`` that lasts as long as the process."""
+    place = TemporaryDirectory(prefix=f"{folder.name}-")
+    for file in folder.iterdir():
+        if file.is_file() and file.suffix != PACKED and not file.with_name(f"{file.name}{PACKED}").exists():
+            shutil.copy2(file, place.name)
+    unpack(folder, Path(place.name))
+    return place
 
 
 def shipped_models() -> list[str]:
     """The names of the models that ship: a target's, its drafts'."""
-    return [name for name in _names() if (FOLDER / name / "tokenizer.json").is_file()]
+    return [name for name in _names() if (FOLDER / name / "tokenizer_config.json").is_file()]
 
 
 def shipped_controllers() -> list[str]:
     """The names of the controllers that ship."""
-    return [name for name in _names() if not (FOLDER / name / "tokenizer.json").is_file()]
+    return [name for name in _names() if not (FOLDER / name / "tokenizer_config.json").is_file()]
 
 
 def _names() -> list[str]:

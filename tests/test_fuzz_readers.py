@@ -24,7 +24,7 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from specpilot.checkpoints import FOLDER
+from specpilot.checkpoints import FOLDER, shipped
 from specpilot.commands import generate
 from specpilot.common.errors import InputError
 from specpilot.compare.store import Store
@@ -117,7 +117,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     (record,) = (folder / "store" / "records").iterdir()
     pq.write_table(pa.table({"prompt": ["one", "two"], "id": [1, 2]}), folder / "rows.parquet")
     lines = write(folder / "rows.jsonl", b'{"prompt": "one", "id": 1}\n{"prompt": "two"}\n')
-    model = copied(FOLDER / "tiny-draft", folder / "model")
+    model = copied(shipped("tiny-draft") or Path(), folder / "model")
     checkpoint = run / "checkpoints" / "best.ckpt"
     eagle = write_draft(folder / "eagle", vocab=12, kept=[1, 4, 7], target=8, layers=[1, 2], width=8)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from specpilot import main as cli
-from specpilot.checkpoints import FOLDER
+from specpilot.checkpoints import FOLDER, shipped
 from specpilot.common.errors import InputError
 from specpilot.infer.loading.named_pair import with_named_pair
 from specpilot.infer.options import DecodingOptions
@@ -24,7 +24,7 @@ HUB = "someone/nowhere-at-all"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with models and controllers that name them, which is not where the program runs."""
     for name in ("target", "draft", "deep/draft"):
-        shutil.copytree(FOLDER / "tiny-draft", tmp_path / "models" / name)
+        shutil.copytree(shipped("tiny-draft") or "", tmp_path / "models" / name)
     for name, pair in {
         "beside": ("target", "draft"), "relative": ("models/target", "models/deep/draft"), "hub": (HUB, "draft"),
         "gone": ("target", "runs/gone"),
