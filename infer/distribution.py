@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..controllers.acceptance.step import FEW
 from ..controllers.sampling import SamplingParams
-from .random_source import RandomSource
+from .random_source import RandomSource, draw_unchecked
 
 
 class TokenDistribution:
@@ -24,7 +24,12 @@ class TokenDistribution:
         probabilities: (N, k) probabilities.
         tokens: (N, k) their tokens; None for the first k tokens in order.
         size: vocabulary size V.
+
+    Attributes:
+        whole: the distributions that these are a part of, whose lists are read together, with the first and last row.
     """
+
+    whole: tuple[TokenDistribution, int, int] | None = None
 
     def __init__(self, probabilities: Tensor, tokens: Tensor | None, size: int) -> None:
         self.probabilities, self.tokens, self.size = probabilities, tokens, size
@@ -46,11 +51,25 @@ class TokenDistribution:
             logits = logits[:, :size]
         return cls(*sampling.top(logits), size)
 
+    @classmethod
+    def joined(cls, parts: Sequence[TokenDistribution]) -> TokenDistribution:
+        """The rows of ``parts``; of all tokens where not all parts are :func:`alike`."""
+        if len(parts) == 1:
+            return parts[0]
+        if len(alike(parts)) > 1:
+            return cls(torch.cat([part.dense for part in parts]), None, parts[0].size)
+        lists = [part.tokens for part in parts if part.tokens is not None]
+        probabilities = torch.cat([part.probabilities for part in parts])
+        return cls(probabilities, torch.cat(lists) if lists else None, parts[0].size)
+
     @cached_property
     def lists(self) -> list[tuple[list[float], list[int]]] | None:
         """Each distribution's probabilities and tokens as lists; None if they are too long."""
         if self.tokens is None or self.tokens.shape[1] > FEW:
             return None
+        if self.whole is not None:
+            whole, start, end = self.whole
+            return None if whole.lists is None else whole.lists[start:end]
         if self.probabilities.device.type == "cpu":
             return list(zip(self.probabilities.tolist(), self.tokens.tolist(), strict=True))
         return read_together(self.probabilities, self.tokens)
@@ -85,8 +104,7 @@ class TokenDistribution:
         part = TokenDistribution(
             self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size
         )
-        if self.lists is not None:
-            part.lists = self.lists[start:end]
+        part.whole = self, start, end
         return part
 
     def take(self, rows: list[int]) -> TokenDistribution:
@@ -137,6 +155,27 @@ def read_together(probabilities: Tensor, tokens: Tensor) -> list[tuple[list[floa
     k = tokens.shape[1]
     rows = torch.cat([probabilities, tokens.to(probabilities.dtype)], -1).tolist()
     return [(row[:k], [int(token) for token in row[k:]]) for row in rows]
+
+
+def alike(parts: Sequence[TokenDistribution]) -> list[list[int]]:
+    """Indices of those of ``parts`` that all list their tokens or none, and equally many."""
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for i, part in enumerate(parts):
+        groups.setdefault((part.probabilities.shape[1], part.tokens is None), []).append(i)
+    return list(groups.values())
+
+
+def draw_unread(q: Sequence[TokenDistribution], uniforms: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+    """A token (1,) of each of ``q``, which have one row, and its probability (1,): the host reads neither."""
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    for group in alike(q):
+        together = TokenDistribution.joined([q[i] for i in group])
+        numbers = torch.tensor([uniforms[i] for i in group], dtype=torch.float64)
+        numbers = numbers.to(together.probabilities.device, non_blocking=True)
+        places = draw_unchecked(together.probabilities, numbers).unsqueeze(-1)
+        tokens = places if together.tokens is None else together.tokens.gather(-1, places)
+        found |= zip(group, zip(tokens, together.probabilities.gather(-1, places), strict=True), strict=True)
+    return [found[i] for i in range(len(q))]
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -11,6 +11,22 @@ from torch import Tensor
 
 from .distribution import TokenDistribution
 from .models.text_cache import TreeMask, ancestors_of
+from .random_source import RandomSource
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chain's K tokens on the device.
+
+    Attributes:
+        tokens: (K,) y_1 … y_K.
+        q: (K,) the probability of each in the distribution that it was drawn from.
+        uniforms: the K numbers they were drawn with, if the host has not read them; otherwise none.
+    """
+
+    tokens: Tensor
+    q: Tensor
+    uniforms: list[float]
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,8 @@ class Draft:
         n_forwards: number of forwards of the draft model.
         copied: number of first tokens that were copied from the text without asking the length controller.
         from_target: the tokens were chosen and read by the target and need no verification.
+        drawn: the tokens of a chain that was drawn on an accelerator. If the host has not read them, ``tokens`` has
+            zeros in their places, and may be longer than the draft, which ends with a stop token.
     """
 
     tokens: list[int]
@@ -33,6 +51,7 @@ class Draft:
     n_forwards: int
     from_target: bool = False
     copied: int = 0
+    drawn: Drawn | None = None
 
     @classmethod
     def chain(cls, tokens: list[int], distributions: list[TokenDistribution]) -> Draft:
@@ -58,6 +77,28 @@ class Draft:
             distribution.of([token])[0] for distribution, token in zip(self.distributions, self.tokens, strict=True)
         ]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
+
+    @property
+    def known_drawn(self) -> Drawn:
+        """``drawn`` of a chain that has it."""
+        assert self.drawn is not None
+        return self.drawn
+
+    def known(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
+        """Itself with tokens that the host has read."""
+        if self.drawn is None or not self.drawn.uniforms:
+            return self
+        draft = self.with_tokens(self.drawn.tokens.tolist(), stop_tokens)
+        rng.give_back(self.drawn.uniforms[len(draft.tokens) :])
+        return draft
+
+    def with_tokens(self, tokens: list[int], stop_tokens: frozenset[int]) -> Draft:
+        """The chain with the ``tokens`` that the host has now read, up to a stop token."""
+        count = next((i for i, token in enumerate(tokens, 1) if token in stop_tokens), len(tokens))
+        return replace(
+            self, tokens=tokens[:count], distributions=self.distributions[:count], parents=self.parents[:count],
+            drawn=None,
+        )  # fmt: skip
 
     def follow(self, tokens: list[int]) -> list[int]:
         """The path from the root along ``tokens``, as far as it exists."""

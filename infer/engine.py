@@ -17,6 +17,8 @@ from .distribution import RowwiseDistribution, TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
 from .models import LanguageModel, Read
 from .request import Drafter, Request
+from .verify import Verdict
+from .verify.on_device import RULES, Drafted, verify_drawn
 
 NOTHING_READ = TokenDistribution(torch.empty(0, 0), None, 0)
 
@@ -47,21 +49,17 @@ class Engine:
         p, hidden, logits = self._read(drafts, joining)  # p_1 … p_{K+1}, after the text and after each drafted token
         for request in joining:
             self._choose_arm(request, hidden[request][-1])
-        for request, draft in drafts.items():
-            try:
-                verdict = request.verify(p.get(request, NOTHING_READ), draft, request.rng)
-            except InputError as error:  # fails only this request
-                request.error = error
-                continue
+        for request, (draft, verdict) in self._verify(drafts, p).items():
             start = len(request.text)
             if not draft.from_target:
                 self.cache.keep(request, start, [start + node for node in verdict.path])
-            if request.drafter.reads_states and request in hidden:
-                request.add_states(hidden[request], draft, verdict.path)
-            if request.length.reads_target and request in hidden:
-                last = 1 + verdict.path[-1] if verdict.path else 0  # the row, after the text's, that gave the token
-                rows = hidden[request][-1 - len(draft.tokens) :, : self.target.hidden_size]
-                request.length.see(rows[last])
+            if request in hidden:  # without those of what is left out of a draft after a stop token
+                states = hidden[request][: len(hidden[request]) - len(drafts[request].tokens) + len(draft.tokens)]
+                if request.drafter.reads_states:
+                    request.add_states(states, draft, verdict.path)
+                if request.length.reads_target:
+                    last = 1 + verdict.path[-1] if verdict.path else 0  # the row, after the text's, that gave the token
+                    request.length.see(states[-1 - len(draft.tokens) :, : self.target.hidden_size][last])
             request.drafter.commit(request, draft, verdict.path)
             request.append(draft, verdict)
             if request in logits and request.recorder is not None:
@@ -88,6 +86,8 @@ class Engine:
             groups.setdefault(request.drafter, []).append(request)
         for drafter, group in groups.items():
             found |= zip(group, drafter.propose(group), strict=True)
+        if not self.target.reads_drawn:
+            found = {request: draft.known(request.rng, request.stop_tokens) for request, draft in found.items()}
         return {request: found[request] for request in requests if request.error is None}
 
     def _read(
@@ -108,9 +108,10 @@ class Engine:
             draft, unread = drafts[request], request.text[self.cache.length(request) :]
             tree = draft.tree_mask(len(request.text))
             tokens, states = [*unread, *draft.tokens], None
+            drawn = draft.drawn.tokens if draft.drawn is not None and draft.drawn.uniforms else None
             if request.reads_states:
                 states = len(tokens)
-            reads.append(Read(request, tokens, len(draft.tokens) + 1, tree, states))
+            reads.append(Read(request, tokens, len(draft.tokens) + 1, tree, states, drawn=drawn))
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
         p = self._distributions(reading, drafts, logits, counts)
@@ -134,6 +135,28 @@ class Engine:
         if len(reading) == 1 and logits.device.type == "cpu" and not drafts[reading[0]].is_chain:
             return [RowwiseDistribution(reading[0].sampling, logits)]
         return distributions([request.sampling for request in reading], logits, counts)
+
+    def _verify(
+        self, drafts: dict[Request, Draft], p: dict[Request, TokenDistribution]
+    ) -> dict[Request, tuple[Draft, Verdict]]:
+        """What is kept of the drafts, whose tokens the host has read now; a failing request gets its error alone."""
+        drawn = [request for request, draft in drafts.items() if draft.drawn is not None and request.verify in RULES]
+        chains = [Drafted(p[one], drafts[one], one.verify, one.rng, one.stop_tokens) for one in drawn]
+        judged = dict(zip(drawn, verify_drawn(chains) if chains else [], strict=True))
+        found: dict[Request, tuple[Draft, Verdict]] = {}
+        for request, draft in drafts.items():
+            try:
+                if request not in judged:
+                    known = draft.known(request.rng, request.stop_tokens)
+                    found[request] = known, request.verify(p.get(request, NOTHING_READ), known, request.rng)
+                    continue
+                verdict = judged[request]
+                if isinstance(verdict, InputError):
+                    raise verdict
+                found[request] = verdict
+            except InputError as error:
+                request.error = error
+        return found
 
     def _choose_arm(self, request: Request, hidden: torch.Tensor) -> None:
         """Choose the request's arm, by a router if there is one; ``hidden`` (d,) is the prompt's last state."""

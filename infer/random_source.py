@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from random import Random
 
 import torch
@@ -30,10 +30,15 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     device = probabilities.device
     if device.type == "mps":  # has no float64
         return draw(probabilities.cpu(), uniforms.cpu()).to(device)
+    require_finite(float(probabilities.sum()))
+    return draw_unchecked(probabilities, uniforms)
+
+
+def draw_unchecked(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """:func:`draw` without a read by the host; of NaN probabilities it gives the last token."""
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-    require_finite(float(cumulative[..., -1].sum()))
     points = uniforms.unsqueeze(-1) * cumulative[..., -1:]
-    return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
+    return torch.searchsorted(cumulative, points, right=True).squeeze(-1).clamp(max=probabilities.shape[-1] - 1)
 
 
 class RandomSource:
@@ -62,6 +67,11 @@ class RandomSource:
         mass = float(cumulative[-1])
         require_finite(mass)
         return int(torch.searchsorted(cumulative, self.uniform() * mass, right=True))
+
+    def give_back(self, uniforms: list[float]) -> None:
+        """Make ``uniforms`` the next numbers that are drawn: they were drawn and not used."""
+        if uniforms:
+            self.uniform = chain(uniforms, iter(self.uniform, None)).__next__
 
     def accept(self, probabilities: list[float]) -> list[bool]:
         """Independent draws with the given ``probabilities``; values above 1 count as 1."""

@@ -27,11 +27,17 @@ DEPTH = 3
 
 
 class Script(RandomSource):
-    """A random source that follows a list of choices, and takes the first possible outcome after its end."""
+    """A random source that follows a list of choices, and takes the first possible outcome after its end.
+
+    Attributes:
+        options: how many outcomes each draw had.
+        uniforms: for each draw a number by which other sources take the same outcome.
+    """
 
     def __init__(self, choices: list[int]) -> None:
         self.choices = choices
-        self.options: list[int] = []  # how many outcomes each draw had
+        self.options: list[int] = []
+        self.uniforms: list[float] = []
         self.probability = 1.0
 
     def _draw(self, probabilities: list[float]) -> int:
@@ -45,13 +51,18 @@ class Script(RandomSource):
         return possible[choice]
 
     def pick(self, weights: list[float]) -> int:
-        return self._draw([w / sum(weights) for w in weights])
+        shares = [w / sum(weights) for w in weights]
+        choice = self._draw(shares)
+        self.uniforms.append(sum(shares[:choice]) + shares[choice] / 2)
+        return choice
 
     def sample(self, weights: Tensor) -> int:
         return self.pick(weights.tolist())
 
     def accept(self, probabilities: list[float]) -> list[bool]:
-        return [self._draw([1 - min(1, p), min(1, p)]) == 1 for p in probabilities]
+        accepted = [self._draw([1 - min(1, p), min(1, p)]) == 1 for p in probabilities]
+        self.uniforms += [p / 2 if kept else (1 + p) / 2 for p, kept in zip(probabilities, accepted, strict=True)]
+        return accepted
 
 
 def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]]:

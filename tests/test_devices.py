@@ -62,7 +62,7 @@ def on_meta() -> LagFreePredictor:
     """Tables are the host's wherever the head is; they cannot be made of meta tensors."""
     found = predictor("cpu")
     assert found.tables.size == VOCAB
-    found.of_state = found.of_state.to("meta")
+    found.state_weight = found.state_weight.to("meta")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from zlib import crc32
 
 import pytest
@@ -13,18 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.draft import Draft
+from specpilot.infer.draft import Draft, Drawn
 from specpilot.infer.models import ancestors_of
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, Verifier, candidates, parse_verifier, verify_tree
+from specpilot.infer.verify import (
+    LOSSY,
+    SELECTIONS,
+    VERIFIERS,
+    Verdict,
+    Verifier,
+    candidates,
+    parse_verifier,
+    verify_tree,
+)
 from specpilot.infer.verify.bild import bild
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.mcss import without
+from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
 from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
 from specpilot.infer.verify.typical import typical
 from torch import Tensor
 
-from .enumeration import as_distribution, distribution, output_distribution
+from .enumeration import Script, as_distribution, distribution, output_distribution
 
 Path = tuple[int, ...]
 Table = dict[Path, Tensor]  # what comes after each path
@@ -117,6 +128,27 @@ def assert_lossless(
         assert found.get(tokens, 0.0) == pytest.approx(expected, abs=tolerance)
 
 
+def by_tensors(rule: Verifier) -> Verifier:
+    """``rule`` as on an accelerator, by numbers for which that of the host has each of its outcomes."""
+
+    def verify(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
+        assert isinstance(rng, Script)
+        earlier = len(rng.uniforms)
+        expected = rule(p, draft, rng)
+        if not draft.tokens:
+            return expected
+        source = RandomSource(0)
+        source.give_back(rng.uniforms[earlier:])
+        tokens = torch.tensor(draft.tokens)
+        q = torch.cat([one.row(0)[[y]] for one, y in zip(draft.distributions, draft.tokens, strict=True)])
+        drawn = replace(draft, drawn=Drawn(tokens, q, []))
+        (found,) = verify_drawn([Drafted(p, drawn, rule, source, frozenset())])
+        assert isinstance(found, tuple)
+        return found[1]
+
+    return verify
+
+
 @pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
 @settings(max_examples=200)
 @given(data=st.data(), shape=st.sampled_from([((), 5), ((1,), 5), ((1, 1), 3)]), lists=st.booleans())
@@ -124,6 +156,16 @@ def test_chains(name: str, data: st.DataObject, shape: tuple[Path, int], lists: 
     chain, vocab = shape
     assert_lossless(
         data, len(chain), vocab, lambda q, rng: draw_tree(chain, q, True, rng, lists), VERIFIERS[name], lists=lists
+    )
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(max_examples=60)
+@given(data=st.data(), shape=st.sampled_from([((1,), 3), ((1, 1), 2)]), lists=st.booleans())
+def test_chains_by_tensors(rule: Verifier, data: st.DataObject, shape: tuple[Path, int], lists: bool) -> None:
+    chain, vocab = shape
+    assert_lossless(
+        data, len(chain), vocab, lambda q, rng: draw_tree(chain, q, True, rng, lists), by_tensors(rule), lists=lists
     )
 
 

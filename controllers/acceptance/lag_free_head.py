@@ -121,22 +121,28 @@ class LagFreePredictor(TrainedPredictor):
         self.embedding, self.mean, self.samplings = embedding.detach(), mean, samplings
         self.uses_ngrams, self.width = uses_ngrams, head.width
         of_state, self.of_token, self.of_copy = head.inner.weight.detach()[:, INPUTS:].chunk(VECTORS, dim=1)
-        self.of_state = (of_state / head.state_scale).t().contiguous()  # (d, width)
+        self.state_weight = (of_state / head.state_scale).t().contiguous()  # (d, width)
 
     @cached_property
     def tables(self) -> Tables:
         """What tokens and n-gram matches add to the hidden units."""
         return Tables.of(self.head, self.embedding, self.of_token, self.of_copy)
 
+    def of_state(self, hidden: Tensor) -> Tensor:
+        """(N, width) what they add to the hidden units; a recorded state is on the CPU."""
+        return torch.mm(hidden.to(self.state_weight), self.state_weight)
+
     def predict(self, step: Step) -> float:
         ngram_match = step.match() if self.uses_ngrams else NOTHING
-        added = torch.mm(step.hidden.to(self.of_state), self.of_state)  # (1, width); a recorded state is on the CPU
-        signals = step.host_signals(entropy=False)
-        if signals is None:
-            *hidden, confidence, top, entropy = torch.cat([added[0], step.signals_tensor()]).tolist()
-            signals = confidence, top, entropy
-        else:
-            (hidden,) = added.tolist()
+        signals, hidden = step.host_signals(entropy=False), step.of_state
+        if hidden is None:
+            added = self.of_state(step.hidden)[0]
+            if signals is None:
+                *hidden, confidence, top, entropy = torch.cat([added, step.signals_tensor()]).tolist()
+                signals = confidence, top, entropy
+            else:
+                hidden = added.tolist()
+        assert signals is not None
         return self._finish(hidden, signals, ngram_match, step.token)
 
     def _finish(self, hidden: list[float], signals: DraftSignals, ngram_match: NgramMatch, token: int) -> float:

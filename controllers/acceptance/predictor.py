@@ -40,6 +40,10 @@ class AcceptancePredictor(ABC):
                 stacklevel=2,
             )
 
+    def of_state(self, hidden: Tensor) -> Tensor | None:
+        """(N, m) what :meth:`predict` computes of draft states (N, d), for ``Step.of_state``; None if it reads none."""
+        return None
+
     @abstractmethod
     def predict(self, step: Step) -> float:
         """Acceptance probability of the newest token that can be predicted, given that all before it are accepted.

@@ -90,8 +90,12 @@ class HeadPredictor(TrainedPredictor):
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
+    def of_state(self, hidden: Tensor) -> Tensor:
+        """(N, 1) the logits."""
+        return self._logits(hidden)
+
     def predict(self, step: Step) -> float:
-        return self.probability(step.hidden)
+        return self.probability(step.hidden) if step.of_state is None else self.calibration(step.of_state[0])
 
     @torch.inference_mode()
     def predict_all(

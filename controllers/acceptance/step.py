@@ -19,20 +19,21 @@ At temperature 0, where q is a point mass, all three are those of the softmax at
 """
 
 
-def signals_tensor(token: int, chosen: Tensor | None, q: Tensor, logits: Tensor) -> Tensor:
-    """(3,) draft signals of ``token``, float32, computed on the device without synchronization.
+def signals_tensor(token: Tensor, chosen: Tensor, q: Tensor, logits: Tensor) -> Tensor:
+    """(3,) draft signals of ``token`` (1,), float32, computed on the device without synchronization.
 
     Args:
-        chosen: () q(y); None if it is 1.
+        chosen: (1,) q(y).
         q: (…, k) the distribution, without the tokens excluded by sampling.
         logits: (…, V) the draft's logits.
     """
     unwarped = torch.softmax(logits.flatten().float(), -1)
-    if chosen is None:  # y is an arg-max
-        return torch.stack([unwarped[token], unwarped[token], torch.special.entr(unwarped).sum()])
-    top = q.max().float()
-    top = torch.where(top == 1.0, unwarped.max(), top)
-    return torch.stack([chosen.float(), top, torch.special.entr(q).sum().float()])
+    certain, top = chosen == 1.0, q.max().float()
+    return torch.cat([
+        torch.where(certain, unwarped.gather(0, token), chosen.float()),
+        torch.where(top == 1.0, unwarped.max(), top).view(1),
+        torch.where(certain, torch.special.entr(unwarped).sum(), torch.special.entr(q).sum().float()),
+    ])  # fmt: skip
 
 
 def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
@@ -71,6 +72,8 @@ class Step:
         match: returns the n-gram match of y_i; computed when called, and only valid during the drafting of the round.
         listed: q as a list if available, which is faster than tensor operations.
         kept: (M,) the only tokens with finite logits, ascending; None if all may have them.
+        known: the draft signals, where the host has read them together with the token.
+        of_state: what the controller's predictor computes of ``hidden``, read together with the token as well.
 
     All dimensions before the last have size 1; they are kept to save an operation per token.
     """
@@ -84,18 +87,26 @@ class Step:
     match: Callable[[], NgramMatch]
     listed: list[float] | None = field(default=None, kw_only=True)
     kept: Tensor | None = field(default=None, kw_only=True)
+    known: DraftSignals | None = field(default=None, kw_only=True)
+    of_state: list[float] | None = field(default=None, kw_only=True)
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
+        if self.known is not None:
+            return self.known[0]
         return self.unwarped_of(self.token) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
         """max q; at temperature 0 as in :meth:`confidence`."""
+        if self.known is not None:
+            return self.known[1]
         probability = float(self.q.max())
         return float(self.unwarped.max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0 as in :meth:`confidence`."""
+        if self.known is not None:
+            return self.known[2]
         return self.unwarped_entropy if self.probability == 1.0 else float(torch.special.entr(self.q).sum())
 
     def signals(self) -> DraftSignals:
@@ -112,6 +123,8 @@ class Step:
         Args:
             entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
         """
+        if self.known is not None:
+            return self.known
         on_host, q = self.q.device.type == "cpu", self.listed
         if q is None and on_host and self.q.shape[-1] <= FEW:
             q = self.q.flatten().tolist()
@@ -124,10 +137,10 @@ class Step:
 
     def signals_tensor(self) -> Tensor:
         """(3,) all three, on the device of q."""
-        chosen = None
-        if self.probability != 1.0:
-            chosen = torch.tensor(self.probability).to(self.q.device, non_blocking=True)
-        return signals_tensor(self.token, chosen, self.q, self.logits)
+        token, chosen = (
+            torch.tensor([value]).to(self.q.device, non_blocking=True) for value in (self.token, self.probability)
+        )
+        return signals_tensor(token, chosen, self.q, self.logits)
 
     @cached_property
     def unwarped(self) -> Tensor:

@@ -39,6 +39,10 @@ class Bandit(LengthController):
         self.chosen = self.rewards.best()
         return self.rules[self.chosen].start_round()
 
+    @property
+    def planned(self) -> int | None:
+        return self.rules[self.chosen].planned
+
     def observe(self, step: Step) -> bool:
         return self.rules[self.chosen].observe(step)
 

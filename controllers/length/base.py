@@ -24,6 +24,14 @@ class LengthController(ABC):
 
     reads_target = False
 
+    @property
+    def planned(self) -> int | None:
+        """How many tokens the round drafts, where this depends on none of them; None otherwise.
+
+        On an accelerator nothing then waits for them, and ``observe`` is not called.
+        """
+        return None
+
     def repriced(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> LengthController:
@@ -50,6 +58,10 @@ class LengthController(ABC):
     def start_round(self) -> bool:
         """Reset for a new round; return False to draft nothing (one autoregressive step)."""
         return True
+
+    def of_state(self, hidden: Tensor) -> Tensor | None:
+        """What its predictor computes of draft states, see :meth:`.AcceptancePredictor.of_state`."""
+        return None
 
     @abstractmethod
     def observe(self, step: Step) -> bool:

@@ -48,6 +48,10 @@ class PlannedLength(TrainedLength):
             self.plan = self._best(self.survivals(self.outcomes.rates, self.state))
         return self._begin_draft(pays=self.plan > 0, may_pay=True)
 
+    @property
+    def planned(self) -> int | None:
+        return self.plan
+
     def observe(self, step: Step) -> bool:
         assert self.plan is not None, "the round was started"
         return step.index < self.plan

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
@@ -76,6 +78,9 @@ class RateOptimal(TrainedLength):
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
         return self._begin_draft(pays=pays, may_pay=self._price() < CERTAIN)
+
+    def of_state(self, hidden: Tensor) -> Tensor | None:
+        return self.predictor.of_state(hidden)
 
     def observe(self, step: Step) -> bool:
         lag = self.predictor.lag

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from ...common.errors import InputError
 from .. import MAX_DRAFT
 from ..acceptance.predictor import AcceptancePredictor
@@ -15,7 +17,24 @@ from ..sampling import SamplingParams
 from .base import LengthController
 
 
-class Fixed(LengthController):
+class CountedLength(LengthController):
+    """Drafts ``k`` tokens, whatever they are.
+
+    Attributes:
+        k: number of tokens of the round's draft.
+    """
+
+    k: int
+
+    @property
+    def planned(self) -> int | None:
+        return self.k if type(self).observe is CountedLength.observe else None
+
+    def observe(self, step: Step) -> bool:
+        return step.index < self.k
+
+
+class Fixed(CountedLength):
     """A fixed draft length K (Leviathan et al. 2023; Chen et al. 2023). K = 0 is autoregressive decoding."""
 
     def __init__(self, k: int) -> None:
@@ -25,9 +44,6 @@ class Fixed(LengthController):
 
     def start_round(self) -> bool:
         return self.k > 0
-
-    def observe(self, step: Step) -> bool:
-        return step.index < self.k
 
 
 def first_length(rule: str, first: float) -> int:
@@ -52,7 +68,7 @@ def checked(rule: str, threshold: float) -> float:
     return threshold
 
 
-class Heuristic(LengthController):
+class Heuristic(CountedLength):
     """Two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic)."""
 
     def __init__(self, first: float = 5) -> None:
@@ -61,9 +77,6 @@ class Heuristic(LengthController):
     def start_text(self) -> None:
         self.k = self.first
 
-    def observe(self, step: Step) -> bool:
-        return step.index < self.k
-
     def end_round(self, drafted: int, accepted: int) -> None:
         self.k = min(MAX_DRAFT, self.k + 2) if accepted == drafted else max(1, self.k - 1)
 
@@ -71,7 +84,7 @@ class Heuristic(LengthController):
 AVERAGING = 0.2  # weight of the last round in the moving average
 
 
-class AdaptiveLength(LengthController):
+class AdaptiveLength(CountedLength):
     """A moving average of the text's accepted lengths, ``round(mean) + 1``, as in SGLang's adaptive steps.
 
     Args:
@@ -86,15 +99,12 @@ class AdaptiveLength(LengthController):
         self.start_text()
 
     @property
-    def k(self) -> int:
+    def k(self) -> int:  # type: ignore[override]
         """Length of the next draft."""
         return min(MAX_DRAFT, int(self.mean + 0.5) + 1)
 
     def start_text(self) -> None:
         self.mean = self.first - 1.0
-
-    def observe(self, step: Step) -> bool:
-        return step.index < self.k
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self.mean += AVERAGING * (accepted - self.mean)
@@ -170,6 +180,9 @@ class AcceptanceLength(LengthController):
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         self.predictor.check_sampling(sampling)
+
+    def of_state(self, hidden: Tensor) -> Tensor | None:
+        return self.predictor.of_state(hidden)
 
     def start_round(self) -> bool:
         self.survival = 1.0

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 
+import torch
 from torch import Tensor
 
 from ...common.errors import InputError
 from ...controllers.acceptance.ngram_index import NgramMatch
+from ...controllers.acceptance.step import signals_tensor
 from ...controllers.length import MAX_DRAFT, Step
-from ..distribution import TokenDistribution
-from ..draft import NO_DRAFT, Draft
+from ...controllers.sampling import require_finite
+from ..distribution import TokenDistribution, draw_unread
+from ..draft import NO_DRAFT, Draft, Drawn
 from ..models import EarlyExit, Read, TextCache
 from ..request import Request
 from .base import ModelDrafter
@@ -25,6 +31,9 @@ class Chain:
         before: tokens of the round's draft that another source has drafted before the chain.
 
     Attributes:
+        planned: number of tokens, if it depends on none of them and the host need not read them; otherwise None.
+        drawn: token and q(token), (1,) each, that were drawn on the device.
+        uniforms: the numbers they were drawn with.
         drafting: whether another token is wanted.
         hidden: (1, d) the draft's hidden state that the last token was drawn from.
     """
@@ -34,7 +43,10 @@ class Chain:
         self.longest = min(MAX_DRAFT, reach) - before
         self.tokens: list[int] = []
         self.distributions: list[TokenDistribution] = []
+        self.drawn: list[tuple[Tensor, Tensor]] = []
+        self.uniforms: list[float] = []
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
+        self.planned = request.length.planned if self.drafting and request.recorder is None and not before else None
 
     def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None) -> None:
         """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d).
@@ -42,28 +54,80 @@ class Chain:
         Args:
             kept: (M,) the only tokens with finite logits; None for all.
         """
-        request = self.request
-        token = q.sample(0, request.rng)
+        token = q.sample(0, self.request.rng)
+        self._append(token, q, hidden)
+        step = Step(
+            len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match,
+            listed=None if q.lists is None else q.lists[0][0], kept=kept,
+        )  # fmt: skip
+        self._ask(step)
+
+    def add_drawn(
+        self, drawn: tuple[Tensor, Tensor], uniform: float, q: TokenDistribution, logits: Tensor, hidden: Tensor
+    ) -> Tensor | None:
+        """Add a token that was drawn on the device.
+
+        Returns:
+            What the host has to read for :meth:`add_read`, float64: the token, q(token), its draft signals, and what
+            the controller's predictor computes of ``hidden``. None if the length is planned.
+        """
+        self.drawn.append(drawn)
+        if self.planned is not None:
+            self.uniforms.append(uniform)
+            self._append(0, q, hidden)
+            self.drafting = len(self.tokens) < min(self.longest, self.planned)
+            return None
+        of_state = self.request.length.of_state(hidden)
+        numbers = [*drawn, signals_tensor(*drawn, q.probabilities, logits)]
+        return torch.cat([*(one.double() for one in numbers), *(() if of_state is None else of_state.double())])
+
+    def add_read(
+        self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None
+    ) -> None:
+        """The ``numbers`` of :meth:`add_drawn` have been read."""
+        token, probability, confidence, top, entropy, *of_state = numbers
+        require_finite(probability)
+        self._append(int(token), q, hidden)
+        step = Step(
+            len(self.tokens), int(token), probability, q.probabilities, logits, hidden, self._match, kept=kept,
+            known=(confidence, top, entropy), of_state=of_state or None,
+        )  # fmt: skip
+        self._ask(step)
+
+    def _append(self, token: int, q: TokenDistribution, hidden: Tensor) -> None:
         self.hidden = hidden
         self.tokens.append(token)
         self.distributions.append(q)
         self.unread = [token]
+
+    def _ask(self, step: Step) -> None:
+        """Ask the length controller whether to draft another token after that of ``step``."""
         self.drafting = (
             len(self.tokens) < self.longest
-            and token not in request.stop_tokens
-            and request.length.observe(
-                Step(
-                    len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match,
-                    listed=None if q.lists is None else q.lists[0][0], kept=kept,
-                )
-            )
-        )  # fmt: skip
+            and step.token not in self.request.stop_tokens
+            and self.request.length.observe(step)
+        )
 
     def _match(self) -> NgramMatch:
         return self.request.ngrams.match(self.tokens)
 
     def draft(self) -> Draft:
-        return Draft.chain(self.tokens, self.distributions) if self.tokens else NO_DRAFT
+        if not self.tokens:
+            return NO_DRAFT
+        draft = Draft.chain(self.tokens, self.distributions)
+        if not self.drawn:
+            return draft
+        tokens, q = (torch.cat(one) for one in zip(*self.drawn, strict=True))
+        return replace(draft, drawn=Drawn(tokens, q, self.uniforms))
+
+
+@contextmanager
+def failing_alone(chain: Chain) -> Iterator[None]:
+    """An error of the block fails the chain's request, and no other of the round."""
+    try:
+        yield
+    except InputError as error:
+        chain.request.error, chain.drafting = error, False
 
 
 class ChainDrafter(ModelDrafter):
@@ -78,7 +142,8 @@ class ChainDrafter(ModelDrafter):
         """What the draft model reads for the next token of ``chain``."""
         if not chain.tokens:
             return self.read_text(chain.request, chain.unread)
-        return Read(chain.request, chain.unread, states=chain.hidden)
+        drawn = chain.drawn[-1][0] if chain.uniforms else None
+        return Read(chain.request, chain.unread, states=chain.hidden, drawn=drawn)
 
     def extend(self, chains: Sequence[Chain]) -> None:
         """Draft ``chains`` to their ends, one forward for the next tokens of all."""
@@ -86,11 +151,28 @@ class ChainDrafter(ModelDrafter):
         while drafting := [chain for chain in chains if chain.drafting]:
             logits, hidden = self.model.forward(self.cache, [self.read(chain) for chain in drafting])
             q = self.distributions([chain.request for chain in drafting], logits, [1] * len(drafting))
+            if self.model.reads_drawn:
+                self._draw(drafting, q, logits, hidden)
+                continue
             for row, chain in enumerate(drafting):
-                try:
+                with failing_alone(chain):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
-                except InputError as error:  # this request's alone
-                    chain.request.error, chain.drafting = error, False
+
+    def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
+        """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once."""
+        uniforms = [chain.request.rng.uniform() for chain in chains]
+        asked: list[tuple[int, Tensor]] = []
+        for row, (chain, drawn) in enumerate(zip(chains, draw_unread(q, uniforms), strict=True)):
+            unread = chain.add_drawn(drawn, uniforms[row], q[row], logits[row : row + 1], hidden[row : row + 1])
+            if unread is not None:
+                asked.append((row, unread))
+        if not asked:
+            return
+        numbers = iter(torch.cat([unread for _, unread in asked]).tolist())
+        for row, unread in asked:
+            with failing_alone(chains[row]):
+                own = [*islice(numbers, len(unread))]
+                chains[row].add_read(own, q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
 
 
 class EarlyExitDrafter(ChainDrafter):

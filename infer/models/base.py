@@ -31,6 +31,7 @@ class LanguageModel(ABC):
         hidden_size: d, the size of the states that logits are computed from.
         context: maximum number of tokens of a text; None for no limit.
         reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
+        reads_drawn: whether it reads tokens that the host has not read, ``Read.drawn``.
         state_layers: the layers whose outputs follow the last states in what :meth:`forward` returns: 1 is the first.
     """
 
@@ -43,6 +44,7 @@ class LanguageModel(ABC):
     context: int | None
     kept_tokens: Tensor | None = None
     reads_states: bool = False
+    reads_drawn: bool = False
     state_layers: tuple[int, ...] = ()
 
     @abstractmethod

@@ -98,6 +98,7 @@ class CausalLM(LanguageModel):
             graphs != "off" and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
             and not any("forward" in vars(module) for module in plain.modules() if module._modules)
         )  # fmt: skip
+        self.reads_drawn = self.lean is None and self.switch is None and self.device.type not in ("cpu", "mps")
         self.fixed: FixedLayers | None = None
         self.replaces_layers, self._compiles = self.static, graphs == "compiled"
         instead = self.lean is not None or self.static  # of the modules' own calls
@@ -252,7 +253,8 @@ class CausalLM(LanguageModel):
         """Read one text without a tree, with the model's own masks."""
         cache.start_forward([read.text], [len(read.tokens)])
         states = None if read.states is None else read.states.unsqueeze(0)
-        tokens = torch.tensor([read.tokens], dtype=torch.long)
+        tokens = torch.tensor([read.tokens], dtype=torch.long).to(self.device, non_blocking=True)
+        read.put_drawn(tokens[0])
         logits, hidden = self.run(cache, tokens, read.keep, read.kept_states, states=states)
         cache.end_forward()
         return logits[0], hidden[0]
@@ -283,6 +285,9 @@ class CausalLM(LanguageModel):
         scores = {name: as_scores(mask, self.model.dtype, self.device) for name, mask in masks.items()}
         mask = scores if self.types.by_type else next(iter(scores.values()))
         positions = positions_of(plan, reads, cache)
+        tokens = tokens.to(self.device, non_blocking=True)
+        for read in reads:
+            read.put_drawn(tokens[cache.rows[read.text] - plan.low])
         logits, hidden = self.run(cache, tokens, keep, kept, mask, positions, states)
         cache.end_forward()
         return _rows(logits.flatten(0, 1), picked), _rows(hidden.flatten(0, 1), picked_states)

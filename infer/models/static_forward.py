@@ -191,6 +191,8 @@ def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Re
         picked += range(end - read.keep, end)
         picked_states += range(end - read.kept_states, end)
     forward.inputs.copy_(torch.tensor(integers), non_blocking=True)
+    for read in reads:
+        read.put_drawn(forward.inputs[cache.rows[read.text], :, 0])
     logits, hidden = forward()
     cache.end_forward()
     # Copies, since the next replay overwrites the results.
@@ -219,4 +221,4 @@ def _clear_workspaces() -> None:
 def _picked(values: Tensor, rows: list[int]) -> Tensor:
     if rows == list(range(rows[0], rows[-1] + 1)):
         return values[rows[0] : rows[-1] + 1].clone()
-    return values[torch.tensor(rows, device=values.device)]
+    return values[torch.tensor(rows).to(values.device, non_blocking=True)]

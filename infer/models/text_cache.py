@@ -110,6 +110,8 @@ class Read(NamedTuple):
         tree: tree mask of the last tokens; None for a chain.
         hidden: number of last tokens whose hidden states are returned, at least ``keep``; None for ``keep``.
         states: (n, d) the states before each token, for models that read them; None for zeros.
+        drawn: (m,) the last tokens on the device, if the host has not read them: ``tokens`` has any others in their
+            places.
     """
 
     text: Hashable
@@ -118,6 +120,12 @@ class Read(NamedTuple):
     tree: TreeMask | None = None
     hidden: int | None = None
     states: Tensor | None = None
+    drawn: Tensor | None = None
+
+    def put_drawn(self, row: Tensor) -> None:
+        """Put the tokens that the host has not read at the end of ``row`` (n,)."""
+        if self.drawn is not None:
+            row[len(row) - len(self.drawn) :] = self.drawn
 
     @property
     def kept_states(self) -> int:

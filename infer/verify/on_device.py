@@ -1,0 +1,139 @@
+"""Token-wise and block verification of chains on an accelerator, with one read by the host for all requests of a round.
+
+The rules are those of :mod:`.token_wise` and :mod:`.block`. A request's random source gives the same numbers in the
+same order as there, so that a seed keeps the same tokens, but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ...common.errors import InputError
+from ...controllers.sampling import require_finite
+from ..distribution import TokenDistribution, alike
+from ..draft import Draft
+from ..random_source import RandomSource, draw_unchecked
+from .block import block
+from .token_wise import token_wise
+from .verdict import Verdict, kept
+
+RULES = (token_wise, block)
+HEADER = 3  # accepted tokens, the token that follows them, and the mass of what that was drawn from
+
+
+class Drafted(NamedTuple):
+    """A chain with ``Draft.drawn`` that ``rule``, one of ``RULES``, verifies.
+
+    Attributes:
+        p: the target's K + 1 distributions.
+    """
+
+    p: TokenDistribution
+    draft: Draft
+    rule: Callable[..., Verdict]
+    rng: RandomSource
+    stop_tokens: frozenset[int]
+
+
+def verify_drawn(chains: Sequence[Drafted]) -> list[tuple[Draft, Verdict] | InputError]:
+    """The draft with tokens that the host has read, and what is kept of it, for each of ``chains``."""
+    uniforms = [
+        [*chain.draft.known_drawn.uniforms, *(chain.rng.uniform() for _ in range(len(chain.draft.tokens) + 1))]
+        for chain in chains
+    ]
+    groups = [
+        [among[i] for i in group]
+        for rule in RULES
+        if (among := [i for i, chain in enumerate(chains) if chain.rule is rule])
+        for group in alike([chains[i].p for i in among])
+    ]
+    numbers = [_numbers([chains[i] for i in group], [uniforms[i] for i in group]) for group in groups]
+    read = iter(torch.cat([rows.flatten() for rows in numbers]).tolist())
+    found: dict[int, tuple[Draft, Verdict] | InputError] = {}
+    for group, rows in zip(groups, numbers, strict=True):
+        for i in group:
+            own = [next(read) for _ in range(rows.shape[1])]
+            try:
+                found[i] = _settled(chains[i], own, uniforms[i])
+            except InputError as error:
+                found[i] = error
+    return [found[i] for i in range(len(chains))]
+
+
+def _settled(chain: Drafted, numbers: list[float], uniforms: list[float]) -> tuple[Draft, Verdict]:
+    (accepted, token, mass), rest = numbers[:HEADER], numbers[HEADER:]
+    tokens, ratios = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+    draft = chain.draft.with_tokens([int(y) for y in tokens[: len(chain.draft.tokens)]], chain.stop_tokens)
+    count = len(draft.tokens)
+    require_finite(mass + sum(ratios[:count]))
+    chain.rng.give_back(uniforms[len(uniforms) - 2 * (len(chain.draft.tokens) - count) :])
+    return draft, kept(int(accepted), int(token), ratios[:count] if chain.rule is token_wise else None)
+
+
+def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tensor:
+    """(B, 3 + 2·K) of chains with distributions of equal widths: ``HEADER``, y_1 … y_K, p_i(y_i) / q_i(y_i)."""
+    device = chains[0].p.probabilities.device
+
+    def sent(rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.long) -> Tensor:
+        width = max(map(len, rows))
+        padded = [[*row, *[-1] * (width - len(row))] for row in rows]
+        return torch.tensor(padded, dtype=dtype).to(device, non_blocking=True)
+
+    drawn = [chain.draft.known_drawn for chain in chains]
+    lengths = [len(one.tokens) for one in drawn]
+    k = max(lengths)
+    # Rows of all distributions; those after a shorter chain's last repeat it and are not used.
+    firsts = [*accumulate((length + 1 for length in lengths), initial=0)]
+    rows = sent([[first + min(i, n) for i in range(k + 1)] for first, n in zip(firsts, lengths, strict=False)])
+    firsts = [*accumulate(lengths, initial=0)]
+    rows_q = sent([[first + min(i, n - 1) for i in range(k)] for first, n in zip(firsts, lengths, strict=False)])
+    together = TokenDistribution.joined([chain.p for chain in chains])
+    p = together.probabilities[rows].double()  # (B, K + 1, k)
+    words = None if together.tokens is None else together.tokens[rows]  # (B, K + 1, k)
+    dense = TokenDistribution.joined([q for chain in chains for q in chain.draft.distributions]).dense
+    q = dense[rows_q] if words is None else dense[rows_q.unsqueeze(-1), words[:, :-1]]  # (B, K, k)
+    tokens = pad_sequence([one.tokens for one in drawn], batch_first=True)  # (B, K)
+    own = (
+        p[:, :-1].gather(-1, tokens.unsqueeze(-1))
+        if words is None
+        else p[:, :-1] * (words[:, :-1] == tokens.unsqueeze(-1))
+    )
+    ratios = own.sum(-1) / pad_sequence([one.q for one in drawn], batch_first=True, padding_value=1.0).double()
+
+    place = torch.arange(k, device=device)
+    stops = (tokens.unsqueeze(-1) == sent([[*chain.stop_tokens, -1] for chain in chains]).unsqueeze(1)).any(-1)
+    valid = (stops.cumsum(-1) - stops.long() == 0) & (place < sent([[length] for length in lengths]))
+    count = valid.sum(-1, keepdim=True)  # (B, 1) tokens up to a stop token
+    # What follows of the numbers that the drafts up to there were drawn with, as if nothing had been drafted after it.
+    offset = count * sent([[bool(one.uniforms)] for one in drawn])
+    random = sent(uniforms, torch.float64)
+    for_tokens = random.gather(-1, (offset + place).clamp(max=random.shape[1] - 1))
+    if chains[0].rule is token_wise:
+        accepted = ((for_tokens < ratios) & valid).long().cumprod(-1).sum(-1, keepdim=True)
+        scale = torch.ones_like(ratios[:, :1])
+    else:
+        one = torch.ones_like(ratios[:, 0])
+        products = accumulate(ratios.unbind(-1), lambda c, ratio: (c * ratio).clamp(max=1), initial=one)
+        c = torch.stack([*products][1:], -1)
+        passed = c[:, :-1]
+        gain = (passed.unsqueeze(-1) * p[:, 1:-1] - q[:, 1:]).clamp(min=0).sum(-1)
+        whole = gain + 1 - passed
+        h = torch.cat([gain / whole.where(whole > 0, 1.0), c[:, -1:]], -1)
+        h = torch.where(place == count - 1, c, h)
+        accepted = ((for_tokens < h) & valid).long().mul(place + 1).amax(-1, keepdim=True)
+        scale = torch.cat([torch.ones_like(c[:, :1]), c], -1).gather(-1, accepted)
+    whose = accepted.unsqueeze(-1).expand(-1, 1, p.shape[-1])
+    after = p.gather(1, whose).squeeze(1)
+    less = torch.cat([q, torch.zeros_like(q[:, :1])], 1).gather(1, whose).squeeze(1)
+    left = (scale * after - less * (accepted < count)).clamp(min=0)
+    left = torch.where(left.any(-1, keepdim=True), left, after)
+    token = draw_unchecked(left, random.gather(-1, offset + count).squeeze(-1)).unsqueeze(-1)
+    if words is not None:
+        token = words.gather(1, whose).squeeze(1).gather(-1, token)
+    return torch.cat([accepted.double(), token.double(), left.sum(-1, keepdim=True), tokens.double(), ratios], -1)
