@@ -17,8 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 EVERY = 5.0  # seconds between the lines that stand for a progress bar where there is no terminal
 
 
-def quiet() -> None:
-    """Show only errors of transformers and Lightning, and warnings in one line. For programs, not for libraries."""
+def quiet(*, detailed: bool = False) -> None:
+    """Show only errors of transformers and Lightning, and warnings in one line. For programs, not for libraries.
+
+    Args:
+        detailed: show everything that specpilot logs, and not only what was decided anew.
+    """
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
@@ -26,6 +30,14 @@ def quiet() -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     warnings.showwarning = _one_line
+    own = logging.getLogger("specpilot")
+    own.setLevel(logging.DEBUG if detailed else logging.INFO)
+    own.handlers, own.propagate = [_OneLine()], False
+
+
+class _OneLine(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print("specpilot:", record.getMessage(), file=sys.stderr, flush=True)
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:

@@ -235,12 +235,13 @@ class _Comparing:
         console: Console,
         rules: bool,
     ) -> None:
+        self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
+        loader.base = self._settled(ComparedDecoder.of(loader.base, NONE))
         self.specs = {NONE: ComparedDecoder.parse(NONE, loader.base)}
         for spec in decoders:
             if spec.name in self.specs and spec.name != NONE:
                 raise InputError(f"decoders: the name {spec.name!r} is given twice; give each another")
-            self.specs.setdefault(spec.name, spec)
-        self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
+            self.specs.setdefault(spec.name, self._settled(spec))
         self.drafting = None if loader.base.draft is None else ComparedDecoder.of(loader.base, NONE, length=1)
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
@@ -252,6 +253,15 @@ class _Comparing:
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
             "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.as_dict(),
         }  # fmt: skip
+
+    def _settled(self, spec: ComparedDecoder) -> ComparedDecoder:
+        """``spec`` with the draft's precision that was the fastest when the comparison was begun, if it is "auto"."""
+        if spec.draft_dtype != AUTO or not isinstance(spec.drafts, str):
+            return spec
+        name = str(split_drafts(spec.drafts)[0][0])
+        key = {"draft_dtype": name, "target": spec.target, "loading": spec.loading}
+        found = self.store.compute(key, lambda: self.loader.draft(name, spec).precision)
+        return replace(spec, draft_dtype=None if found == spec.dtype else found)
 
     def run(
         self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str

@@ -1,7 +1,8 @@
 """Decoders that are compared: whole configurations, given in words or in YAML, and how they are loaded.
 
 A word is the length of the drafts, ``"3"``, ``"cumulative-confidence:0.4"`` or a controller checkpoint; with ``+ngram``
-behind it the draft may also copy from the text; ``"ngram"`` only copies, ``"none"`` drafts nothing. Other engines
+behind it the draft may also copy from the text; ``"ngram"`` only copies, ``"none"`` drafts nothing, ``"default"``
+drafts as ``specpilot generate`` does if it is given no length. Other engines
 decode the same models: ``"transformers"``, ``"transformers:assisted-3"``, ``"transformers:lookup-10"``, ``"llama.cpp"``
 and ``"llama.cpp:4"``. In a YAML file each name has a word, or a mapping with fields of :class:`ComparedDecoder`.
 """
@@ -21,17 +22,18 @@ from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import load_prompts
+from ..infer.config import LENGTH, with_default_drafts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.generation import Stats
 from ..infer.loading.controllers import length_digests
 from ..infer.loading.names import load_tokenizer
-from ..infer.loading.pair import Pair, draft_precision, load_draft, load_target
+from ..infer.loading.pair import Pair, load_target, wrapped_draft
 from ..infer.models import GgufModel, LanguageModel, language_model
 from ..infer.options import DecodingOptions
 from .options import VllmBenchOptions, WorkloadOptions
 
-NONE, NGRAM = "none", "ngram"
+NONE, NGRAM, DEFAULT = "none", "ngram", "default"
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
 ENGINES = (TRANSFORMERS, LLAMA_CPP)
 OWN = ("name", "engine")  # fields that are no options of `specpilot generate`
@@ -42,7 +44,7 @@ Generate = Callable[[list[int], int], Stats]  # (prompt, seed) → counters; oth
 
 def trained_among(words: Sequence[str]) -> list[str]:
     """The trained length controllers that ``words`` of decoders name, each once."""
-    own = [word for word in words if word.partition(":")[0] not in (*ENGINES, NGRAM)]
+    own = [word for word in words if word.partition(":")[0] not in (*ENGINES, NGRAM, DEFAULT)]
     lengths = [word.partition(f"+{NGRAM}")[0] for word in own]
     return [*dict.fromkeys(length for length in lengths if not names_rule(length))]
 
@@ -82,11 +84,17 @@ class ComparedDecoder(DecodingOptions):
             return cls.of(base, NONE, draft=None)
         if word.partition(":")[0] == NGRAM:
             return cls.of(base, word, draft=word)
-        length, _, copying = word.partition(f"+{NGRAM}")
         if base.draft is None:
             raise InputError(f"length={word!r}: drafts need a draft model; name one as draft")
+        if word == DEFAULT:
+            return cls.of(base, word).with_default_drafts()
+        length, _, copying = word.partition(f"+{NGRAM}")
         draft = f"{base.draft}+{NGRAM}{copying}" if word != length else base.draft
         return cls.of(base, word, draft=draft, length=length)
+
+    def with_default_drafts(self) -> ComparedDecoder:
+        """Itself with what ``specpilot generate`` does where a length is missing; costs are those of the comparison."""
+        return self if self.engine is not None else replace(with_default_drafts(self), cost=self.cost)
 
     @property
     def uses_costs(self) -> bool:
@@ -167,7 +175,7 @@ def _read_decoder(name: str, given: Mapping[str, Any], base: DecodingOptions) ->
     read = build(ComparedDecoder, {"name": name, **given}, name)
     drafts = read.router is None and any(given.get(key) is not None for key in ("length", "tree", "engine"))
     own = {"draft": base.draft if drafts else None} | {key: getattr(read, key) for key in given if key != "name"}
-    return ComparedDecoder.of(base, name, **own)
+    return ComparedDecoder.of(base, name, **own).with_default_drafts()
 
 
 class Loader:
@@ -194,12 +202,10 @@ class Loader:
 
     def draft(self, name: str, options: DecodingOptions) -> LanguageModel:
         """A draft model, loaded as ``options`` say."""
-        loading, quantization = draft_precision(options)
-        key = name, str((loading, quantization, options.loading))
+        key = name, str((options.draft_dtype, options.loading))
         if key not in self._drafts:
             pair = self.target(options)
-            loaded = load_draft(name, pair.target.model, pair.tokenizer, loading)
-            self._drafts[key] = language_model(loaded, quantization=quantization)
+            self._drafts[key] = wrapped_draft(name, pair.target, pair.tokenizer, options)
         return self._drafts[key]
 
     def decoder(self, options: ComparedDecoder, cost: CostModel | None = None) -> SpeculativeDecoder:
@@ -268,5 +274,5 @@ def load(
     """
     if decoder is None and split_ngram(work.draft)[1] is not None:
         raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot compare' times n-gram drafts")
-    decoder = decoder or SpeculativeDecoder.from_options(work.base)
+    decoder = decoder or SpeculativeDecoder.from_options(replace(work.base, length=LENGTH))
     return decoder, encoded_prompts(work, decoder.tokenizer)

@@ -86,9 +86,10 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             tiny-draft.
         decoders: YAML file of decoders: for each name a word as for `length`, or options of `specpilot generate`.
         length: Decoders in words, with commas between them: draft lengths, rules and trained controllers as for
-            `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "transformers",
-            "transformers:assisted-3", "transformers:lookup-10", "llama.cpp", "llama.cpp:4". Default: what needs no
-            training, and for the included pair what was trained for it.
+            `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "default" (what
+            `specpilot generate` does without a length), "transformers", "transformers:assisted-3",
+            "transformers:lookup-10", "llama.cpp", "llama.cpp:4". Default: "default", the same without copies, and for
+            the included pair what was trained for it.
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
         cost: Costs for the replay and for what decides by costs, instead of measured ones: a file of `specpilot bench
             cost --output`, or a draft step in units of a verification.
@@ -139,7 +140,7 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         if self.draft is None:
             return ["ngram"]
         trained = ["tiny-lag-free"] if (self.target, self.draft) == ("tiny", "tiny-draft") else []
-        return [word + copying for word in [*trained, "online-confidence"] for copying in ("", "+ngram")]
+        return [*(word + copying for word in trained for copying in ("", "+ngram")), "default", "online-confidence"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,15 @@
 """``specpilot generate --prompts``: a text for each prompt of a file, in its order, in a JSON Lines file.
 
 A text is added when it is finished, so an interrupted run keeps all of them; in the end they are put in order. What the
-texts depend on is kept beside the file, in the folder ``<file>.run``.
+texts depend on is kept beside the file, in the folder ``<file>.run``. Without a length drafts have a fixed one, so that
+a run that was killed ends with the same bytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from ..common.errors import InputError
 from ..common.files import locked, replacing
 from ..common.json_file import blaming, parse_object, read_object
 from ..controllers.checkpoints.fingerprint import model_fingerprint
+from ..infer.config import LENGTH, leaves_drafts_open
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.generation import Generation
 from ..infer.loading.controllers import length_digests
-from ..infer.options import GenerateOptions
+from ..infer.options import AUTO, GenerateOptions
 from ..infer.prompting import day_of
 from ..infer.random_source import RandomSource, seeds_of
 from .options import BatchOptions
@@ -45,7 +47,8 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     rows = read_prompts(batch.prompts, column=batch.column, split=batch.split)[: batch.limit]
     output, state = batch.output, batch.output.with_name(f"{batch.output.name}.run")
     with locked(state, f"is writing {output.name}"):
-        decoder = SpeculativeDecoder.from_options(options)
+        steady = replace(options, length=LENGTH) if leaves_drafts_open(options) else options
+        decoder = SpeculativeDecoder.from_options(steady)
         assert decoder.tokenizer is not None, "decoder was not loaded by name"
         sampling = decoder.defaults.sampling_params(
             temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
@@ -91,6 +94,8 @@ def _settings(options: GenerateOptions, batch: BatchOptions, decoder: Speculativ
     """What the texts depend on besides their prompts."""
     given = {name: value for name, value in asdict(options).items() if name not in UNRELATED}
     made_by = {"model": model_fingerprint(decoder.target.model), "controllers": length_digests(options.length)}
+    if options.draft_dtype == AUTO:
+        made_by["draft_dtype"] = [draft.precision for draft in decoder.drafts]
     found = given | made_by | {"trace": batch.trace}
     settings: dict[str, Any] = json.loads(json.dumps(found))
     return settings

@@ -91,11 +91,12 @@ def rounds_of(generation: Generation) -> Rounds:
     accept: list[list[float]] = []
     said = 0
     for round in generation.rounds:
-        if round.drafted:
-            verified = round.accepted + 1  # up to the first rejected token, or all tokens if none is rejected
-            starts.append(said)
-            drafted.append(round.drafted[:verified])
-            accept.append([min(1.0, ratio) for ratio in round.ratios[:verified]])
+        # Of the draft model's, up to the first rejected token, or all tokens if none is rejected.
+        verified = slice(round.copied, round.accepted + 1)
+        if round.drafted[verified]:
+            starts.append(said + round.copied)
+            drafted.append(round.drafted[verified])
+            accept.append([min(1.0, ratio) for ratio in round.ratios[verified]])
         said += len(round.emitted)
     return starts, drafted, accept
 

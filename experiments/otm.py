@@ -153,7 +153,7 @@ def main(options: OtmBenchOptions) -> None:
     """Compute acceptance of one of k proposals: optimal transport, K-SEQ, closed forms (SpecTr, Figures 1 to 3, 5)."""
     begin(draws=True)
     decoder = SpeculativeDecoder.from_pretrained(
-        options.target, options.draft,
+        options.target, options.draft, length=4,
         dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code,
     )  # fmt: skip
     result = bench_otm(decoder, options.prompt) | {"pair": f"{options.target} + {options.draft}"}

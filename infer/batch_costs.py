@@ -13,7 +13,6 @@ from ..controllers.length.cost_model import BatchCosts, CostModel
 from .decoder import SpeculativeDecoder
 from .random_source import RandomSource
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
 DRAFTED = (0, 1, 2, 4)  # tokens a draft
 TURNS, FEW = 8, 16  # rounds of each length; half as many with more requests
 PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts are then relatively cheaper
@@ -42,7 +41,7 @@ class Planned(LengthController):
         return step.index < self.plan[0]
 
 
-def batch_costs(decoder: SpeculativeDecoder, rows: Sequence[int] = ROWS) -> BatchCosts:
+def batch_costs(decoder: SpeculativeDecoder, rows: Sequence[int]) -> BatchCosts:
     """Time rounds of ``rows`` requests that draft 0, 1, 2 and 4 tokens each; a trained controller predicts for each.
 
     Args:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..common.errors import InputError
 from ..controllers.length import (
@@ -26,14 +26,45 @@ from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..controllers.sampling import SamplingParams
 from .drafters.beams import Beams
-from .drafters.ngram import Ngram, split_drafts
+from .drafters.ngram import NGRAM, Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, TreeShape, parse_expansions
 from .options import AUTO, DecodingOptions
-from .verify import SELECTIONS, Verifier, candidates, parse_verifier
+from .verify import LOSSY, SELECTIONS, Verifier, candidates, parse_verifier
 from .verify.otm import MOST, unknowns
 
 JOINT = ("mtad", "mtjd")  # rules that search by beams
-LENGTH = 4  # default draft length
+LENGTH = 4  # draft length of a decoder that is made of models, and where texts must not depend on time
+LEARNING = "online-confidence"
+
+D = TypeVar("D", bound=DecodingOptions)
+
+
+def leaves_drafts_open(options: DecodingOptions) -> bool:
+    """Whether one model drafts under a lossless rule, and nothing says how long."""
+    length: Any = options.length
+    if options.router is not None or length is not None or options.tree not in (None, AUTO_TREE):
+        return False
+    names, _ = split_drafts(options.drafts)
+    return len(names) == 1 and parse_verifier(options.verifier)[0] not in LOSSY
+
+
+def with_default_drafts(options: D) -> D:
+    """``options`` with the best known configuration without training, where they leave open how to draft.
+
+    Stopping by costs and confidences that are fitted while decoding, copies beside the model's draft, which is in the
+    precision whose step is fastest here. Chains: trees were slower with the included pair.
+    """
+    if not leaves_drafts_open(options) or options.threshold is not None:
+        return options
+    (name,), ngram = split_drafts(options.drafts)
+    return replace(
+        options,
+        length=LEARNING,
+        cost=AUTO if options.cost is None else options.cost,
+        adapt=True,
+        draft=f"{name}+{NGRAM}" if ngram is None else options.draft,
+        draft_dtype=options.draft_dtype or "auto",
+    )
 
 
 def check_options(options: DecodingOptions) -> None:
@@ -44,6 +75,8 @@ def check_options(options: DecodingOptions) -> None:
     """
     length: Any = options.length
     cost: Any = options.cost
+    if options.draft_dtype == AUTO and (options.router is not None or isinstance(options.drafts, tuple | list)):
+        raise InputError("draft_dtype='auto': times one draft; name a precision for several, or leave it out")
     if options.router is not None:
         if options.tree is not None:
             raise InputError("tree and router: a router's arms draft chains; give one of them")

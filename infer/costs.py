@@ -1,18 +1,23 @@
 """Times of one step of a model, including sampling: t_draft of a draft, t_v(n) of the target, at batch size one.
 
-Decisions go by them until better ones are known: ``specpilot bench cost`` times whole generations as well.
+Decisions go by them until better ones are known: ``specpilot bench cost`` times whole generations as well, and the
+rounds' own times correct them (:mod:`~specpilot.controllers.length.running_cost`).
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from statistics import linear_regression, mean, median
 from typing import NamedTuple
 
 import torch
 
+from ..common.errors import InputError
+from ..common.machine_cache import remembered
+from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.length import MAX_DRAFT
 from ..controllers.length.cost_model import LEAST_SHARE, CostModel
 from ..controllers.sampling import SamplingParams
@@ -24,7 +29,11 @@ DRAFTED = 8  # tokens of a timed draft; the result is per token
 READ = (1, 2, 3, 5, 9)  # tokens of timed verifications
 REPEATS = 30
 WARM = 3
-QUICK = 15  # repetitions of a rough measurement
+QUICK, QUICKLY_READ = 15, (1, 2, 5)  # repetitions of a rough measurement, and tokens of its verifications
+WITHIN = 0.8  # seconds after which a rough measurement begins no forward
+FASTER = 1.1  # times as fast is a less exact draft that is taken
+TYPICAL = SamplingParams(1.0, 50)
+T_DRAFT, T_TOKEN = 0.2, 0.05  # in units of t_v(1), where there was no time to measure them
 
 
 class StepTimes(NamedTuple):
@@ -32,18 +41,20 @@ class StepTimes(NamedTuple):
 
     Attributes:
         verify: t_v(n) of the target by the number n of tokens it reads.
-        models: for each model, per token.
+        models: for each model, per token; NaN for one that there was no time for.
         t_draft: that of the first draft; 0 without one.
+        turns: how often everything was timed.
     """
 
     verify: dict[int, float]
     models: list[float]
     t_draft: float
+    turns: int
 
     @property
     def cost(self) -> CostModel:
         """The cost model of the target with the first draft."""
-        return verification_costs(self.verify, self.t_draft)
+        return verification_costs(self.verify, T_DRAFT * self.verify[1] if math.isnan(self.t_draft) else self.t_draft)
 
 
 @torch.inference_mode()
@@ -54,6 +65,7 @@ def step_times(
     sampling: SamplingParams,
     repeats: int = REPEATS,
     read: Sequence[int] = READ,
+    within: float = math.inf,
 ) -> StepTimes:
     """The times of a target and of ``models``, where None stands for the target alone.
 
@@ -61,45 +73,98 @@ def step_times(
     text that makes no sense distributions are flat, and sampling from them with top-p takes longer than a forward. As
     in decoding, one token is read after a forward over one token, and several are read after a step of the first draft,
     whose t_draft the cost model has.
+
+    Args:
+        within: seconds after which no forward is begun, but for one of each model; what is missing then is supposed.
     """
+    began = time.perf_counter()
+    until = began + within
     others = [model for model in models if model is not None]
     verify: dict[int, list[float]] = {n: [] for n in read}
     draft: list[list[float]] = [[] for _ in others]
     again = [*islice(cycle(prompt), max(read))]
-    readers = [_read(model, prompt) for model in (target, *others)]
+    readers = [_read(target, prompt)]
+    _settle(target)
+    prefill = time.perf_counter() - began
+    readers += [_read(model, prompt) for model in others]
+    if time.perf_counter() + prefill >= until:
+        missing = [prefill if model is None else math.nan for model in models]
+        return StepTimes({1: prefill}, missing, math.nan if others else 0.0, 0)
     lengths = [reader.length for reader in readers]
-    for turn in range(WARM + repeats):
-        for n in read:
-            before = 1 if n > 1 and others else 0
-            readers[before].read(again[:1])
-            readers[before].crop(lengths[before])
-            _settle(readers[before].model)
-            started = time.perf_counter()
-            logits, _ = readers[0].read(again[:n])
-            _ = TokenDistribution.from_logits(sampling, logits).lists
-            _settle(target)
-            verify[n].append(time.perf_counter() - started)
-            readers[0].crop(lengths[0])
-        for i, (reader, seconds, length) in enumerate(zip(readers[1:], draft, lengths[1:], strict=True)):
-            if i:  # every draft follows a forward of the target, as in decoding; after another draft it would be faster
-                readers[0].read(again[:1])
+
+    def turns() -> Iterator[None]:
+        """Times everything in turn, and pauses after each."""
+        for turn in range(WARM + repeats):
+            for n in read:
+                before = 1 if n > 1 and others else 0
+                readers[before].read(again[:1])
+                readers[before].crop(lengths[before])
+                _settle(readers[before].model)
+                started = time.perf_counter()
+                logits, _ = readers[0].read(again[:n])
+                _ = TokenDistribution.from_logits(sampling, logits).lists
+                _settle(target)
+                verify[n].append(time.perf_counter() - started)
                 readers[0].crop(lengths[0])
-            started = time.perf_counter()
-            _draft(reader, again[0], sampling, RandomSource(turn), target.vocab_size)
-            _settle(reader.model)
-            seconds.append((time.perf_counter() - started) / DRAFTED)
-            reader.crop(length)
-    t = {n: median(seconds[WARM:]) for n, seconds in verify.items()}
-    steps = iter([median(seconds[WARM:]) for seconds in draft])
+                yield
+            for i, (reader, seconds, length) in enumerate(zip(readers[1:], draft, lengths[1:], strict=True)):
+                if i:  # a draft follows a forward of the target, as in decoding; after another it would be faster
+                    readers[0].read(again[:1])
+                    readers[0].crop(lengths[0])
+                started = time.perf_counter()
+                drafted = _draft(reader, again[0], sampling, RandomSource(turn), target.vocab_size, until)
+                _settle(reader.model)
+                seconds.append((time.perf_counter() - started) / drafted)
+                reader.crop(length)
+                yield
+
+    for _ in turns():
+        if time.perf_counter() >= until:
+            break
+    t = {n: _median(seconds) for n, seconds in verify.items() if seconds}
+    steps = iter([_median(seconds) if seconds else math.nan for seconds in draft])
     times = [t[1] if model is None else next(steps) for model in models]
     first = next((s for s, model in zip(times, models, strict=True) if model is not None), 0.0)
-    return StepTimes(t, times, first)
+    return StepTimes(t, times, first, min(map(len, (*verify.values(), *draft))))
 
 
-def quick_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
-    """Rough costs of a pair, or of a target alone, measured in about a second: initial costs for adaptation."""
-    # Any text will do. The sampling parameters are typical ones that keep few tokens.
-    return step_times(target, [] if draft is None else [draft], [0] * 32, SamplingParams(1.0, 50), QUICK).cost
+def _median(seconds: list[float]) -> float:
+    return median(seconds[WARM:] or seconds[-1:])
+
+
+def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
+    """Rough costs of a pair, or of a target alone, on this machine: initial costs for adaptation.
+
+    They are measured in at most a second, or one forward of each model if that takes longer, and kept for the next time
+    (:mod:`~specpilot.common.machine_cache`).
+    """
+    models = [target] if draft is None else [target, draft]
+
+    def measure() -> tuple[CostModel, bool]:
+        # Any text will do. The sampling parameters keep few tokens.
+        found = step_times(target, models[1:], [0] * 32, TYPICAL, QUICK, QUICKLY_READ, WITHIN)
+        return found.cost, found.turns > 1
+
+    try:
+        pair = [[model_fingerprint(model.model), model.precision, model.graphs] for model in models]
+    except InputError:  # weights that are not at hand
+        return measure()[0]
+    found = remembered({"costs": pair, "device": str(target.device)}, CostModel, measure)
+    found.log("costs", f"{found.value.t_draft / found.value.verification(1):.2f} of a verification for a draft step")
+    return found.value
+
+
+def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> tuple[str, bool]:
+    """Which of ``drafts`` has the fastest step, and whether there was time to measure that.
+
+    The most exact is the first; one that is less exact is taken if it is ``FASTER``. Without the time it is the first.
+    """
+    found = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, 2 * WARM, (1,), WITHIN / 2)
+    best, least = next(iter(drafts)), found.models[0]
+    for name, seconds in zip(drafts, found.models, strict=True):
+        if found.turns > 1 and seconds * FASTER < least:
+            best, least = name, seconds
+    return best, found.turns > 1
 
 
 def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
@@ -112,12 +177,15 @@ def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
     """
     further = [n - 1 for n in t if n > 1]
     longer = [t[1 + n] - t[1] for n in further]
-    slope, start = linear_regression(further, longer)
+    if len(further) < 2:
+        slope, start = (longer[0] / further[0] if further else T_TOKEN * t[1]), 0.0
+    else:
+        slope, start = linear_regression(further, longer)
     if start < 0:
         slope, start = linear_regression(further, longer, proportional=True)
     least = LEAST_SHARE * t[1]
     if slope < least:
-        slope, start = least, max(0.0, mean(longer) - least * mean(further))
+        slope, start = least, max(0.0, mean(longer or [0.0]) - least * mean(further or [0]))
     per_token = min(slope, t[1])
     return CostModel(t_draft, t[1] - per_token, per_token, start)
 
@@ -129,12 +197,17 @@ def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
     return reader
 
 
-def _draft(reader: TextReader, token: int, sampling: SamplingParams, rng: RandomSource, vocab_size: int) -> None:
-    """Draft as the decoder does, after ``token``: a forward and a draw for each token."""
+def _draft(
+    reader: TextReader, token: int, sampling: SamplingParams, rng: RandomSource, vocab_size: int, until: float
+) -> int:
+    """Draft as the decoder does, after ``token``: a forward and a draw for each token; returns their number."""
     kept = reader.model.kept_below(vocab_size)
-    for _ in range(DRAFTED):
+    for drafted in range(1, DRAFTED + 1):
         logits, _ = reader.read([token])
         token = TokenDistribution.from_logits(sampling, logits, vocab_size, kept).sample(0, rng)
+        if time.perf_counter() >= until:
+            return drafted
+    return DRAFTED
 
 
 def _settle(model: LanguageModel) -> None:

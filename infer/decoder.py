@@ -20,15 +20,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..common.errors import InputError, check_boolean, check_count
+from ..common.machine_cache import said_at_the_end
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from .config import DecoderConfig, check_options
+from .config import DecoderConfig, check_options, with_default_drafts
 from .drafters.beams import Beams
-from .drafters.ngram import Ngram
+from .drafters.ngram import Ngram, split_drafts
 from .drafters.tree import parse_tree
 from .drafting import Drafting
 from .engine import Engine
@@ -46,6 +47,7 @@ from .random_source import RandomSource, seeds_of
 from .request import Request
 from .scheduler import Scheduler
 from .text_stream import PLAIN, Stop, TextStream, TextStyle
+from .verify import LOSSY, parse_verifier
 
 Auto: TypeAlias = Literal["auto"]
 FOLLOW, IGNORE = "follow", "ignore"  # values of generation_config
@@ -100,6 +102,7 @@ class SpeculativeDecoder:
         self.config = DecoderConfig(
             len(drafts), length, verifier, beams, None if tree is None else parse_tree(tree), routing is not None, ngram
         )
+        self.plain: DecoderConfig | None = None  # what calls with a length of their own go by, if not by ``config``
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
@@ -145,7 +148,8 @@ class SpeculativeDecoder:
     @classmethod
     def from_options(cls, options: DecodingOptions, loaded: Pair | None = None) -> SpeculativeDecoder:
         """Load a decoder by its options, see :meth:`from_pretrained`, or make it of models that are ``loaded``."""
-        options = with_named_pair(options)
+        given = with_named_pair(options)
+        options = with_default_drafts(given) if loaded is None else given
         check_options(options)
         searched = options.beams is not None or options.argmax
         own: dict[str, Any] = {
@@ -158,9 +162,13 @@ class SpeculativeDecoder:
         if options.router is not None:
             routing, text = load_routing(options)
             return cls(routing.target, None, text, routing=routing, **own)
-        pair = load_pair(options) if loaded is None else steered(loaded, options)
-        own |= {"tree": options.tree, "ngram": pair.ngram}
-        return cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, **own)
+        with said_at_the_end():
+            pair = load_pair(options) if loaded is None else steered(loaded, options)
+            own |= {"tree": options.tree, "ngram": pair.ngram}
+            decoder = cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, **own)
+        if options is not given and given.tree is None:
+            decoder.plain = replace(decoder.config, length=None, ngram=split_drafts(given.drafts)[1])
+        return decoder
 
     @property
     def length(self) -> LengthController:
@@ -397,7 +405,10 @@ class SpeculativeDecoder:
             changes["length"] = length if isinstance(length, LengthController) else self._named_length(str(length))
         if verifier is not None:
             changes["verifier"] = verifier
-        return replace(self.config, **changes) if changes else self.config
+        if not changes:
+            return self.config
+        fits = length is None and verifier is not None and parse_verifier(verifier)[0] not in LOSSY
+        return replace(self.config if self.plain is None or fits else self.plain, **changes)
 
     def _named_length(self, name: str) -> LengthController:
         """The length controller ``name``, loaded on first use."""

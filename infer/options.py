@@ -74,8 +74,9 @@ class DraftPrecisionOptions(Options):
     """Models.
 
     Attributes:
-        draft_dtype: Precision of the draft models, if it is not that of the target. int8 and int4 round the weights of
-            drafts on a CPU.
+        draft_dtype: Precision of the draft models. int8 and int4 round the weights of drafts on a CPU; auto is the one
+            of the target's, bfloat16, int8 and int4 whose step is the fastest here. Null is that of the target; auto if
+            `length` is left open as well.
     """
 
     draft_dtype: DraftDType | None = None
@@ -139,13 +140,16 @@ class LengthOptions(Options):
     """Drafting.
 
     Attributes:
-        length: Draft length: a number of tokens (null: 4), a controller checkpoint (folder or hub id), a rule such
-            as "cumulative-confidence:0.4", a class of your own, "package.module:Class", with its arguments after colons
-            or by its entry point in specpilot.controllers, or "none" for autoregressive decoding.
+        length: Draft length: a number of tokens, a controller checkpoint (folder or hub id), a rule such as
+            "cumulative-confidence:0.4", a class of your own, "package.module:Class", with its arguments after colons or
+            by its entry point in specpilot.controllers, or "none" for autoregressive decoding. Null stops by costs and
+            confidences that are fitted while decoding, with copies from the text: "online-confidence", cost "auto" and
+            "+ngram". Files of texts, whose bytes must not depend on time, a router's arms and lossy verifiers then
+            have 4 tokens.
         threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
             0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
-            measures the cost at the start and adapts it.
+            measures the cost in a second, once on a machine, and adapts it while decoding.
     """
 
     length: Annotated[int | str | tuple[int | str, ...], Several(distinct=False)] | None = None

@@ -13,9 +13,7 @@ from ..controllers.length import LengthController
 from ..controllers.length.cost_model import BatchCosts
 from ..controllers.length.priced import PricedController
 from ..controllers.router import OnlineRouter, PolicyRouter
-from ..infer.batch_costs import ROWS, batch_costs
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.options import AUTO
 from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics
@@ -134,23 +132,21 @@ class Server:
 
 
 def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> None:
-    """Let a controller of chains go by how many requests share a round, where costs by their number are known.
+    """Let a controller of chains go by how many requests share a round, as a file of costs by their number says.
+
+    Costs that adapt do without one.
 
     Args:
-        cost: ``"auto"`` measures them now; a file of ``specpilot bench cost --batch`` holds them.
+        cost: such a file, of ``specpilot bench cost --batch``, or anything else.
 
     Raises:
         InputError: the file is damaged.
     """
     length = decoder.length
     priced = isinstance(length, PricedController) and length.cost is not None
-    if not priced or decoder.config.tree is not None or not isinstance(cost, str):
+    if not priced or decoder.config.tree is not None or not isinstance(cost, str) or not Path(cost).is_file():
         return
-    if cost == AUTO:
-        most = decoder.scheduler.max_running
-        batch: BatchCosts | None = batch_costs(decoder, sorted({*(rows for rows in ROWS if rows < most), most}))
-    else:
-        batch = BatchCosts.load(cost) if Path(cost).is_file() else None
+    batch = BatchCosts.load(cost)
     if batch is not None:
         decoder.config = replace(decoder.config, length=length.repriced(batch.at(1), batch=batch))
 

@@ -133,7 +133,7 @@ TABLES["generate {}"] = [
     ("hello --dtype float8", "dtype: expected 'float32' or 'bfloat16' or 'float16' or 'float64' or 'auto', got"),
     ("hello --threshold 0.5", "threshold=0.5: belongs to a trained controller"),
     ("hello --length 4 --cost 0.2", "the rule '4' does not use costs"),
-    ("hello --adapt", "adapt: corrects what a token costs"),
+    ("hello --length tiny-lag-free --adapt", "adapt: corrects what a token costs"),
     ("hello --sample-arm", "sample_arm: needs a router"),
     ("hello --system x --no-chat", "system: is part of the chat template"),
     ("hello --color --json", "color: JSON has no colours"),

@@ -65,7 +65,7 @@ def test_each_text_is_the_one_made_alone(made: Path) -> None:
     assert [row["prompt"] for row in rows] == prompts * TIMES
     assert rows[3]["id"] == "talk"
     assert rows[1]["completion"] != rows[2]["completion"]
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
     for row in rows[: len(ROWS)]:
         alone = decoder.generate(row["prompt"], chat=True, seed=row["seed"], max_new_tokens=10)
         assert (row["completion"], row["finish_reason"]) == (alone.text, alone.finish_reason)

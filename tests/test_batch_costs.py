@@ -138,9 +138,8 @@ def test_rounds_are_measured(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     server.reload()
     assert isinstance(decoder.length, PricedController)
     assert decoder.length.batch == costs
-    drafting_by_load(decoder, "auto")
-    assert decoder.length.batch is not None
-    assert decoder.length.batch.rows == (1, 2, 4)
+    drafting_by_load(decoder, "auto")  # costs that adapt do without them
+    assert decoder.length.batch == costs
     assert decoder.scheduler.running == []
     with pytest.raises(InputError, match="at most 4 requests"):
         batch_costs(decoder, (8,))

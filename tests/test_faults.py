@@ -164,7 +164,7 @@ def test_a_damaged_record_of_a_benchmark_is_not_believed(tmp_path: Path, place: 
 def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
     log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
     (tmp_path / "log" / "shard-00000.parquet.tmp").mkdir()  # no file can be written there
     with serving(decoder, log=log) as (_, address):
@@ -185,7 +185,7 @@ def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
 
 def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder's caches are then emptied, in whatever state they are, and it can be used again."""
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
 
     def decode() -> list[list[int]]:
         # The first one leaves first, and the second takes its row.

@@ -36,11 +36,11 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 37_200,
-    "files of the package": 269,
+    "lines of the package": 37_520,
+    "files of the package": 270,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 22_900,
+    "lines of tests": 23_160,
     "verbs": 20,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve

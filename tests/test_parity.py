@@ -105,7 +105,7 @@ def as_texts(served: list[Served]) -> list[Text]:
 
 @pytest.fixture(scope="module")
 def decoder() -> SpeculativeDecoder:
-    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
 
 
 def predictor_of(name: str, draft: CausalLM) -> AcceptancePredictor:

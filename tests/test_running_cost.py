@@ -214,21 +214,21 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pyt
     monkeypatch.undo()
     assert rule.running is not None
     # A draft's first forward may read two tokens, which costs nothing here.
-    assert same(rule.running.cost, truth, 0.05)
+    assert same(rule.running.at(1 + batched).cost, truth, 0.05)
     assert fixed.cost == slower(truth, 0.5)
 
 
 def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward takes a second a layer when the costs are measured, and two when the text is decoded."""
-    time_forwards(monkeypatch, lambda model, n: float(model.model.config.num_hidden_layers))
+    """A forward takes a millisecond a layer when the costs are measured, and two when the text is decoded."""
+    time_forwards(monkeypatch, lambda model, n: 1e-3 * model.model.config.num_hidden_layers)
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost="auto")
     rule = decoder.length
     assert isinstance(rule, RateOptimal)
     assert rule.running is not None
-    layers = [decoder.target.model.config.num_hidden_layers, decoder.drafts[0].model.config.num_hidden_layers]
-    measured = CostModel(layers[1], layers[0] * (1 - LEAST_SHARE), layers[0] * LEAST_SHARE)
+    t, q = (1e-3 * model.model.config.num_hidden_layers for model in (decoder.target, decoder.drafts[0]))
+    measured = CostModel(q, t * (1 - LEAST_SHARE), t * LEAST_SHARE)
     assert rule.running.first.as_dict() == pytest.approx(measured.as_dict(), abs=1e-12)
-    time_forwards(monkeypatch, lambda model, n: 2.0 * model.model.config.num_hidden_layers)
+    time_forwards(monkeypatch, lambda model, n: 2e-3 * model.model.config.num_hidden_layers)
     decoder.generate([1, 2, 3], max_new_tokens=60, top_k=None, temperature=2.0)
     first = rule.running.first.round(2)
     assert 1.2 * first < rule.running.cost.round(2) < 2.1 * first

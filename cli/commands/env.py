@@ -19,10 +19,11 @@ class EnvOptions(Options):
 
 
 def env(options: EnvOptions) -> None:
-    """Print versions, machine, devices and threads."""
+    """Print versions, machine, threads and the cache of costs."""
     from ..common.machine import machine, versions
+    from ..common.machine_cache import described
 
-    report = {"versions": versions(), "machine": machine()}
+    report = {"versions": versions(), "machine": machine(), "cache": described()}
     if options.json:
         from json import dumps
 

@@ -22,33 +22,35 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
     text = _read(options.prompt)
 
     from ..common.console import quiet
+    from ..common.machine_cache import said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.prompting import encode_prompt
 
     quiet()
-    decoder = SpeculativeDecoder.from_options(options)
-    assert decoder.tokenizer is not None  # from_pretrained always loads one
-    at_once = options.n > 1 or options.color or options.json or not options.stream
-    prompt = encode_prompt(decoder.tokenizer, text, chat=options.chat, system=options.system)
-    live = None if at_once else decoder.text_stream(prompt)
-    found = decoder.generate(
-        prompt,
-        n=options.n,
-        **options.sampling,
-        seed=options.seed,
-        on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
-    )
-    for generation in [found] if options.n == 1 else found:
-        if options.json:
-            print(_as_json(generation))
-        elif options.color:
-            _print_coloured(generation, decoder.text_stream(prompt))
-        else:
-            print(generation.text if live is None else live.flush())
-        if options.stats:
-            if decoder.routing is not None and generation.arm is not None:
-                print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
-            _print_stats(generation)
+    with said_at_the_end():
+        decoder = SpeculativeDecoder.from_options(options)
+        assert decoder.tokenizer is not None  # from_pretrained always loads one
+        at_once = options.n > 1 or options.color or options.json or not options.stream
+        prompt = encode_prompt(decoder.tokenizer, text, chat=options.chat, system=options.system)
+        live = None if at_once else decoder.text_stream(prompt)
+        found = decoder.generate(
+            prompt,
+            n=options.n,
+            **options.sampling,
+            seed=options.seed,
+            on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
+        )
+        for generation in [found] if options.n == 1 else found:
+            if options.json:
+                print(_as_json(generation))
+            elif options.color:
+                _print_coloured(generation, decoder.text_stream(prompt))
+            else:
+                print(generation.text if live is None else live.flush())
+            if options.stats:
+                if decoder.routing is not None and generation.arm is not None:
+                    print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
+                _print_stats(generation)
 
 
 def _answer_all(options: GenerateOptions, batch: BatchOptions) -> None:

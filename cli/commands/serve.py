@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
-from ..infer.options import AUTO
 from ..serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -43,20 +42,17 @@ def serve(options: ServeOptions) -> None:
 def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
     """A server with its models loaded; ``say`` is told what takes time."""
     from ..common.console import quiet
+    from ..common.machine_cache import said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.loading.named_pair import with_named_pair
     from ..serve.server import Server, drafting_by_load
 
-    quiet()
+    quiet(detailed=True)  # how costs were decided on, too
     options = with_named_pair(options)
-    decoder = SpeculativeDecoder.from_options(options)
-    log = _round_log(options, decoder)
-    if options.cost == AUTO:
-        say(
-            "what drafting costs is being measured, alone and with several requests; --cost FILE takes what "
-            "'specpilot bench cost --batch' has measured"
-        )
-    drafting_by_load(decoder, options.cost)
+    with said_at_the_end():
+        decoder = SpeculativeDecoder.from_options(options)
+        log = _round_log(options, decoder)
+        drafting_by_load(decoder, options.cost)
     say("a first text is decoded to warm up")
     server = Server(decoder, options, log)
     server.warm_up()

@@ -85,9 +85,9 @@ class OnlineConfidence(PricedController):
         self.logits: list[float] = []  # logits of the confidences of this round's tokens
 
     def shared_by(self, rows: int) -> None:
-        if self.batch is None or self.cost is None:
-            return
-        self._follow(self.batch.at(rows), 0)
+        cost = self._shared_cost(rows)
+        if cost is not None:
+            self._follow(cost, 0)
 
     def start_round(self) -> bool:
         self.survival, self.logits = 1.0, []

@@ -76,6 +76,13 @@ class PricedController(LengthController):
         if self.running is not None:
             self.running.skip()
 
+    def _shared_cost(self, rows: int) -> CostModel | None:
+        """The costs of rounds that ``rows`` requests share; None where they are those by which it goes already."""
+        if self.running is not None:
+            before, self.running = self.running, self.running.at(rows)
+            return None if before is self.running else self.running.cost
+        return None if self.batch is None else self.batch.at(rows)
+
     def _begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
         """Whether this round drafts; if not, it is counted. The arguments are those of ``Probes.start_round``.
 
@@ -150,8 +157,8 @@ class TrainedLength(PricedController):
         self._end_draft(accepted, self.cost.round(drafted))
 
     def shared_by(self, rows: int) -> None:
-        cost = self.cost if self.batch is None else self.batch.at(rows)
-        if cost is self.cost:
+        cost = self._shared_cost(rows)
+        if cost is None or cost is self.cost:
             return
         if self.begun:
             self._follow(cost, 0)

@@ -9,6 +9,9 @@ drafted.
 
 Where every round drafts, nothing tells what one without a draft takes, and so whether drafting pays. ``alone_is_due``
 says when a round should not draft to measure it.
+
+Rounds that several requests share take longer, and other shares of them go to drafts: there is a fit for each power of
+two of requests (``at``), which begins as that of the next smaller number.
 """
 
 from __future__ import annotations
@@ -37,14 +40,16 @@ class RunningCost:
 
     Args:
         first: the initial cost model.
+        of_rows: the fits for all numbers of requests, by their logarithms; None: this is the first, for one request.
 
     Attributes:
         cost: the current estimate. Where all drafts are chains it does not separate the per-token costs of drafting and
             verification, which the times of rounds do not determine then and controllers do not need.
     """
 
-    def __init__(self, first: CostModel) -> None:
+    def __init__(self, first: CostModel, of_rows: dict[int, RunningCost] | None = None) -> None:
         self.first = self.cost = first
+        self.of_rows = {0: self} if of_rows is None else of_rows
         self.slower = RunningRatio(1.0, PRIOR * first.round(0), MEMORY)
         # Weighted sums over rounds: without a draft, 1 and seconds; with one, 1, n, m, n², nm, m², seconds, …
         self.alone, self.drafted = [0.0] * 2, [0.0] * 9
@@ -52,6 +57,14 @@ class RunningCost:
         self.new = 0  # rounds since the last fit
         self.drafting, self.drafting_seconds = 0, 0.0  # rounds since the last one without a draft, and their time
         self.due: bool | None = None  # what ``alone_is_due`` said in this round, to the first text that asked
+
+    def at(self, rows: int) -> RunningCost:
+        """The fit for rounds that ``rows`` requests share."""
+        size = (rows - 1).bit_length()
+        if size not in self.of_rows:
+            nearest = max(known for known in self.of_rows if known < size)
+            self.of_rows[size] = RunningCost(self.of_rows[nearest].cost, self.of_rows)
+        return self.of_rows[size]
 
     def add(self, tokens: int, forwards: int, seconds: float) -> None:
         """Add the time of a round with a draft of so many tokens and forwards; after ``REFIT`` ``cost`` is fitted."""

@@ -89,7 +89,7 @@ def _dataset_rows(
     prompts = held_out(study)
     domains = in_domain(study, prompts)
     first = study.sweep(draft, temperature, study.mixings[0], domains)
-    decoder = SpeculativeDecoder.from_pretrained(study.target, draft, device=study.device)
+    decoder = SpeculativeDecoder.from_pretrained(study.target, draft, length=4, device=study.device)
     tracer = tracer_of(first, decoder)
     data = training_data(first, prompts, store.folder, console)
     manifest = joint_manifest([data], AcceptanceRow.kind)

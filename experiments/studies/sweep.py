@@ -49,7 +49,7 @@ def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: 
     if settings.data is None:
         training_prompts(settings, rows)
     with Store(folder) as store:
-        decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, device=settings.device)
+        decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=4, device=settings.device)
         data = training_data(settings, rows, folder, console) if settings.data is None else settings.data
         manifest = joint_manifest([data], AcceptanceRow.kind)
         _check_apart(data, rows)

@@ -116,9 +116,10 @@ class CopyCosts:
     def cost(self) -> CostModel:
         return self.first if self.running is None else self.running.cost
 
-    def add(self, tokens: int, forwards: int, seconds: float) -> None:
-        """Add the time of a round."""
+    def add(self, tokens: int, forwards: int, seconds: float, rows: int) -> None:
+        """Add the time of a round that ``rows`` requests shared; the next is taken to be of as many."""
         if self.running is not None:
+            self.running = self.running.at(rows)
             self.running.add(tokens, forwards, seconds)
 
 
@@ -221,7 +222,7 @@ class CopyingDrafter(Drafter):
             )
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        self.costs.add(tokens, forwards, seconds)
+        self.costs.add(tokens, forwards, seconds, max(1, len(self.texts)))
 
     def release(self, request: Request) -> None:
         super().release(request)

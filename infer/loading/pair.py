@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
+from ...common.machine_cache import logger, remembered
 from ...controllers.acceptance.copy_head import CopyPredictor
+from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ...controllers.length import LengthController, takes_cost
 from ...controllers.length.cost_model import CostModel
-from ..costs import quick_costs
+from ..costs import fastest_step, pair_costs
 from ..drafters.ngram import Ngram, split_drafts
 from ..models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 from ..models.given import unwrapped
@@ -46,11 +49,10 @@ def load_pair(options: DecodingOptions) -> Pair:
         InputError: a model, tokenizer or controller is missing or does not belong to this pair.
     """
     names, ngram = split_drafts(options.drafts)
-    of_drafts, quantization = draft_precision(options)
     model, text = load_target(options)
-    loaded = [load_draft(name, model, text, of_drafts) for name in names]
-    drafts = [language_model(draft, quantization=quantization, graphs=options.graphs) for draft in loaded]
-    return steered(Pair(language_model(model, graphs=options.graphs), drafts, text, None, ngram), options)
+    target = language_model(model, graphs=options.graphs)
+    drafts = [wrapped_draft(name, target, text, options) for name in names]
+    return steered(Pair(target, drafts, text, None, ngram), options)
 
 
 def steered(pair: Pair, options: DecodingOptions) -> Pair:
@@ -65,7 +67,9 @@ def steered(pair: Pair, options: DecodingOptions) -> Pair:
     target, drafts, text, _, ngram = pair
     adapt = options.adapt or cost == AUTO
     if cost == AUTO:
-        cost = quick_costs(target, drafts[0] if drafts else None)
+        cost = pair_costs(target, drafts[0] if drafts else None)
+    elif cost is not None:
+        logger.debug("costs: given, %s", cost)
     costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
     if ngram is not None and costs is not None:
         ngram = replace(ngram, cost=costs, adapt=adapt)
@@ -103,9 +107,50 @@ def load_target(options: DecodingOptions) -> tuple[LoadedModel, PreTrainedTokeni
 def draft_precision(options: DecodingOptions) -> tuple[dict[str, Any], Quantization | None]:
     """Keywords of ``load_any_model`` for drafts, and what their weights are rounded to."""
     draft_dtype = options.draft_dtype
+    if draft_dtype == AUTO:
+        raise InputError(
+            "draft_dtype='auto': is for a draft, not for a router's arms; name a precision, or leave it out"
+        )
     if draft_dtype in QUANTIZATIONS:
         return options.loading | {"dtype": "bfloat16"}, draft_dtype
     return options.loading if draft_dtype is None else options.loading | {"dtype": draft_dtype}, None
+
+
+def wrapped_draft(
+    name: Name, target: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: DecodingOptions
+) -> LanguageModel:
+    """A draft model in the precision that ``options`` ask for; ``"auto"`` is the one whose step is the fastest here.
+
+    Raises:
+        InputError: see :func:`load_draft`; or its weights cannot be rounded.
+    """
+
+    def load(draft_dtype: Any) -> LanguageModel:
+        loading, quantization = draft_precision(replace(options, draft_dtype=draft_dtype))
+        draft = load_draft(name, target.model, tokenizer, loading)
+        wrapped = language_model(draft, quantization=quantization, graphs=options.graphs)
+        check_pair(target, wrapped)
+        return wrapped
+
+    if options.draft_dtype != AUTO:
+        return load(options.draft_dtype)
+    plain = load(None)
+    if isinstance(plain.model, GgufModel) or plain.reads_states:
+        return plain
+    loaded = {plain.precision: plain}
+
+    def fastest() -> tuple[str, bool]:
+        draft = load("bfloat16") if plain.precision != "bfloat16" else plain
+        loaded["bfloat16"] = draft
+        for quantization in QUANTIZATIONS:
+            with suppress(InputError):  # weights that cannot be rounded
+                loaded[quantization] = language_model(draft.model, quantization=quantization)
+        return fastest_step(target, loaded)
+
+    key = {"draft_dtype": model_fingerprint(plain.model), "own": plain.precision, "device": str(plain.device)}
+    found = remembered(key, str, fastest)
+    found.log("draft_dtype", f"{found.value} for {name}")
+    return loaded[found.value] if found.value in loaded else load(found.value)
 
 
 def load_draft(

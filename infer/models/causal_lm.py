@@ -99,8 +99,10 @@ class CausalLM(LanguageModel):
             and not any("forward" in vars(module) for module in plain.modules() if module._modules)
         )  # fmt: skip
         self.reads_drawn = self.lean is None and self.switch is None and self.device.type not in ("cpu", "mps")
+        self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self.fixed: FixedLayers | None = None
-        self.replaces_layers, self._compiles = self.static, graphs == "compiled"
+        self.replaces_layers = self.static
+        self.graphs = graphs if self.static else "off"
         instead = self.lean is not None or self.static  # of the modules' own calls
         self.given = Given(model, hooks=instead) if instead or self.packed is not model else None
         self._inner: list[nn.Module] = []  # the modules of state_layers
@@ -215,7 +217,7 @@ class CausalLM(LanguageModel):
         """Layers for forwards of fixed shapes that give the logits of the model's own; None if that fails."""
         other, prompt, next_tokens = copy(self), [t % self.vocab_size for t in (3, 1, 4)], [1 % self.vocab_size] * 2
         try:
-            other.fixed = FixedLayers(self.packed, self.layers, self._compiles)
+            other.fixed = FixedLayers(self.packed, self.layers, self.graphs == "compiled")
             logits = []
             for model in (self, other):
                 cache = self.new_cache()
@@ -227,7 +229,7 @@ class CausalLM(LanguageModel):
             if not _agree(logits[1], logits[0]):
                 raise ValueError("its logits would be others")
         except (ValueError, AttributeError, IndexError, KeyError, TypeError, RuntimeError) as error:
-            if self._compiles:
+            if self.graphs == "compiled":
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 warnings.warn(f"{self.name}: its layers are not compiled ({reason})", stacklevel=2)
             return None

@@ -242,7 +242,7 @@ class LlamaCpp(LanguageModel):
 
     def __init__(self, model: GgufModel) -> None:
         self.model = model
-        self.name = model.config.model_type
+        self.name, self.precision = model.config.model_type, "as in the file"
         self.device = torch.device("cpu")
         self.vocab_size, self.hidden_size, self.context = model.vocab_size, model.hidden_size, model.context
 

@@ -67,7 +67,9 @@ def test_the_tables_by_hand() -> None:
 
 
 def test_precomputed_predictions_are_those_of_serving() -> None:
-    tracer = Tracer(SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"), SamplingParams(1.0, 50), 16, seed=0)
+    tracer = Tracer(
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4), SamplingParams(1.0, 50), 16, seed=0
+    )
     torch.manual_seed(0)
     head = AcceptanceHead(128, 2)
     rows = next(iter(held_out(SweepOptions(prompts="builtin", per_domain=3)).values()))
