@@ -84,7 +84,7 @@ def read_documents(
 
 
 def most_frequent(
-    documents: Iterable[Document], count: int, among: Sequence[int], always: Collection[int] = ()
+    documents: Iterable[Document], count: int, among: Sequence[int], always: Collection[int] = (), name: str = "count"
 ) -> list[int]:
     """The ``count`` of the tokens ``among`` that are most frequent where a draft proposes, ascending.
 
@@ -92,12 +92,13 @@ def most_frequent(
 
     Args:
         always: tokens that are kept however rare, as far as they are ``among`` them.
+        name: of the option that gave ``count``, for the message.
 
     Raises:
         InputError: there are fewer.
     """
     if count > len(among):
-        raise InputError(f"{count} tokens to keep: the model has {len(among)}; keep at most as many")
+        raise InputError(f"{name}={count}: the model has {len(among)} tokens; give at most as many")
     counts = Counter(
         token for one in documents for token, learned in zip(one.tokens, one.learned, strict=True) if learned
     )

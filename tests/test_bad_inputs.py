@@ -89,8 +89,8 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/cost-nan.json", "cost.t_draft=nan: a finite number is expected"),
     ("@place/cost-zero.json", "t_verify=0: the time of a target forward must be positive"),
     ("@place/cost-unknown.json", "unknown key 't_coffee'"),
-    ("-1", "t_draft=-1.0: a cost must be"),
-    ("nan", "t_draft=nan: a cost must be"),
+    ("-1", "cost=-1: must be a finite number"),
+    ("nan", "cost=nan: must be a finite number"),
     ("cheap", "cheap: no such file"),
 ]
 TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts {}"] = [

@@ -112,7 +112,7 @@ def test_most_frequent_tokens() -> None:
     assert most_frequent(documents, 4, range(10)) == [0, 4, 6, 7]
     assert most_frequent(documents, 2, range(10), always={9, 12}) == [4, 9]
     assert most_frequent(documents, 2, [1, 2, 7]) == [1, 7]
-    with pytest.raises(InputError, match="11 tokens to keep: the model has 10"):
+    with pytest.raises(InputError, match="count=11: the model has 10 tokens"):
         most_frequent(documents, 11, range(10))
 
 
@@ -448,4 +448,4 @@ def test_on_the_command_line(work: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "x"), "--threshold", "0.5"]) == 2
     assert "a draft controller has none" in capsys.readouterr().err
     assert cli.main([*words, "--vocabulary", "258"]) == 2
-    assert "258 tokens to keep: the model has 257" in capsys.readouterr().err
+    assert "vocabulary=258: the model has 257 tokens" in capsys.readouterr().err

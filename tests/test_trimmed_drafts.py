@@ -203,7 +203,7 @@ def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFix
     assert isinstance(less, TrimmedHead)
     assert {*less.tokens.tolist()} < {*kept}
     assert cli.main([*again, str(folder / "more"), "--keep", "121"]) == 2
-    assert "121 tokens to keep: the model has 120" in capsys.readouterr().err
+    assert "keep=121: the model has 120 tokens" in capsys.readouterr().err
     assert cli.main([*again, str(folder / "less"), "--keep", "9"]) == 2
     assert "pass --overwrite" in capsys.readouterr().err
 

@@ -63,7 +63,7 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
         begun, kept = model_fingerprint(given), kept_tokens(given)
     elif settings.vocabulary is not None:
         among = range(len(target.get_output_embeddings().weight))
-        kept = most_frequent(documents, settings.vocabulary, among, stops)
+        kept = most_frequent(documents, settings.vocabulary, among, stops, "vocabulary")
     pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
 
     def train(begin: Callable[[], Run[DraftTrainingOptions]]) -> dict[str, Any]:

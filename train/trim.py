@@ -39,7 +39,7 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     among = head.tokens.tolist() if isinstance(head, TrimmedHead) else [*range(len(head.weight))]
     stops = stop_tokens_of(model, tokenizer)
     documents = read_documents(options.folders, tokenizer, options, stops=stops)
-    trim_head(model, most_frequent(documents, options.keep, among, stops))
+    trim_head(model, most_frequent(documents, options.keep, among, stops, "keep"))
     place = Path(find_files(options.draft).path)
     target = DraftFile.read(place / FILE, model.config.vocab_size).target if is_draft(place) else None
     return save_draft(model, options.output, tokenizer, target=target, dtype=model.dtype, overwrite=options.overwrite)

@@ -99,10 +99,12 @@ class CostModel:
         verification, which changes no decision.
 
         Raises:
-            InputError: the file does not exist or holds no costs.
+            InputError: the file does not exist or holds no costs, or the number is none that a cost can be.
         """
         ratio = _number(file)
         if ratio is not None:
+            if not (ratio >= 0 and is_finite(ratio)):
+                raise InputError(f"cost={file}: must be a finite number ≥ 0, or a file of costs")
             return cls(ratio, 1.0, 0.0)
         document = read_object(str(file), MEASURE)
         with blaming(str(file), MEASURE):
