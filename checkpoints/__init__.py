@@ -1,7 +1,8 @@
 """The weights that ship with the package: tiny models, and the controllers trained for them.
 
 The large files of a model are stored as ``.xz`` and unpacked beside it when the model is first named. Where that cannot
-be written, each process unpacks them into a temporary folder of its own.
+be written, each process unpacks them into a temporary folder of its own. Of bfloat16 weights
+``xz --lzma2=preset=9e,lc=3,lp=1,pb=1`` leaves two thirds.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ checkpoints ← all     experiments → all
 """
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +44,7 @@ MOST = {  # at most
     "lines of experiments": 6_000,
     "lines of tests": 23_160,
     "verbs": 20,
+    "MiB of tracked files": 36,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
 PLUGIN = "specpilot.serve.vllm."  # what vLLM alone imports
@@ -238,6 +241,15 @@ def test_floors() -> None:
     assert {name: height for name, height in found.items() if height > FLOORS} == {}
 
 
+def tracked() -> list[Path]:
+    """The files of the checkout; none outside one, or without git."""
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
 def test_sizes() -> None:
     def lines(paths: Iterable[Path]) -> list[int]:
         return [path.read_bytes().count(b"\n") for path in paths]
@@ -255,6 +267,7 @@ def test_sizes() -> None:
         "lines of experiments": sum(lines((ROOT / "experiments").rglob("*.py"))),
         "lines of tests": sum(lines((ROOT / "tests").rglob("*.py"))),
         "verbs": verbs(COMMANDS),
+        "MiB of tracked files": ceil(sum(path.stat().st_size for path in tracked()) / 2**20),
     }
     assert {what: f"{n}, at most {MOST[what]}" for what, n in found.items() if n > MOST[what]} == {}
 

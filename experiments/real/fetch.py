@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specpilot.checkpoints import unpack
 from specpilot.common.console import quiet
 from specpilot.common.errors import InputError, optional_import
 from specpilot.infer.loading.names import load_tokenizer
@@ -60,7 +61,8 @@ def _included(name: str, output: Path, target: Path) -> Path:
     place = output / name
     if not place.exists():
         with tempfile.TemporaryDirectory(dir=output) as temporary:
-            part = shutil.copytree(INCLUDED / name, Path(temporary) / name)
+            part = shutil.copytree(INCLUDED / name, Path(temporary) / name, ignore=shutil.ignore_patterns("*.xz"))
+            unpack(INCLUDED / name, part)
             if name == DRAFT:
                 for file in TOKENIZER:
                     shutil.copy(target / file, part)
