@@ -87,7 +87,7 @@ def said_at_the_end() -> Iterator[None]:
 
 
 class Remembered(NamedTuple, Generic[T]):
-    """What was measured; ``file``: where it is kept, None if it is not; ``how``: this came about, in words."""
+    """What was measured; ``file``: where it is kept, None if it is not; ``how``: whether measured or read, in words."""
 
     value: T
     file: Path | None

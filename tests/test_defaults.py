@@ -136,7 +136,7 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
 # The precision of drafts
 
 
-def test_the_fastest_precision_is_chosen_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_precision_is_chosen_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(**given: Any) -> str:
         (draft,) = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2, **given).drafts
         return draft.precision
@@ -145,6 +145,10 @@ def test_the_fastest_precision_is_chosen_and_kept(monkeypatch: pytest.MonkeyPatc
     assert chosen(draft_dtype="auto") == "int8"
     monkeypatch.setitem(STEPS, "int8", 3e-4)
     assert chosen(draft_dtype="auto") == "int8"  # measured before
+    for file in (tmp_path / "cache").iterdir():
+        file.write_text(file.read_text().replace('"int8"', '"int9"'))
+    with pytest.warns(UserWarning, match="int9.*measured anew"):
+        assert chosen(draft_dtype="auto") == "int4"
     assert chosen(draft_dtype="auto", dtype="bfloat16") == "int4"  # another target's precision
     assert chosen(draft_dtype="int8") == "int8"
     for given in ({"router": "some"}, {"draft": ("a", "b"), "tree": "2x1", "verifier": "spec-infer"}):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
-from ...common.machine_cache import logger, remembered
+from ...common.machine_cache import Remembered, logger, remembered
 from ...controllers.acceptance.copy_head import CopyPredictor
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ...controllers.length import LengthController, takes_cost
@@ -21,7 +21,7 @@ from ..drafters.ngram import Ngram, split_drafts
 from ..models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 from ..models.given import unwrapped
 from ..models.linear import QUANTIZATIONS, Quantization
-from ..options import AUTO, DecodingOptions
+from ..options import AUTO, DecodingOptions, DraftDType
 from .controllers import load_copies, load_length
 from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from .model_files import is_gguf
@@ -107,10 +107,6 @@ def load_target(options: DecodingOptions) -> tuple[LoadedModel, PreTrainedTokeni
 def draft_precision(options: DecodingOptions) -> tuple[dict[str, Any], Quantization | None]:
     """Keywords of ``load_any_model`` for drafts, and what their weights are rounded to."""
     draft_dtype = options.draft_dtype
-    if draft_dtype == AUTO:
-        raise InputError(
-            "draft_dtype='auto': is for a draft, not for a router's arms; name a precision, or leave it out"
-        )
     if draft_dtype in QUANTIZATIONS:
         return options.loading | {"dtype": "bfloat16"}, draft_dtype
     return options.loading if draft_dtype is None else options.loading | {"dtype": draft_dtype}, None
@@ -148,7 +144,8 @@ def wrapped_draft(
         return fastest_step(target, loaded)
 
     key = {"draft_dtype": model_fingerprint(plain.model), "own": plain.precision, "device": str(plain.device)}
-    found = remembered(key, str, fastest)
+    known: Any = DraftDType  # a file may hold any word
+    found: Remembered[str] = remembered(key, known, fastest)
     found.log("draft_dtype", f"{found.value} for {name}")
     return loaded[found.value] if found.value in loaded else load(found.value)
 
