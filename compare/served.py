@@ -161,7 +161,7 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
     for name in ("temperature", "top_k", "top_p"):
         one, other = ({str(m["sampling"][name]) for m in data.manifests} for data in (first, second))
         if one != other:
-            found.append(f"{name.replace('_', '-')} {', '.join(sorted(one))} and {', '.join(sorted(other))}")
+            found.append(f"{name.replace('_', '-')} {', '.join(sorted(one))} against {', '.join(sorted(other))}")
     if first.is_rounds != second.is_rounds:
         found.append(
             "one has a token at every position and the other those that a controller drafted: compare by confidence"

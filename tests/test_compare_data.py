@@ -92,7 +92,7 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     report = json.loads((output / "report.json").read_text())
     whole = report["drift"][ALL][ALL]
     assert whole["found"]
-    assert report["differs"] == ["temperature 1.0 and 0.1"]
+    assert report["differs"] == ["temperature 1.0 against 0.1"]
     for name, data in (("acceptance", "warm"), ("other", "cold")):  # as the manifests have it
         assert whole[name] == pytest.approx(read_manifest(rounds[data])["mean_acceptance"])
     first = f"Acceptance {'rose' if whole['difference'] > 0 else 'fell'} from {rounds['warm']} to {rounds['cold']}"
