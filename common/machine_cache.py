@@ -15,12 +15,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .errors import InputError
 from .json_file import blaming, build, read_object
-from .machine import machine, versions
+from .machine import machine
 
 T = TypeVar("T")
 logger = logging.getLogger("specpilot")
@@ -47,10 +48,12 @@ def cache_folder() -> Path:
 
 def machine_key() -> dict[str, Any]:
     """What all times on this machine depend on: processor, devices, threads, versions."""
-    here, installed = machine(), versions()
-    return {name: here[name] for name in ("processor", "cores", "devices", "threads")} | {
-        name: installed[name] for name in ("specpilot", "torch", "transformers")
-    }
+    here = machine()
+    key = {name: here[name] for name in ("processor", "cores", "devices", "threads")}
+    for name in ("specpilot", "torch", "transformers"):
+        with suppress(PackageNotFoundError):  # a checkout that is not installed
+            key[name] = version(name)
+    return key
 
 
 def digest(key: Mapping[str, Any]) -> str:
