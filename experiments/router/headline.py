@@ -5,8 +5,10 @@ They are measured on the routers' own generations, timed in turn with those of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from specpilot.compare.interval import show
@@ -15,7 +17,6 @@ from specpilot.controllers.router import RouterPolicy
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 
-from ..profile import timed_decoding, watching
 from .study import (
     AUTOREGRESSIVE,
     LEARNED,
@@ -131,11 +132,23 @@ def no_help_loss(
 def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
     """Share of a generation's wall time taken by embedding, policy and choice, and their seconds per generation."""
     assert decoder.routing is not None
-    part = (lambda *_: "routing",)
-    with watching((decoder.routing.router, "weigh", *part), (decoder.target, "embed", *part)) as calls:
-        wall = timed_decoding(decoder, prompts, sampling)
-    spent = sum(calls["routing"])
-    return {"share": spent / wall, "seconds": spent / len(prompts)}
+    router, target, spent = decoder.routing.router, decoder.target, list[float]()
+
+    def timed(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            started = time.perf_counter()
+            found = plain(*arguments)
+            spent.append(time.perf_counter() - started)
+            return found
+
+        return call
+
+    with patch.object(router, "weigh", timed(router.weigh)), patch.object(target, "embed", timed(target.embed)):
+        started = time.perf_counter()
+        for index, prompt in enumerate(prompts):
+            decoder.generate(prompt, seed=index, **sampling)
+        wall = time.perf_counter() - started
+    return {"share": sum(spent) / wall, "seconds": sum(spent) / len(prompts)}
 
 
 def brief(result: dict[str, Any]) -> Table:

@@ -50,7 +50,7 @@ REFUSED = [
     ("papers mtda", "paper='mtda': choose one of specdecpp, selection, spectr, mtad, all"),
     ("papers selection --target elsewhere", "made for 'tiny'; name drafts of 'elsewhere'"),
     ("papers spectr --prompts two.txt --output o", "skip=60: two.txt has 2 prompts, so none is left"),
-    ("profile --limit 0", "limit=0: must be at least 1"),
+    ("budgets --limit 0", "limit=0: must be at least 1"),
     ("router --drafts [tiny]", "drafts=['tiny']: give at least 2"),
     ("router --pair [tiny-draft,x]", "pair="),
     ("router --pair-domains [sql]", "pair_domains"),

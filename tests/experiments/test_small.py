@@ -32,12 +32,9 @@ def test_closed_forms_of_the_paper() -> None:
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, draft = save_pair(tmp_path)
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("one\nanother\n")
     pair = ["--target", target, "--draft", draft]
-    work = [*pair, "--prompts", str(prompts), "--limit", "2", "--max-new-tokens", "4"]
     for words, key in (
-        (["profile", *work, "--length", "2"], "parts"),
+        (["budgets", "--limit", "2", "--max-new-tokens", "8"], "speedup"),
         (["otm", *pair, "--output", str(tmp_path / "otm.png")], "coins"),
     ):  # fmt: skip
         assert main(words) == 0
