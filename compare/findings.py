@@ -14,6 +14,7 @@ from .drafted import judgements
 from .interval import ENOUGH, Interval, show
 from .settings import FAMILIES, ratio_of
 
+DISTURBED = 1.5  # a speed-up by the clock over that by processor time, or the reverse, that other work explains
 DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to
 COST_FILE = "cost.json"
 EXAMPLE = "Write a short story."
@@ -49,12 +50,18 @@ def sentences(comparison: Outcome) -> list[str]:
 
 
 def _judgements(comparison: Outcome) -> list[str]:
-    """Decoders that were trained on the prompts, and predictors worse than a constant or the draft's own confidence."""
+    """Other work on the machine, decoders trained on the prompts, and predictors worse than a constant or the draft."""
+    apart = [r.clock.value / r.processor for r in comparison.results.values() if r.clock and r.processor]
+    most = max((max(ratio, 1 / ratio) for ratio in apart), default=1.0)
+    said = [] if most < DISTURBED else [
+        f"Speed-ups by the clock differ up to {most:.1f} times from those by processor time: other work changed the "
+        "machine's speed meanwhile. Compare again when it is idle."
+    ]  # fmt: skip
     trained = [
         f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {', '.join(ids)}."
         for name, ids in comparison.figures.get("trained_on", {}).items()
     ]
-    return trained + judgements(comparison.figures.get("predictors", {}))
+    return said + trained + judgements(comparison.figures.get("predictors", {}))
 
 
 def title(result: Result) -> str:
