@@ -248,16 +248,10 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
     assert rest == ["Within the noise of it: 3."]
     (first,) = sentences(made({"3": (1.5, False), "mine": (1.2, True)}))
     assert "× the best trained decoder (mine)" in first
-    (first,) = sentences(made({"3": (1.5, False)}, prompts=4))
-    assert first == "On your 4 prompts, at temperature 1, 3 decodes 1.50 × as fast as no drafts."
-
-
-def test_other_work_on_the_machine_is_named() -> None:
-    found = made({"3": (1.5, False)})
-    for processor, count in ((1.3, 1), (0.9, 2), (2.4, 2)):
-        results = {**found.results, "3": replace(found.results["3"], processor=processor)}
-        assert len(sentences(replace(found, results=results))) == count
-    assert "differ up to 1.6 times" in sentences(replace(found, results=results))[-1]
+    found = made({"3": (1.5, False)}, prompts=4)
+    assert sentences(found) == ["On your 4 prompts, at temperature 1, 3 decodes 1.50 × as fast as no drafts."]
+    noisy = {**found.results, "3": replace(found.results["3"], processor=0.9)}
+    assert "differ up to 1.7 times" in sentences(replace(found, results=noisy))[-1]
 
 
 def test_without_a_gain_it_says_why() -> None:
