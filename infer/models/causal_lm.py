@@ -102,7 +102,7 @@ class CausalLM(LanguageModel):
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self.fixed: FixedLayers | None = None
         self.replaces_layers = self.static
-        self.graphs = graphs if self.static else "off"
+        self.graphs = graphs
         instead = self.lean is not None or self.static  # of the modules' own calls
         self.given = Given(model, hooks=instead) if instead or self.packed is not model else None
         self._inner: list[nn.Module] = []  # the modules of state_layers
