@@ -78,12 +78,6 @@ class Draft:
         ]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
-    @property
-    def known_drawn(self) -> Drawn:
-        """``drawn`` of a chain that has it."""
-        assert self.drawn is not None
-        return self.drawn
-
     def known(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
         """Itself with tokens that the host has read."""
         if self.drawn is None or not self.drawn.uniforms:

@@ -140,9 +140,12 @@ class Engine:
         self, drafts: dict[Request, Draft], p: dict[Request, TokenDistribution]
     ) -> dict[Request, tuple[Draft, Verdict]]:
         """What is kept of the drafts, whose tokens the host has read now; a failing request gets its error alone."""
-        drawn = [request for request, draft in drafts.items() if draft.drawn is not None and request.verify in RULES]
-        chains = [Drafted(p[one], drafts[one], one.verify, one.rng, one.stop_tokens) for one in drawn]
-        judged = dict(zip(drawn, verify_drawn(chains) if chains else [], strict=True))
+        chains = {
+            request: Drafted(p[request], draft, draft.drawn, request.verify, request.rng, request.stop_tokens)
+            for request, draft in drafts.items()
+            if draft.drawn is not None and request.verify in RULES
+        }
+        judged = dict(zip(chains, verify_drawn([*chains.values()]) if chains else [], strict=True))
         found: dict[Request, tuple[Draft, Verdict]] = {}
         for request, draft in drafts.items():
             try:

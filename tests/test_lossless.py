@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from zlib import crc32
 
 import pytest
@@ -141,8 +140,7 @@ def by_tensors(rule: Verifier) -> Verifier:
         source.give_back(rng.uniforms[earlier:])
         tokens = torch.tensor(draft.tokens)
         q = torch.cat([one.row(0)[[y]] for one, y in zip(draft.distributions, draft.tokens, strict=True)])
-        drawn = replace(draft, drawn=Drawn(tokens, q, []))
-        (found,) = verify_drawn([Drafted(p, drawn, rule, source, frozenset())])
+        (found,) = verify_drawn([Drafted(p, draft, Drawn(tokens, q, []), rule, source, frozenset())])
         assert isinstance(found, tuple)
         return found[1]
 

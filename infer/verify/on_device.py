@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...common.errors import InputError
 from ...controllers.sampling import require_finite
 from ..distribution import TokenDistribution, alike
-from ..draft import Draft
+from ..draft import Draft, Drawn
 from ..random_source import RandomSource, draw_unchecked
 from .block import block
 from .token_wise import token_wise
@@ -28,14 +28,16 @@ HEADER = 3  # accepted tokens, the token that follows them, and the mass of what
 
 
 class Drafted(NamedTuple):
-    """A chain with ``Draft.drawn`` that ``rule``, one of ``RULES``, verifies.
+    """A chain that ``rule``, one of ``RULES``, verifies.
 
     Attributes:
         p: the target's K + 1 distributions.
+        drawn: that of ``draft``.
     """
 
     p: TokenDistribution
     draft: Draft
+    drawn: Drawn
     rule: Callable[..., Verdict]
     rng: RandomSource
     stop_tokens: frozenset[int]
@@ -44,8 +46,7 @@ class Drafted(NamedTuple):
 def verify_drawn(chains: Sequence[Drafted]) -> list[tuple[Draft, Verdict] | InputError]:
     """The draft with tokens that the host has read, and what is kept of it, for each of ``chains``."""
     uniforms = [
-        [*chain.draft.known_drawn.uniforms, *(chain.rng.uniform() for _ in range(len(chain.draft.tokens) + 1))]
-        for chain in chains
+        [*chain.drawn.uniforms, *(chain.rng.uniform() for _ in range(len(chain.draft.tokens) + 1))] for chain in chains
     ]
     groups = [
         [among[i] for i in group]
@@ -85,7 +86,7 @@ def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tens
         padded = [[*row, *[-1] * (width - len(row))] for row in rows]
         return torch.tensor(padded, dtype=dtype).to(device, non_blocking=True)
 
-    drawn = [chain.draft.known_drawn for chain in chains]
+    drawn = [chain.drawn for chain in chains]
     lengths = [len(one.tokens) for one in drawn]
     k = max(lengths)
     # Rows of all distributions; those after a shorter chain's last repeat it and are not used.
@@ -96,15 +97,16 @@ def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tens
     together = TokenDistribution.joined([chain.p for chain in chains])
     p = together.probabilities[rows].double()  # (B, K + 1, k)
     words = None if together.tokens is None else together.tokens[rows]  # (B, K + 1, k)
-    dense = TokenDistribution.joined([q for chain in chains for q in chain.draft.distributions]).dense
+    dense = TokenDistribution.joined([q for chain in chains for q in chain.draft.distributions]).dense.to(device)
     q = dense[rows_q] if words is None else dense[rows_q.unsqueeze(-1), words[:, :-1]]  # (B, K, k)
-    tokens = pad_sequence([one.tokens for one in drawn], batch_first=True)  # (B, K)
+    tokens = pad_sequence([one.tokens for one in drawn], batch_first=True).to(device)  # (B, K)
     own = (
         p[:, :-1].gather(-1, tokens.unsqueeze(-1))
         if words is None
         else p[:, :-1] * (words[:, :-1] == tokens.unsqueeze(-1))
     )
-    ratios = own.sum(-1) / pad_sequence([one.q for one in drawn], batch_first=True, padding_value=1.0).double()
+    own_q = pad_sequence([one.q for one in drawn], batch_first=True, padding_value=1.0).to(device)
+    ratios = own.sum(-1) / own_q.double()
 
     place = torch.arange(k, device=device)
     stops = (tokens.unsqueeze(-1) == sent([[*chain.stop_tokens, -1] for chain in chains]).unsqueeze(1)).any(-1)
