@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.length import (
@@ -20,9 +22,12 @@ from specpilot.controllers.length import (
     parse_rule,
 )
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.request import Request
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
@@ -177,3 +182,24 @@ def test_reads_by_the_host(
     one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
     assert len(drafting) > 3
     assert length in PLANNED or max(drafting) > 1
+
+
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_a_model_without_numbers_fails_its_request_alone(which: str) -> None:
+    one = decoder("4", way="static")
+    model = one.target if which == "target" else one.drafting.arms(one.config)[0].drafter.model  # type: ignore[attr-defined]
+    forward = model.forward
+
+    def failing(cache: Any, reads: Any) -> Any:
+        logits, hidden = forward(cache, reads)
+        ends = accumulate(read.keep for read in reads)
+        for read, end in zip(reads, ends, strict=True):
+            if isinstance(read.text, Request) and read.text.prompt == PROMPTS[1] and read.text.output.tokens:
+                logits[end - read.keep : end] = float("nan")
+        return logits, hidden
+
+    model.forward = failing  # type: ignore[method-assign]
+    requests = [one.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
+    with pytest.raises(InputError, match="NaN"):
+        one.scheduler.run(requests)
+    assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
