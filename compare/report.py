@@ -117,18 +117,6 @@ def _speed(report: Report) -> Section:
     note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
     if 0 < prompts < ENOUGH:
         note += f" {prompts} prompts are too few for intervals."
-    columns = {
-        "speed-up": "over decoding without drafts, every prompt with every decoder in turn, with 95 % intervals over "
-        "prompts",
-        "replay": f"that over no drafts, from recorded texts at {report.get('priced')}, without the clock's noise",
-        "CPU": "by processor time, which other work on the machine lengthens less",
-        "per forward": "tokens that one forward of the target yields",
-        "accepted": "the share of the drafted tokens that the target kept",
-    }
-    used = {column for row in rows for column, cell in row.items() if cell}
-    note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
-    if 0 < prompts < ENOUGH:
-        note += f" {prompts} prompts are too few for intervals."
     key = '<i class="dot"></i> by the clock &ensp; <i class="other"></i> by replay' if clocked else "by replay"
     picture = f'<p class="note key">{key}</p>{intervals(bars)}' if bars else ""
     shown = [{column: cell for column, cell in row.items() if column in used} for row in rows]

@@ -103,6 +103,13 @@ def check_options(options: DecodingOptions) -> None:
         raise InputError(f"draft_dtype={options.draft_dtype!r}: there is no draft model; name one, or leave it out")
 
 
+def grows_trees(length: LengthController | None) -> bool:
+    """Whether ``length`` predicts acceptance and knows costs, as a tree that grows by them needs."""
+    if isinstance(length, RateOptimal):
+        return not length.predictor.lag
+    return isinstance(length, OnlineConfidence) and length.cost is not None
+
+
 @dataclass(frozen=True)
 class DecoderConfig:
     """The configuration of a decoder.
@@ -153,7 +160,7 @@ class DecoderConfig:
             self._check_ngram(self.ngram)
         drafted = self.drafts or self.ngram is not None
         nothing_to_stop = not (drafted or self.routed or self.rule == "mtjd" or self.length is None)
-        if nothing_to_stop and not (isinstance(self.length, Fixed) and self.length.k == 0):
+        if nothing_to_stop and not self.autoregressive:
             raise InputError("length: has no effect without a draft model; name one, or leave the length out")
 
     def _check_routed(self) -> None:
@@ -170,8 +177,7 @@ class DecoderConfig:
             )
         if self.drafts != 1:
             raise InputError("tree='auto': takes one draft model; name one, or give the tree's shape, as in '3x2x1'")
-        fits = isinstance(self.length, OnlineConfidence) and self.length.cost is not None
-        if not fits and (not isinstance(self.length, RateOptimal) or self.length.predictor.lag):
+        if not grows_trees(self.length):
             raise InputError(
                 "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor or "
                 "'online-confidence' as length, and cost"
@@ -219,6 +225,11 @@ class DecoderConfig:
             raise InputError(f"length: verifier={self.rule!r} takes a number of tokens per step, not a stopping rule")
         if self.length is not None and self.length.k < 1:
             raise InputError(f"length={self.length.k}: verifier={self.rule!r} needs at least one token per step")
+
+    @property
+    def autoregressive(self) -> bool:
+        """Whether the length says that nothing is drafted, and so nothing copied either."""
+        return isinstance(self.length, Fixed) and self.length.k == 0
 
     @cached_property
     def rule(self) -> str:

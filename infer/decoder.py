@@ -27,10 +27,10 @@ from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from .config import DecoderConfig, check_options, with_default_drafts
+from .config import DecoderConfig, check_options, grows_trees, with_default_drafts
 from .drafters.beams import Beams
 from .drafters.ngram import Ngram, split_drafts
-from .drafters.tree import parse_tree
+from .drafters.tree import AUTO_TREE, parse_tree
 from .drafting import Drafting
 from .engine import Engine
 from .generation import Generation
@@ -395,20 +395,22 @@ class SpeculativeDecoder:
     def configured(
         self, length: Name | int | LengthController | None = None, verifier: str | None = None
     ) -> DecoderConfig:
-        """The decoder's configuration with ``length`` or ``verifier`` replaced, if given."""
-        changes: dict[str, Any] = {}
+        """The decoder's configuration with ``length`` or ``verifier`` replaced, if given.
+
+        A length takes the place of a tree, unless the tree grows by it.
+        """
         if length is not None and (isinstance(length, bool) or not isinstance(length, Name | int | LengthController)):
             raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")
         if verifier is not None and not isinstance(verifier, str):
             raise InputError(f"verifier={verifier!r}: give a rule's name, such as 'block'")
+        lossy = verifier is not None and parse_verifier(verifier)[0] in LOSSY
+        config = self.plain if self.plain is not None and (length is not None or lossy) else self.config
+        changes: dict[str, Any] = {} if verifier is None else {"verifier": verifier}
         if length is not None:
-            changes["length"] = length if isinstance(length, LengthController) else self._named_length(str(length))
-        if verifier is not None:
-            changes["verifier"] = verifier
-        if not changes:
-            return self.config
-        fits = length is None and verifier is not None and parse_verifier(verifier)[0] not in LOSSY
-        return replace(self.config if self.plain is None or fits else self.plain, **changes)
+            found = length if isinstance(length, LengthController) else self._named_length(str(length))
+            tree = config.tree if config.tree == AUTO_TREE and grows_trees(found) else None
+            changes |= {"length": found, "tree": tree}
+        return replace(config, **changes)
 
     def _named_length(self, name: str) -> LengthController:
         """The length controller ``name``, loaded on first use."""

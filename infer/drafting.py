@@ -59,6 +59,8 @@ class Drafting:
             assert search is not None
             own: Callable[[], Drafter] = partial(JointDrafter, engine.target, engine.cache, search, steps)
             return self._once(("joint", search, steps), own)
+        if config.autoregressive:
+            return self._of_model(None)
         if config.ngram is not None:
             if config.tree == AUTO_TREE:
                 return self._mixed_tree(config.ngram)

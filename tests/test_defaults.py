@@ -136,6 +136,28 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
 # The precision of drafts
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"draft": "tiny-draft+ngram"},
+        {"tree": "auto"},
+        {"tree": "2x1", "verifier": "spec-infer"},
+        {"tree": "auto", "draft": "tiny-draft+ngram"},
+    ],
+    ids=str,
+)
+def test_a_calls_length_is_of_chains_and_none_drafts_nothing(own: dict[str, Any]) -> None:
+    steered = {} if own.get("tree") != "auto" else {"length": "tiny-lag-free", "cost": 0.2}
+    decoder = SpeculativeDecoder.from_pretrained("tiny", **{"draft": "tiny-draft"} | own | steered)
+    some = {"max_new_tokens": 12, "temperature": 0.0}
+    text = decoder.generate("one two one two one two one", length="none", **some)
+    assert text.stats.n_drafted == 0
+    chain = decoder.generate("one two one two one two one", length=3, **some)
+    assert chain.tokens == text.tokens
+    assert chain.stats.n_drafted > 0
+    assert decoder.configured(length=3).tree is None
+
+
 def test_the_fastest_precision_is_chosen_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(**given: Any) -> str:
         (draft,) = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2, **given).drafts
