@@ -60,7 +60,7 @@ def survivals(trace: Trace, estimate: Array) -> list[Array]:
         while node != END and len(chain) < MOST:
             chain.append(node)
             node = trace.after[node]
-        found.append(np.cumprod(estimate[chain]))
+        found.append(np.cumprod(estimate[chain], dtype=np.float64))
     return found
 
 

@@ -54,7 +54,7 @@ class VllmRoundLog:
             logits: (N + B, V) of the target, after the N drafted tokens and the B last ones.
         """
         counts = metadata.num_draft_tokens
-        of_target = logits[metadata.target_logits_indices].split(counts)
+        of_target = logits[metadata.target_logits_indices].split_with_sizes(counts)
         for request, rows in zip(requests, of_target, strict=False):
             count = min(len(rows), 0 if request is None else len(request.tokens))
             if request is not None and count:
