@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,7 +96,8 @@ def test_trees_follow_what_their_nodes_take(trained: bool, monkeypatch: pytest.M
     assert 0 < nodes[True] < nodes[False] / 2
 
 
-def test_auto_adapts_copies_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_adapts_copies_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECPILOT_CACHE", str(tmp_path))
     time_forwards(monkeypatch, lambda model, n: float(model.model.config.num_hidden_layers))
     tree = SpeculativeDecoder.from_pretrained(
         "tiny", "tiny-draft+ngram", length="tiny-lag-free", tree="auto", cost="auto"

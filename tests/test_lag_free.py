@@ -54,7 +54,7 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
 
 def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
     _, settings, _ = data
-    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft)
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=4)
     torch.manual_seed(0)
     head = LagFreeHead(decoder.drafts[0].hidden_size, 16)
     head.inner.weight.data[:, 3:7] *= 20  # the matches in the text decide

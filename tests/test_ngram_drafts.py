@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,7 +251,8 @@ def test_drafts_by_name(options: dict[str, Any], drafts: int, ngram: Ngram, plai
     assert stream == decoder.tokenizer.decode(plain, skip_special_tokens=True)
 
 
-def test_costs_are_measured_for_a_target_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_are_measured_for_a_target_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECPILOT_CACHE", str(tmp_path))
     time_forwards(monkeypatch, lambda model, n: 0.010 + 0.001 * n)
     decoder = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost="auto")
     assert decoder.config.ngram is not None

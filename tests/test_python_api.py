@@ -209,8 +209,9 @@ def test_length_and_rule_of_one_call() -> None:
     tree = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="spec-infer")
     made = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="mcss").generate([1, 2], max_new_tokens=12, seed=1)
     assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == made.rounds
-    with pytest.raises(specpilot.InputError, match="tree and length"):
-        tree.generate([1, 2], length=3)
+    chain = SpeculativeDecoder(target, draft, length=3, verifier="spec-infer")
+    chosen = [one.generate([1, 2], max_new_tokens=12, seed=1, length=3).rounds for one in (tree, chain)]
+    assert chosen[0] == chosen[1]
     with pytest.raises(specpilot.InputError, match="verifies one chain"):
         tree.generate([1, 2], verifier="block")
 

@@ -40,7 +40,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
 
 @pytest.fixture(scope="module")
 def running(base: AcceptanceDataOptions) -> Iterator[tuple[Server, str]]:
-    with serving(SpeculativeDecoder.from_pretrained(base.target, base.draft, device="cpu")) as found:
+    with serving(SpeculativeDecoder.from_pretrained(base.target, base.draft, device="cpu", length=4)) as found:
         yield found
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,8 +219,9 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pyt
     assert fixed.cost == slower(truth, 0.5)
 
 
-def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_measures_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward takes a millisecond a layer when the costs are measured, and two when the text is decoded."""
+    monkeypatch.setenv("SPECPILOT_CACHE", str(tmp_path))
     time_forwards(monkeypatch, lambda model, n: 1e-3 * model.model.config.num_hidden_layers)
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", cost="auto")
     rule = decoder.length

@@ -119,7 +119,10 @@ def test_traces_and_mixed_texts_are_refused(
     assert cli.main(["data", "on-policy", *models, *made, "--length", "3"]) == 0
     words = ["data", "features", "--data", rounds, "--predictor", "lag-free", "--device", "cpu", "--output", output]
     assert cli.main([*words, "--traced", "5"]) == 2
-    problem = "traced=5: the draft reads the target's states, and has no traces; give 0"
+    problem = (
+        "traced=5: the draft reads the target's states, and has no traces; give 0, and a predictor that is trained "
+        "without"
+    )
     assert capsys.readouterr().err.splitlines()[-1] == f"specpilot: error: {problem}"
     mixed = ["data", "features", "--data", rounds, "--predictor", "specdec", "--device", "cpu", "--output", output]
     assert cli.main([*mixed, "--traced", "0"]) == 2
