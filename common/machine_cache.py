@@ -124,7 +124,7 @@ def remembered(what: Mapping[str, Any], kind: type[T], measure: Callable[[], tup
     value, good = measure()
     values = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
     if not good:
-        return Remembered(value, None, "supposed, for lack of time to measure it")
+        return Remembered(value, None, "by few forwards, not kept")
     if file is not None and _write(file, {"key": key, "value": values}):
         return Remembered(value, file, "measured now, kept in")
     return Remembered(value, None, "measured now")

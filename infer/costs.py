@@ -31,6 +31,7 @@ REPEATS = 30
 WARM = 3
 QUICK, QUICKLY_READ = 15, (1, 2, 5)  # repetitions of a rough measurement, and tokens of its verifications
 WITHIN = 0.8  # seconds after which a rough measurement begins no forward
+SLOW = 0.1  # seconds of a forward above which a few are enough to be kept
 FASTER = 1.1  # times as fast is a less exact draft that is taken
 TYPICAL = SamplingParams(1.0, 50)
 T_DRAFT, T_TOKEN = 0.2, 0.05  # in units of t_v(1), where there was no time to measure them
@@ -50,6 +51,11 @@ class StepTimes(NamedTuple):
     models: list[float]
     t_draft: float
     turns: int
+
+    @property
+    def steady(self) -> bool:
+        """Whether they are of enough forwards to be kept: on a busy machine the first ones may be far off."""
+        return self.turns >= 2 * WARM or (self.turns > 1 and self.verify[1] > SLOW)
 
     @property
     def cost(self) -> CostModel:
@@ -143,7 +149,7 @@ def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
     def measure() -> tuple[CostModel, bool]:
         # Any text will do. The sampling parameters keep few tokens.
         found = step_times(target, models[1:], [0] * 32, TYPICAL, QUICK, QUICKLY_READ, WITHIN)
-        return found.cost, found.turns > 1
+        return found.cost, found.steady
 
     try:
         pair = [[model_fingerprint(model.model), model.precision, model.graphs] for model in models]
@@ -162,9 +168,9 @@ def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> 
     found = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, 2 * WARM, (1,), WITHIN / 2)
     best, least = next(iter(drafts)), found.models[0]
     for name, seconds in zip(drafts, found.models, strict=True):
-        if found.turns > 1 and seconds * FASTER < least:
+        if found.steady and seconds * FASTER < least:
             best, least = name, seconds
-    return best, found.turns > 1
+    return best, found.steady
 
 
 def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
