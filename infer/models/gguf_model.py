@@ -142,8 +142,8 @@ class GgufFile:
         kind = GGMLQuantizationType(entry.kind)
         if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
             plain = np.float32 if kind == GGMLQuantizationType.F32 else np.float16
-            values = np.memmap(self.path, plain, "r", entry.offset, entry.shape)
-            return torch.from_numpy(np.array(values, np.float32))
+            plain_values = np.memmap(self.path, plain, "r", entry.offset, entry.shape)
+            return torch.from_numpy(np.array(plain_values, np.float32))
         shape = quant_shape_to_byte_shape(entry.shape, kind)
         try:
             values = dequantize(np.memmap(self.path, np.uint8, "r", entry.offset, shape), kind)
