@@ -177,7 +177,7 @@ def log(comparison: Comparison, project: str) -> None:
     report, folder = comparison.report, comparison.folder
     started = wandb.init(
         project=project, name=folder.name, dir=folder, job_type="compare",
-        mode="online" if os.environ.get("WANDB_API_KEY") else "offline",
+        mode=None if os.environ.get("WANDB_API_KEY") else "offline",
         config={name: report.get(name) for name in ("data", "target", "draft", "task", "prompts", "passes", "machine")},
     )  # fmt: skip
     for name, row in report["decoders"].items():
