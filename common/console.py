@@ -14,6 +14,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+logger = logging.getLogger("specpilot")
+
 EVERY = 5.0  # seconds between the lines that stand for a progress bar where there is no terminal
 
 
@@ -30,9 +32,8 @@ def quiet(*, detailed: bool = False) -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     warnings.showwarning = _one_line
-    own = logging.getLogger("specpilot")
-    own.setLevel(logging.DEBUG if detailed else logging.INFO)
-    own.handlers, own.propagate = [_OneLine()], False
+    logger.setLevel(logging.DEBUG if detailed else logging.INFO)
+    logger.handlers, logger.propagate = [_OneLine()], False
 
 
 class _OneLine(logging.Handler):
@@ -42,6 +43,24 @@ class _OneLine(logging.Handler):
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:
     print("specpilot: warning:", " ".join(str(message).split()), file=sys.stderr)
+
+
+@contextmanager
+def said_at_the_end() -> Iterator[None]:
+    """What is logged in the block is said when it has ended, and nothing where it fails: an error is one line."""
+    held: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        held.append(record)
+        return False
+
+    logger.addFilter(hold)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hold)
+    for record in held:
+        logger.handle(record)
 
 
 class Advance(Protocol):

@@ -12,19 +12,19 @@ import os
 import platform
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from .console import logger
 from .errors import InputError
 from .json_file import blaming, build, read_object
 from .machine import machine
 
 T = TypeVar("T")
-logger = logging.getLogger("specpilot")
 
 FOLDER = "SPECPILOT_CACHE"  # environment variable
 BEFORE = "measured before, read from"
@@ -69,24 +69,6 @@ def described() -> dict[str, Any]:
         return {"folder": str(folder), "key": here, "files": len([*folder.glob(f"{here}-*.json")])}
     except (OSError, RuntimeError) as error:
         return {"folder": f"none: {error}", "key": here, "files": 0}
-
-
-@contextmanager
-def said_at_the_end() -> Iterator[None]:
-    """What is logged in the block is said when it has ended, and nothing where it fails: an error is one line."""
-    held: list[logging.LogRecord] = []
-
-    def hold(record: logging.LogRecord) -> bool:
-        held.append(record)
-        return False
-
-    logger.addFilter(hold)
-    try:
-        yield
-    finally:
-        logger.removeFilter(hold)
-    for record in held:
-        logger.handle(record)
 
 
 class Remembered(NamedTuple, Generic[T]):
@@ -140,7 +122,7 @@ def _read(file: Path, key: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> bool:
-    """Whether it could be written; other processes see all of it or nothing."""
+    """Whether it could be written. No lock is held: each process has a temporary file of its own."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         number, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.stem)

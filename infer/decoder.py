@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from ..common.console import said_at_the_end
 from ..common.errors import InputError, check_boolean, check_count
-from ..common.machine_cache import said_at_the_end
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT

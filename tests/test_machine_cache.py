@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot.common import machine_cache
-from specpilot.common.console import quiet
+from specpilot.common.console import quiet, said_at_the_end
 from specpilot.common.errors import InputError
-from specpilot.common.machine_cache import BEFORE, cache_folder, described, remembered, said_at_the_end
+from specpilot.common.machine_cache import BEFORE, cache_folder, described, remembered
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.costs import T_DRAFT, T_TOKEN, pair_costs
 from specpilot.infer.loading.names import load_model

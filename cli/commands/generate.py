@@ -21,8 +21,7 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
         return
     text = _read(options.prompt)
 
-    from ..common.console import quiet
-    from ..common.machine_cache import said_at_the_end
+    from ..common.console import quiet, said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.prompting import encode_prompt
 

@@ -41,8 +41,7 @@ def serve(options: ServeOptions) -> None:
 
 def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
     """A server with its models loaded; ``say`` is told what takes time."""
-    from ..common.console import quiet
-    from ..common.machine_cache import said_at_the_end
+    from ..common.console import quiet, said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.loading.named_pair import with_named_pair
     from ..serve.server import Server, drafting_by_load

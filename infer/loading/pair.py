@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
+from ...common.console import logger
 from ...common.errors import InputError
-from ...common.machine_cache import Remembered, logger, remembered
+from ...common.machine_cache import Remembered, remembered
 from ...controllers.acceptance.copy_head import CopyPredictor
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ...controllers.length import LengthController, takes_cost
