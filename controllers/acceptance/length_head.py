@@ -3,7 +3,7 @@
 BlockPilot (Zhang et al. 2026, arXiv 2606.31315) has an MLP that reads the target's prefill representation and chooses
 the block size of a diffusion draft, once a prompt: a classifier of each sample's best block size in offline runs. Here
 the head predicts survival by position, P(the first k drafted tokens are accepted), and costs choose the length
-(:mod:`..length.next_round`), so that one head serves all costs and numbers of requests. It reads the target's state
+(:mod:`..length.planned`), so that one head serves all costs and numbers of requests. It reads the target's state
 that the newest token was drawn from, and how the last rounds' tokens fared. ``every`` says when it is asked: once a
 ``prompt``, as BlockPilot, or every ``round``.
 """
@@ -16,13 +16,11 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from ..checkpoints.config import check_range
-from .predictor import LengthConfig
-from .token_head import TokenHead, TokenHeadConfig, normalised
+from .predictor import CostConfig
+from .token_head import EPSILON, TokenHead, TokenHeadConfig, normalised
 
 HORIZON = 10  # longest draft that is planned
 MEMORIES = (4.0, 32.0)  # of the shares of accepted tokens, in verified tokens
-EPSILON = 1e-5  # that of ``normalised``
 UNKNOWN = 0.5  # these shares before anything is verified
 Every = Literal["prompt", "round"]
 
@@ -76,13 +74,11 @@ class Survivals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthHeadConfig(TokenHeadConfig, LengthConfig):
+class LengthHeadConfig(TokenHeadConfig, CostConfig):
     """A length head.
 
     Attributes:
         every: when it is asked.
-        mean: mean acceptance in the training data.
-        rounds: rounds it was trained on.
     """
 
     kind = "length-head"
@@ -94,19 +90,9 @@ class LengthHeadConfig(TokenHeadConfig, LengthConfig):
     )
 
     every: Every
-    mean: float
-    rounds: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("mean", self.mean, 0, 1)
 
     def module(self) -> LengthHead:
         return LengthHead(self.hidden_size, self.width)
 
     def rows(self) -> dict[str, str]:
-        return {
-            "hidden units": f"{self.width}",
-            "asked": f"once a {self.every}",
-            "trained on": f"{self.rounds:,} rounds, mean acceptance {self.mean:.3f}",
-        }
+        return {"hidden units": f"{self.width}", "asked": f"once a {self.every}", **super().rows()}

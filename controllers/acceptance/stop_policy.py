@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..checkpoints.config import WIDEST, check_range
 from .feature_model import SMALLEST
 from .length_head import HORIZON
-from .predictor import LengthConfig
+from .predictor import CostConfig
 
 LEAST_CONFIDENCE = 1e-6  # of q in logarithms
 OBSERVED = 6  # see :func:`observation`
@@ -70,13 +70,11 @@ class StopPolicy(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopPolicyConfig(LengthConfig):
+class StopPolicyConfig(CostConfig):
     """A stop policy.
 
     Attributes:
         width: hidden units.
-        mean: mean acceptance in the training data.
-        rounds: rounds it was trained on.
     """
 
     kind = "stop-policy"
@@ -88,19 +86,13 @@ class StopPolicyConfig(LengthConfig):
     )
 
     width: int
-    mean: float
-    rounds: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("width", self.width, 1, WIDEST)
-        check_range("mean", self.mean, 0, 1)
 
     def module(self) -> StopPolicy:
         return StopPolicy(self.width)
 
     def rows(self) -> dict[str, str]:
-        return {
-            "hidden units": f"{self.width}",
-            "trained on": f"{self.rounds:,} rounds, mean acceptance {self.mean:.3f}",
-        }
+        return {"hidden units": f"{self.width}", **super().rows()}

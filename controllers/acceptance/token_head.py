@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...common.errors import InputError
 from ..checkpoints.config import WIDEST, ControllerConfig, check_range
 
+EPSILON = 1e-5  # added to variances
 ROWS = 8192  # of an embedding that are read at once
 
 
@@ -65,7 +66,7 @@ class TokenHead(nn.Module):
 
 def normalised(x: Tensor) -> Tensor:
     """Shapes (…, d) → (…, d); without learnt scales: tokens and models differ in the length of these vectors."""
-    return F.layer_norm(x.float(), x.shape[-1:])
+    return F.layer_norm(x.float(), x.shape[-1:], eps=EPSILON)
 
 
 def tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...common.errors import InputError
 from ..acceptance.length_head import LengthHead, LengthHeadConfig
-from ..acceptance.predictor import LengthConfig, PredictorConfig, TrainedPredictor
-from ..acceptance.stop_policy import StopPolicy, StopPolicyConfig
+from ..acceptance.predictor import CostConfig, LengthConfig, PredictorConfig, TrainedPredictor
+from ..acceptance.stop_policy import StopPolicy
 from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
@@ -46,16 +46,16 @@ def load_trained(
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
     controller = load_controller(name)
-    match controller:
-        case Controller(LengthHeadConfig() | StopPolicyConfig() as config, head):
-            config.provenance.check_pair(fingerprint, pair_check)
-            stopping_threshold(name, controller, threshold, cost)
-            assert cost is not None, "it has no threshold"
-            if isinstance(head, StopPolicy):
-                return PolicyLength(head, config.mean, cost)
+    config, head = controller.config, controller.head
+    if isinstance(config, CostConfig):
+        config.provenance.check_pair(fingerprint, pair_check)
+        stopping_threshold(name, controller, threshold, cost)
+        assert cost is not None, "it has no threshold"
+        if isinstance(config, LengthHeadConfig):
             assert isinstance(head, LengthHead)
-            assert isinstance(config, LengthHeadConfig)
             return PlannedLength(head, config.every, config.mean, cost)
+        assert isinstance(head, StopPolicy)
+        return PolicyLength(head, config.mean, cost)
     calibrated = cost is not None
     predictor = _predictor(
         name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
@@ -122,7 +122,7 @@ def stopping_threshold(
     Raises:
         InputError: there are both or none of threshold and cost.
     """
-    by_costs_alone = isinstance(controller.config, LengthConfig) and not isinstance(controller.config, PredictorConfig)
+    by_costs_alone = isinstance(controller.config, CostConfig)
     if cost is not None:
         if threshold is not None:
             raise InputError(
