@@ -159,13 +159,13 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     fingerprint = PairFingerprint(**manifests[0]["fingerprint"])
     embedding = output_embedding(draft.model)
     of_pair = replace(options, target=manifests[0]["target"], draft=manifests[0]["draft"])
-    for name in trained_among(of_pair.words):  # the included one of the pair, if none are named
+    for word in trained_among(of_pair.words):  # the included one of the pair, if none are named
         controller, predictor = load_predictor(
-            name, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
+            word, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
-        found.predictors[name] = predictor
+        found.predictors[word] = predictor
         if any(manifest["dataset_fingerprint"] in controller.config.datasets for manifest in manifests):
-            found.notes.append(f"{name} was trained on this data and looks better here than on other: {found.name}.")
+            found.notes.append(f"{word} was trained on this data and looks better here than on other: {found.name}.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
         found.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {found.name}.")

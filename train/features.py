@@ -145,10 +145,10 @@ class FeaturePlan:
         rows = 0
         for number in texts:
             text = self.texts(file)[number]
-            mixed = self.options["context"] == MIXED
-            count = len(text.x) if self.options["context"] == ROUNDS else len(text.tokens)
-            if mixed:
+            if self.options["context"] == MIXED:
                 count = int(drafted_places(self.options, part, number, len(text.x)).sum())
+            else:
+                count = len(text.x) if self.options["context"] == ROUNDS else len(text.tokens)
             if together and (rows + count) * self.row_bytes > SHARD_BYTES:
                 yield Piece(part, file, tuple(together), rows)
                 together, rows = [], 0

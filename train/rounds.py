@@ -13,11 +13,8 @@ from ..controllers.acceptance.length_head import HORIZON, MEMORIES, Outcomes
 from ..data_gen.draft_states import Examples
 from ..simulate.trace import END, Trace
 
-ACCEPTED, REJECTED, BEYOND = (
-    1,
-    0,
-    -1,
-)  # a drafted token; one after a rejected token is rejected, BEYOND is never drafted
+ACCEPTED, REJECTED = 1, 0  # a drafted token; one after a rejected token is rejected
+BEYOND = -1  # one that is never drafted
 
 
 def round_examples(traced: Trace) -> Examples:

@@ -42,7 +42,7 @@ class StopPolicyModule(ReplayedModule):
         self.settings = settings
         self.criterion = self.criterion if self.traced else "greedy_reward"
         self.head = seeded(settings.seed, lambda: StopPolicy(settings.width))
-        self.rewards: list[Tensor] = []
+        self.rewards: list[Tensor] = []  # (2,) of each validation batch: their sum, and how many
 
     @classmethod
     def configuration(
@@ -81,8 +81,8 @@ class StopPolicyModule(ReplayedModule):
         )
         logits, rewards = self._round(batch, price, start)
         goes_on = (logits[:, :-1] > 0).int().cumprod(1)
-        self.rewards.append(rewards.gather(1, goes_on.sum(1, keepdim=True)).sum(0))
-        self.rewards[-1] = torch.cat([self.rewards[-1], rewards.new_tensor([count])])
+        reward = rewards.gather(1, goes_on.sum(1, keepdim=True)).sum()
+        self.rewards.append(torch.stack([reward, rewards.new_tensor(count)]))
 
     def metrics(self) -> dict[str, float]:
         reward, count = self.total(torch.stack(self.rewards).double().sum(0)).tolist()
