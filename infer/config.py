@@ -49,7 +49,7 @@ def leaves_drafts_open(options: DecodingOptions) -> bool:
 
 
 def with_default_drafts(options: D) -> D:
-    """``options`` with the best known configuration without training, where they leave open how to draft.
+    """``options`` with a configuration without training, where they leave open how to draft.
 
     Stopping by costs and confidences that are fitted while decoding, copies beside the model's draft, which is in the
     precision whose step is fastest here. Chains: trees were slower with the included pair.
