@@ -11,7 +11,6 @@ import torch
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.acceptance.length_head import LengthHead
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
-from specpilot.controllers.acceptance.stop_policy import StopPolicy
 from specpilot.controllers.length import (
     AcceptanceLength,
     Confidence,
@@ -28,7 +27,6 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.planned import PlannedLength
-from specpilot.controllers.length.policy import PolicyLength
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import language_model
@@ -79,13 +77,6 @@ def seeded(make: Callable[[], M], seed: int = 7) -> M:
     return module.eval().requires_grad_(False)
 
 
-def wavering() -> StopPolicy:
-    """A policy that stops at some tokens and goes on at others."""
-    policy = seeded(lambda: StopPolicy(8))
-    policy.out.bias += 1.5
-    return policy
-
-
 class Sometimes(LengthController):
     """Drafts two tokens in every third round."""
 
@@ -116,7 +107,6 @@ SMALL: dict[str, dict[str, Any]] = {  # with heads for drafts of 8 hidden units 
     "rate": {"length": RateOptimal(head(), CostModel(0.5, 1.0, 0.05))},  # dear: some rounds draft nothing
     "planned": {"length": PlannedLength(seeded(lambda: LengthHead(8, 16)), "round", 0.6, EVEN)},
     "planned once": {"length": PlannedLength(seeded(lambda: LengthHead(8, 16), 3), "prompt", 0.6, EVEN)},
-    "policy": {"length": PolicyLength(wavering(), 0.6, EVEN)},
     "copies or planned": {
         "length": PlannedLength(seeded(lambda: LengthHead(8, 16)), "round", 0.6, EVEN),
         "ngram": Ngram(2, EVEN),

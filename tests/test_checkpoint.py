@@ -23,7 +23,6 @@ from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.acceptance.length_head import LengthHeadConfig
 from specpilot.controllers.acceptance.predictor import PredictorConfig
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
-from specpilot.controllers.acceptance.stop_policy import StopPolicyConfig
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
 from specpilot.controllers.checkpoints.card import model_card
@@ -63,9 +62,6 @@ CONFIGS: dict[str, ControllerConfig] = {
         LengthHeadConfig(
             provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4, every="round",
             mean=0.5, rounds=10,
-        ),
-        StopPolicyConfig(
-            provenance=PROVENANCE, datasets=["4" * 64], metrics={"greedy_reward": 1.5}, width=4, mean=0.5, rounds=10
         ),
         FeatureModelConfig(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
         CopyHeadConfig(
@@ -312,10 +308,6 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], str]]] = {  # of each kind 
         ({"every": "week"}, "every='week'"),
         ({"hidden_size": 0}, "hidden_size=0: must be between"),
         ({"mean": 2.0}, r"mean=2\.0"),
-    ],
-    "stop-policy": [
-        ({"width": 0}, "width=0: must be between"),
-        ({"mean": -1.0}, r"mean=-1\.0"),
     ],
     "acceptance-features": [
         ({"mean": -1}, "mean=-1"),

@@ -1,4 +1,4 @@
-"""Length heads and stop policies: what they decide, what they learn, and the same inputs in training and in serving."""
+"""Length heads: what they decide, what they learn, and the same inputs in training and in serving."""
 
 from __future__ import annotations
 
@@ -13,26 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.length_head import HORIZON, Every, LengthHead, Survivals
-from specpilot.controllers.acceptance.stop_policy import observation, observations
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.planned import PlannedLength
-from specpilot.controllers.length.policy import PolicyLength, StopRule
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import ShardWriter
 from specpilot.data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import export
+from specpilot.train.feature_maker import round_examples
+from specpilot.train.length_head_module import reached
 from specpilot.train.options import (
     FeatureTrainingOptions,
     LengthHeadTrainingOptions,
-    PredictorTrainingOptions,
-    StopPolicyTrainingOptions,
 )
-from specpilot.train.rounds import BEYOND, reached, round_examples
-from specpilot.train.stop_policy_module import length_logits, round_rewards
 
-from .drafts import wavering
 from .refusals import refused
 from .steps import step
 from .test_replay import traced
@@ -116,29 +111,6 @@ def test_survivals_are_those_of_the_head() -> None:
     assert Survivals(head)(rates, state) == pytest.approx(expected.tolist(), abs=1e-6)
 
 
-def test_a_policy_stops_where_its_training_says() -> None:
-    """Token by token on costs and probabilities; never beyond the horizon."""
-    policy = wavering()
-    drafted = torch.rand(20, HORIZON, 2, generator=torch.Generator().manual_seed(0))
-    price, start = torch.linspace(0.02, 0.8, 20), torch.linspace(0.0, 0.5, 20)
-    table = observations(drafted, price, start)
-    logits, rule = policy(table), StopRule(policy)
-    for row in range(20):
-        survival = 1.0
-        for depth, (confidence, top) in enumerate(drafted[row].tolist()):
-            survival *= confidence
-            observed = observation(survival, confidence, top, depth + 1, float(price[row]), float(start[row]))
-            assert observed == pytest.approx(table[row, depth].tolist(), abs=1e-5)
-            assert rule.goes_on(observed) == bool(logits[row, depth] > 0)
-    assert 0.1 < float((logits > 0).float().mean()) < 0.9
-    always = wavering()
-    always.out.bias += 100.0
-    length = PolicyLength(always, 0.6, CHEAP)
-    assert length.start_round()
-    assert [length.observe(step((0.5, 0.5), index=i)) for i in range(1, HORIZON + 1)] == [True] * 9 + [False]
-    assert not PolicyLength(always, 0.6, CostModel(2.0, 1.0, 0.0)).start_round()
-
-
 # Training examples
 
 
@@ -154,7 +126,6 @@ def test_what_became_of_drafts() -> None:
         assert (kept[row] == 1).sum() == accepted
         ends = row + 1 + accepted == len(text) or accepted == HORIZON
         assert decided[row].sum() == accepted + (not ends)
-        assert examples["drafted"][row, 0].tolist() == pytest.approx(found.signals[row + 1][:2])
     assert torch.equal(examples["states"], found.target_states[:-1])
     last = examples["places"] == 1
     assert last.tolist() == [True] + [False] * (len(text) - 2)
@@ -173,22 +144,11 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
     assert longer.outcomes.rates == single.outcomes.rates
 
 
-def test_rewards_and_the_law_of_lengths() -> None:
-    kept = torch.tensor([[1, 1, 0, 0, 0, 0, 0, 0, 0, 0], [1, *[BEYOND] * 9]])
-    rewards = round_rewards(kept, torch.tensor([0.1, 0.1]), torch.tensor([0.3, 0.0]))
-    assert rewards[0, :4].tolist() == pytest.approx([2 / 1.4, 3 / 1.5, 3 / 1.6, 3 / 1.7])
-    assert rewards[1].tolist() == pytest.approx([2 / 1.1] * 10)  # no more can be drafted
-    logits = torch.randn(5, HORIZON, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(length_logits(logits).exp().sum(1), torch.ones(5))
-    goes_on = torch.sigmoid(logits[0])
-    assert float(length_logits(logits)[0, 2].exp()) == pytest.approx(float(goes_on[0] * goes_on[1] * (1 - goes_on[2])))
-
-
 # Training
 
 
 def planted(folder: Path, texts: int = 60, length: int = 12) -> Path:
-    """Rounds whose acceptance the target's state and the draft's confidence tell: 0.95 or 0.1 for each round."""
+    """Rounds whose acceptance the target's state tells: 0.95 or 0.1 for each round."""
     generator = torch.Generator().manual_seed(0)
 
     def part(name: str, count: int) -> FeatureShard:
@@ -201,7 +161,7 @@ def planted(folder: Path, texts: int = 60, length: int = 12) -> Path:
         tensors = {
             "places": torch.arange(1, length + 1, dtype=torch.int32).repeat(count), "states": states.half(),
             "rates": torch.full((rows, 2), 0.5), "kept": alive.to(torch.int8), "accept": accept,
-            "drafted": accept[:, None, None].expand(rows, HORIZON, 2).clone(), "counts": torch.full((count,), length),
+            "counts": torch.full((count,), length),
         }  # fmt: skip
         return FeatureShard(name, tensors)
 
@@ -237,23 +197,10 @@ def test_a_length_head_learns(data: str, tmp_path: Path) -> None:
     assert once["kl"] > 1.2 * found["kl"]  # the first round's state tells nothing of the others
 
 
-def test_a_stop_policy_learns(data: str, tmp_path: Path) -> None:
-    """It gets more tokens a second than any fixed length, and nearly those of knowing each round's kind."""
-    settings = StopPolicyTrainingOptions(data=data, width=8, epochs=30, batch_size=64, lr=2e-2, cost=0.15, device="cpu")
-    found = train_acceptance(settings, output=tmp_path / "run").metrics["greedy_reward"]
-    cost, lengths = CostModel.load(0.15), range(1, HORIZON + 1)
-    rates = {a: [sum(a**i for i in range(k + 1)) / cost.round(k) for k in lengths] for a in (0.95, 0.1)}
-    known, fixed = sum(map(max, rates.values())) / 2, max(map(sum, zip(*rates.values(), strict=True))) / 2
-    assert fixed + 0.5 * (known - fixed) < found < 1.1 * known
-    untrained = train_acceptance(replace(settings, epochs=1, lr=1e-9), output=tmp_path / "untrained")
-    assert untrained.metrics["greedy_reward"] < found
-
-
-@pytest.mark.parametrize("kind", [LengthHeadTrainingOptions, StopPolicyTrainingOptions])
-def test_what_is_refused(kind: type[PredictorTrainingOptions], data: str, tmp_path: Path) -> None:
+def test_what_is_refused(data: str, tmp_path: Path) -> None:
     with refused(f"features of another predictor; .* --predictor {FeatureTrainingOptions.predictor}"):
         train_acceptance(FeatureTrainingOptions(data=data, device="cpu"), output=tmp_path / "run")
-    train_acceptance(kind(data=data, epochs=1, device="cpu"), output=tmp_path / "run")
+    train_acceptance(LengthHeadTrainingOptions(data=data, epochs=1, device="cpu"), output=tmp_path / "run")
     controller = str(export(tmp_path / "run", tmp_path / "controller"))
     with refused("the controller was trained for target some/target and draft some/draft"):
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=controller, cost=0.2)

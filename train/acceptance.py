@@ -20,7 +20,7 @@ from .acceptance_module import AcceptanceDataModule, ReplayedModule
 from .datasets import feature_identity
 from .features import FeaturePlan, feature_maker, is_made
 from .fitting import TrainingResult, fit, train_run
-from .options import ROUNDS, PredictorTrainingOptions
+from .options import PredictorTrainingOptions
 from .run_folder import FEATURES, Run
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
@@ -120,7 +120,7 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
     kind = module_of(settings)
     data = AcceptanceDataModule(features, settings, kind)
     module = kind(settings, data)
-    noun = "rollouts" if kind.by_text else "rounds" if settings.context == ROUNDS else "drafted tokens"
+    noun = "rollouts" if kind.by_text else "drafted tokens"
     print(
         f"{data.train_loader.rows:,} {noun} to train on, "
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"

@@ -214,14 +214,11 @@ class PredictorModule(ExportedModule):
         """(M, masked) factors: one device or several, an example has the same. None at all without dropout."""
         if not self.dropout:
             return ()
-        return ((self.uniforms(batch, self.masked) >= self.dropout) / (1 - self.dropout),)
-
-    def uniforms(self, batch: Batch, count: int) -> Tensor:
-        """(M, count) in [0, 1), drawn by seed, step and example alone."""
         generator = torch.Generator(self.device)
         generator.manual_seed(((self.fitting.seed << 32) + self.global_step) % 2**63)
-        drawn = torch.rand((batch.total, count), generator=generator, device=self.device)
-        return drawn[batch.first : batch.first + len(batch.accept)]
+        drawn = torch.rand((batch.total, self.masked), generator=generator, device=self.device)
+        kept = drawn[batch.first : batch.first + len(batch.accept)] >= self.dropout
+        return (kept / (1 - self.dropout),)
 
     def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
         """Logits (M,) to compute metrics of."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..controllers.acceptance.length_head import HORIZON
+from ..controllers.acceptance.length_head import HORIZON, MEMORIES, Outcomes
 from ..controllers.checkpoints.fingerprint import tokenizer_fingerprint
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
@@ -32,10 +32,11 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import with_states
 from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
-from ..simulate.trace import STATES, Trace, as_tensors, trace_text
+from ..simulate.trace import END, STATES, Trace, as_tensors, trace_text
 from .datasets import load_same
 from .options import ROUNDS, TARGET
-from .rounds import round_examples
+
+ACCEPTED, REJECTED, BEYOND = 1, 0, -1  # a drafted token, one after a rejected token is rejected; one never drafted
 
 
 @dataclass(frozen=True)
@@ -155,3 +156,36 @@ def drafted_places(options: dict[str, Any], part: str, number: int, length: int)
         return np.ones(length, dtype=np.bool_)
     stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
     return from_draft(options["seed"], stream, number, length, options["mixing"])
+
+
+def round_examples(traced: Trace) -> Examples:
+    """The M rounds of one text: what is known before a draft, and its outcome, for each token but the last.
+
+    They are read from a trace, so they have the distribution of decoding, whatever data the text comes from: a draft
+    goes on from its own tokens after a rejected one.
+
+    Returns:
+        ``places`` (M,), tokens of the text before each, from 1; ``states`` (M, D) the target's that the last of these
+        was drawn from; ``rates`` (M, 2) of :class:`.Outcomes`, where a draft would have told of every token before;
+        ``kept`` (M, 10) what became of the drafted tokens; ``accept`` (M,) acceptance probability of the first.
+    """
+    count, outcomes = len(traced.text) - 1, Outcomes()
+    rates: list[list[float]] = []
+    kept = torch.full((count, HORIZON), BEYOND, dtype=torch.int8)
+    for row in range(count):
+        rates.append(outcomes.rates)
+        node, alive = row + 1, True
+        for depth in range(HORIZON):
+            if node == END:
+                break
+            alive = alive and traced.kept[node]
+            kept[row, depth] = ACCEPTED if alive else REJECTED
+            node = traced.after[node]
+        outcomes.add(traced.kept[row + 1])
+    return {
+        "places": torch.arange(1, count + 1, dtype=torch.int32),
+        "states": traced.target_states[:count],
+        "rates": torch.tensor(rates).reshape(count, len(MEMORIES)),
+        "kept": kept,
+        "accept": torch.tensor(traced.accept[1 : count + 1]),
+    }

@@ -29,7 +29,6 @@ from .feature_maker import FeatureMaker, Unit, drafted_places
 from .options import MIXED, ROUNDS, TARGET, FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state
-ROUND_BYTES = 192  # the same for a round
 TRACE_BYTES = 96  # for a node without its state
 PROBE_TEXTS = 4  # texts that a plan is timed on
 
@@ -86,8 +85,7 @@ class FeaturePlan:
     @property
     def row_bytes(self) -> int:
         """Bytes of an example on disk."""
-        row = ROUND_BYTES if self.options["context"] == ROUNDS else ROW_BYTES
-        return row + self.hidden_size * STORED[self.options["states"]].itemsize
+        return ROW_BYTES + self.hidden_size * STORED[self.options["states"]].itemsize
 
     def unit(self, piece: Piece) -> Unit:
         """What a worker needs to make the shard of ``piece``."""

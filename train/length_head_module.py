@@ -19,8 +19,8 @@ from ..data_gen.draft_states import Examples
 from ..simulate.trace import Trace
 from .acceptance_module import AcceptanceDataModule, ReplayedModule
 from .controller_module import Batch, seeded
+from .feature_maker import ACCEPTED, BEYOND
 from .options import LengthHeadTrainingOptions
-from .rounds import reached
 
 
 class LengthHeadModule(ReplayedModule):
@@ -67,3 +67,9 @@ class LengthHeadModule(ReplayedModule):
     def controllers(self) -> Callable[[Trace], LengthController]:
         head = deepcopy(self.head).cpu()
         return lambda trace: PlannedLength(head, self.settings.every, self.mean, self.cost)
+
+
+def reached(kept: Tensor) -> Tensor:
+    """(M, 10) which drafted tokens the target decides on: those before which all were accepted."""
+    first = torch.ones_like(kept[:, :1], dtype=torch.bool)
+    return (kept != BEYOND) & torch.cat([first, kept[:, :-1] == ACCEPTED], 1)

@@ -113,9 +113,9 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
             on-policy` or `serve --log-rounds`; or several with the same models, as "[A,B]". They may differ in
             sampling, again except for specdec. `train acceptance` also takes a folder written by `specpilot data
             features`; from other data it makes the features in the run folder.
-        predictor: The predictor: specdec, lag-free, features, length-head or stop-policy. lag-free and features use the
-            same features, and so do the last two, for which both models read the texts. `train acceptance` has further
-            options for each: `--predictor NAME --help`.
+        predictor: The predictor: specdec, lag-free, features or length-head. lag-free and features use the same
+            features; for length-head both models read the texts. `train acceptance` has further options for each:
+            `--predictor NAME --help`.
         target: Target model, if it has moved since the data was made.
         draft: Draft model, if it has moved since the data was made.
         dtype: Precision of these models.
@@ -278,48 +278,10 @@ class LengthHeadTrainingOptions(PredictorTrainingOptions):
     weight_decay: NotNegative = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReinforcementOptions(Options):
-    """Training.
-
-    Attributes:
-        gradient: sampled (REINFORCE, as in the paper) or exact (from all actions' rewards, which are known offline).
-        baseline: Baseline subtracted from the reward: none, batch (mean over the batch's other examples) or query (mean
-            over the actions).
-        entropy: Weight of the policy's entropy in nats, to prevent early convergence.
-    """
-
-    gradient: Literal["sampled", "exact"] = "sampled"
-    baseline: Literal["none", "batch", "query"] = "none"
-    entropy: NotNegative = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StopPolicyTrainingOptions(PredictorTrainingOptions, ReinforcementOptions):
-    """Stop policy, as in Learning to Draft: an action is the length of a draft, its reward tokens per second.
-
-    Attributes:
-        width: Hidden units of the policy.
-        batch_size: Rounds per step.
-    """
-
-    context = ROUNDS
-    module = "stop_policy_module.StopPolicyModule"
-    predictor: Predictor = "stop-policy"
-    baseline: Literal["none", "batch", "query"] = "query"
-    width: Count = 32
-    epochs: Count = 8
-    batch_size: Count = 512
-    lr: LearningRate = 5e-3
-
-
 PREDICTORS: dict[str, type[PredictorTrainingOptions]] = {
     kind.predictor: kind
-    for kind in (
-        SpecDecTrainingOptions, LagFreeTrainingOptions, FeatureTrainingOptions, LengthHeadTrainingOptions,
-        StopPolicyTrainingOptions,
-    )
-}  # fmt: skip
+    for kind in (SpecDecTrainingOptions, LagFreeTrainingOptions, FeatureTrainingOptions, LengthHeadTrainingOptions)
+}
 Predictor = Annotated[str, Choice(tuple(PREDICTORS))]
 
 
@@ -346,7 +308,7 @@ class CopyTrainingOptions(TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterTrainingOptions(TrainingOptions, ReinforcementOptions):
+class RouterTrainingOptions(TrainingOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
     Attributes:
@@ -359,6 +321,10 @@ class RouterTrainingOptions(TrainingOptions, ReinforcementOptions):
             policy includes the scaling in its first layer.
         width: Hidden size of the MLP.
         examples: Maximum number of training queries.
+        gradient: sampled (REINFORCE, as in the paper) or exact (from all arms' rewards, which are known offline).
+        baseline: Baseline subtracted from the reward: none, batch (mean over the batch's other queries) or query (mean
+            over the arms).
+        entropy: Weight of the policy's entropy in nats, to prevent early convergence.
     """
 
     reward: Literal["rouge", "throughput"] = "rouge"
@@ -370,6 +336,9 @@ class RouterTrainingOptions(TrainingOptions, ReinforcementOptions):
     batch_size: Count = 64
     weight_decay: NotNegative = 1e-2
     examples: Count | None = None
+    gradient: Literal["sampled", "exact"] = "sampled"
+    baseline: Literal["none", "batch", "query"] = "none"
+    entropy: NotNegative = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

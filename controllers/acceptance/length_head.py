@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from .predictor import CostConfig
+from ..checkpoints.config import check_range
+from .predictor import LengthConfig
 from .token_head import EPSILON, TokenHead, TokenHeadConfig, normalised
 
 HORIZON = 10  # longest draft that is planned
@@ -74,11 +75,13 @@ class Survivals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthHeadConfig(TokenHeadConfig, CostConfig):
-    """A length head.
+class LengthHeadConfig(TokenHeadConfig, LengthConfig):
+    """A length head, which goes by costs alone: it predicts the acceptance of no token.
 
     Attributes:
         every: when it is asked.
+        mean: mean acceptance in the training data.
+        rounds: rounds it was trained on.
     """
 
     kind = "length-head"
@@ -90,9 +93,18 @@ class LengthHeadConfig(TokenHeadConfig, CostConfig):
     )
 
     every: Every
+    mean: float
+    rounds: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("mean", self.mean, 0, 1)
 
     def module(self) -> LengthHead:
         return LengthHead(self.hidden_size, self.width)
 
     def rows(self) -> dict[str, str]:
-        return {"hidden units": f"{self.width}", "asked": f"once a {self.every}", **super().rows()}
+        return {
+            "hidden units": f"{self.width}", "asked": f"once a {self.every}",
+            "trained on": f"{self.rounds:,} rounds, mean acceptance {self.mean:.3f}",
+        }  # fmt: skip

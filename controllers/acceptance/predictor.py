@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.errors import InputError
-from ..checkpoints.config import ControllerConfig, check_range
+from ..checkpoints.config import ControllerConfig
 from ..sampling import SamplingParams
 from .ngram_index import NgramMatch
 from .step import DraftSignals, Step
@@ -80,26 +80,6 @@ class LengthConfig(ControllerConfig):
 
     def usage(self) -> str:
         return super().usage() + (', cost="cost.json"' if self.own_threshold is None else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostConfig(LengthConfig):
-    """That of what is trained on rounds and goes by costs alone: it predicts the acceptance of no token.
-
-    Attributes:
-        mean: mean acceptance in the training data.
-        rounds: rounds it was trained on.
-    """
-
-    mean: float
-    rounds: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("mean", self.mean, 0, 1)
-
-    def rows(self) -> dict[str, str]:
-        return {"trained on": f"{self.rounds:,} rounds, mean acceptance {self.mean:.3f}"}
 
 
 @dataclass(frozen=True, kw_only=True)

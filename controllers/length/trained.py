@@ -9,15 +9,13 @@ from torch import Tensor
 
 from ...common.errors import InputError
 from ..acceptance.length_head import LengthHead, LengthHeadConfig
-from ..acceptance.predictor import CostConfig, LengthConfig, PredictorConfig, TrainedPredictor
-from ..acceptance.stop_policy import StopPolicy
+from ..acceptance.predictor import LengthConfig, PredictorConfig, TrainedPredictor
 from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
 from .base import LengthController
 from .cost_model import CostModel
 from .planned import PlannedLength
-from .policy import PolicyLength
 from .rate_optimal import RateOptimal
 from .rules import AcceptanceLength
 
@@ -47,15 +45,12 @@ def load_trained(
     """
     controller = load_controller(name)
     config, head = controller.config, controller.head
-    if isinstance(config, CostConfig):
+    if isinstance(config, LengthHeadConfig):
         config.provenance.check_pair(fingerprint, pair_check)
         stopping_threshold(name, controller, threshold, cost)
         assert cost is not None, "it has no threshold"
-        if isinstance(config, LengthHeadConfig):
-            assert isinstance(head, LengthHead)
-            return PlannedLength(head, config.every, config.mean, cost)
-        assert isinstance(head, StopPolicy)
-        return PolicyLength(head, config.mean, cost)
+        assert isinstance(head, LengthHead)
+        return PlannedLength(head, config.every, config.mean, cost)
     calibrated = cost is not None
     predictor = _predictor(
         name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
@@ -122,7 +117,7 @@ def stopping_threshold(
     Raises:
         InputError: there are both or none of threshold and cost.
     """
-    by_costs_alone = isinstance(controller.config, CostConfig)
+    by_costs_alone = isinstance(controller.config, LengthHeadConfig)
     if cost is not None:
         if threshold is not None:
             raise InputError(

@@ -53,10 +53,6 @@ STAGES = {
         ("train", "acceptance", "--predictor", "length-head", "--width", "8", "--batch-size", "4", *TRAINING),
         "data rounds",
     ),
-    "train stop-policy": Stage(
-        ("train", "acceptance", "--predictor", "stop-policy", "--width", "8", "--batch-size", "40", *TRAINING),
-        "data rounds",
-    ),
     "data answers": Stage(("data", "answers", *PROMPTS, "--max-new-tokens", "12")),
     "data on-policy": Stage(("data", "on-policy", *PROMPTS, "--max-new-tokens", "12", "--length", "5")),
     "train copies": Stage(
