@@ -16,6 +16,7 @@ import torch
 from specpilot.checkpoints import FOLDER
 from transformers import AutoModelForCausalLM
 
+from .eagle3 import write_draft
 from .tiny import byte_tokenizer, save_pair
 
 FILES = Path(__file__).parent / "files"  # a small dataset, run and controller of some kinds, all valid
@@ -58,6 +59,7 @@ def models(place: Path) -> None:
     byte_tokenizer().save_pretrained(place / "broken")
     copy(place / "draft", place / "other")
     byte_tokenizer(extra=2).save_pretrained(place / "other")
+    write_draft(place / "eagle", vocab=257, kept=None, target=32, layers=[1])
     changes: dict[str, dict[str, Change]] = {
         "cut": {"model__safetensors": lambda content: content[:-64]},
         "empty": {"model__safetensors": b""},

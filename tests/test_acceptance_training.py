@@ -155,16 +155,6 @@ def test_run_folder(finished: Path, settings: SpecDecTrainingOptions, work: Path
     assert all(name.startswith("head.") for name in last_weights(finished))
 
 
-def test_a_complete_run_is_left_alone(
-    finished: Path, settings: SpecDecTrainingOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    result = train_acceptance(settings, output=finished)
-    assert "complete; nothing to do" in capsys.readouterr().out
-    assert result.metrics["kl"] == json.loads((finished / "result.json").read_text(encoding="utf-8"))["metrics"]["kl"]
-    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-
-
 def test_the_global_generator_decides_nothing_and_is_left_alone(
     finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path
 ) -> None:

@@ -112,6 +112,16 @@ def test_models_are_shared(tmp_path: Path) -> None:
     assert double.target is not one.target
 
 
+@pytest.mark.parametrize(
+    ("word", "message"), [("llama.cpp", "llama.cpp decodes GGUF files"), ("transformers:fast", "no such generation")]
+)
+def test_engines_that_cannot_decode(word: str, message: str, tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    base = DecodingOptions(target=target, draft=draft)
+    with pytest.raises(InputError, match=message):
+        Loader(base).generate(ComparedDecoder.parse(word, base), SamplingParams(), 8)
+
+
 # replay
 
 
@@ -348,7 +358,7 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         assert printed_text == found.text or spec.adapt
 
 
-def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_clock_and_for_given_costs(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"{row.prompt}\n" for row in ROWS))
@@ -361,19 +371,6 @@ def test_without_the_clock_and_for_given_costs(tmp_path: Path, capsys: pytest.Ca
     assert all(row["clock"] is None and row["replay"] is not None for row in report["decoders"].values())
     best = max(row["replay"]["value"] for name, row in report["decoders"].items())
     assert report["informed"] is None or report["informed"] >= best
-    capsys.readouterr()
-    for more, message in (
-        (["--length", "2,2"], "the name '2' is given twice"),
-        (["--length", "nowhere"], "nowhere"),
-        (["--length", "llama.cpp"], "llama.cpp decodes GGUF files"),
-        (["--length", "transformers:fast"], "no such generation"),
-        (["--draft", "null", "--length", "3"], "drafts need a draft model"),
-        (["--minutes", "0"], "minutes=0"),
-        (["--decoders", str(tmp_path / "none.yaml")], "no such file"),
-    ):
-        clocked = [word for word in words if word != "--no-clock"]
-        assert cli.main([*clocked, *more]) == 2, more
-        assert message in capsys.readouterr().err
 
 
 def _compare(pair: Sequence[str], folder: Path) -> Outcome:

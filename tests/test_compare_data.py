@@ -315,24 +315,6 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
     assert report_of([data])["decoders"] == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--data", "."], "no dataset, it holds no manifest.json"),
-        (["--data", "tests/files/router-data"], "a dataset of kind 'router'"),
-        (["--against", "tests/files/acceptance"], "name that with --data"),
-        (["--data", "tests/files/acceptance", "--minutes", "1"], "minutes=1.0: would be ignored"),
-        (["--data", "tests/files/acceptance", "--cost", "0.2", "--hardware", "h100:8B/1B"], "costs are given twice"),
-    ],
-)
-def test_bad_input(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [str(ROOT / word) if word.startswith("tests/") else word for word in words]
-    assert cli.main(["compare", *words, "--output", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error
-    assert len(error.splitlines()) == 1
-
-
 # costs of other machines
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed, Oracle
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -15,7 +13,7 @@ from specpilot.infer.models import CausalLM
 
 from .drafts import options_of
 from .test_architectures import transformers_greedy
-from .tiny import ALIBI, ARCHITECTURES, EACH, make, save_pair
+from .tiny import ALIBI, ARCHITECTURES, EACH, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
@@ -67,33 +65,6 @@ def test_ends_inside_an_accepted_block() -> None:
         assert output.finish_reason == "eos"
         assert output.stats.n_generated == first + 1
         assert [t for r in output.rounds for t in r.emitted] == output.tokens
-
-
-def test_seeds_decide_and_the_global_state_is_left_alone() -> None:
-    decoder = SpeculativeDecoder(make(), make(layers=1))
-    before = torch.get_rng_state()
-    first, again, other = (decoder.generate(PROMPT, max_new_tokens=30, seed=s).tokens for s in (1, 1, 2))
-    assert first == again
-    assert first != other
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_models_by_name_text_chat_and_streaming(tmp_path: Path) -> None:
-    target, draft = save_pair(tmp_path)
-    decoder = SpeculativeDecoder.from_pretrained(target, draft, length=3)
-    pieces: list[int] = []
-    output = decoder.generate("Schöne Grüße", max_new_tokens=30, seed=1, on_tokens=pieces.extend)
-    assert pieces == output.tokens
-    assert "".join(decoder.stream("Schöne Grüße", max_new_tokens=30, seed=1)) == output.text
-    chat = decoder.generate("hello", max_new_tokens=5, chat=True, system="be brief")
-    assert bytes_of(decoder, chat.prompt_tokens) == "[system]be brief[user]hello"
-    messages = decoder.generate([{"role": "user", "content": "hello"}], max_new_tokens=5)
-    assert bytes_of(decoder, messages.prompt_tokens) == "[user]hello"
-
-
-def bytes_of(decoder: SpeculativeDecoder, tokens: list[int]) -> str:
-    assert decoder.tokenizer is not None
-    return str(decoder.tokenizer.decode(tokens))
 
 
 def test_optimal_transport_is_refused_before_the_first_token() -> None:

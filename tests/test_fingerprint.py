@@ -196,10 +196,3 @@ def test_a_tokenizer_is_its_vocabulary_and_special_tokens(tmp_path: Path) -> Non
     more.add_tokens(["zebra"])
     special.eos_token = "a"
     assert len({before, tokenizer_fingerprint(more), tokenizer_fingerprint(special)}) == 3
-
-
-def test_pair() -> None:
-    pair = PairFingerprint.of(llama(0), llama(1), byte_tokenizer())
-    assert pair == PairFingerprint(**pair.as_dict())
-    hashes = (model_fingerprint(llama(0)), model_fingerprint(llama(1)), tokenizer_fingerprint(byte_tokenizer()))
-    assert (pair.target, pair.draft, pair.tokenizer) == hashes

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
-from specpilot.controllers.length import LagFreePredictor, RateOptimal
-from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
@@ -50,25 +47,6 @@ def test_rounds_are_what_the_decoder_did(data: tuple[Path, OnPolicyDataOptions, 
             assert tokens[:accepted] == row.x[start : start + accepted]
         assert text_of(row).accept == [probability for of_round in row.accept for probability in of_round]
         assert text_of(row).tokens == [token for of_round in row.drafted for token in of_round]
-
-
-def test_rows_of_a_batch_look_up_their_own_texts(data: tuple[Path, OnPolicyDataOptions, Path]) -> None:
-    _, settings, _ = data
-    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=4)
-    torch.manual_seed(0)
-    head = LagFreeHead(decoder.drafts[0].hidden_size, 16)
-    head.inner.weight.data[:, 3:7] *= 20  # the matches in the text decide
-    embedding = decoder.drafts[0].model.get_output_embeddings().weight
-    decoder.config = replace(
-        decoder.config, length=RateOptimal(LagFreePredictor(head, embedding), CostModel(0.1, 1.0, 0.0))
-    )
-    prompts = ["one two one two one", "three four", "five five five five six"]
-    together = decoder.generate(prompts, seed=3, max_new_tokens=40)
-    alone = [decoder.generate(prompt, seed=sample_seed(3, i), max_new_tokens=40) for i, prompt in enumerate(prompts)]
-    assert [one.tokens for one in together] == [one.tokens for one in alone]
-    lengths = [[len(round.drafted) for round in one.rounds] for one in alone]
-    assert [[len(round.drafted) for round in one.rounds] for one in together] == lengths
-    assert len({length for one in lengths for length in one}) > 2
 
 
 def test_the_head_does_not_use_the_entropy() -> None:

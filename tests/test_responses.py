@@ -153,26 +153,6 @@ def test_a_request_is_sent_again(
     assert [row.reported == len(row.tokens) for row in rows] == [True, True]
 
 
-@pytest.mark.parametrize("flaw", FLAWS, ids=str)
-def test_what_a_server_does_not_send_is_named(
-    flaw: object,
-    base: AcceptanceDataOptions,
-    options: ResponseOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def answer(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
-        if isinstance(flaw, Exception):
-            raise flaw
-        return flaw
-
-    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", answer)
-    with pytest.raises(
-        InputError, match=r"^base_url='http[^\n]*: no text for prompt \w+ \([^\n]+: run the command again$"
-    ):
-        make_acceptance_data(replace(base, limit=1), tmp_path / "data", responses=options)
-
-
 def test_vllm_is_missing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)

@@ -74,33 +74,6 @@ def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
         assert httpx.get(f"{address}/v1/controllers").json()["reloads"] == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--host", "203.0.113.7"], "host='203.0.113.7'"),
-        (["--target", "nowhere/no-model"], "nowhere/no-model"),
-        (["--length", "tiny-head", "--draft", "tiny-draft-math", "--threshold", "0.5"], "trained for"),
-        (["--router-state", "state"], "router_state: there is no router"),
-        (["--max-running", "0"], "max_running=0"),
-        (["--tree", "3x2x1"], "verifier='token-wise': verifies one chain; a tree needs one of"),
-        (["--tree", "2x1", "--verifier", "mcss", "--log-rounds", "log"], "log_rounds: needs one draft model's chains"),
-        (["--log-rounds", "log", "--draft", "null", "--length", "none"], "log_rounds: needs one draft model"),
-    ],
-)
-def test_bad_options(
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["serve", "--port", "0", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.router import SingleArm
@@ -271,22 +270,6 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
 
 
 # Refusals
-
-
-def test_what_is_no_decoder_refuses_it(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target, draft, text, output = (str(pair / name) for name in ("target", "eagle", "text.txt", "output"))
-    alone = f"specpilot: error: {draft}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder"
-    for words, problem in (
-        (["generate", "--target", draft, "hello"], alone),
-        (["data", "acceptance", "--target", target, "--draft", draft, "--prompts", text, "--output", output], alone),
-        (
-            ["trim-vocabulary", draft, "--target", target, "--keep", "9", "--data", text, "--output", output],
-            f"specpilot: error: {draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft",
-        ),
-    ):
-        assert cli.main(words) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == problem
-    assert not Path(output).exists()
 
 
 def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
