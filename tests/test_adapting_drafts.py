@@ -68,21 +68,6 @@ def controller(*, trained: bool, cost: CostModel, adapt: bool) -> LengthControll
     return RateOptimal(predictor(), cost, adapt=adapt) if trained else OnlineConfidence(cost=cost, adapt=adapt)
 
 
-def test_a_rule_that_learns_follows_the_machine() -> None:
-    """Rounds take three times as long: the rate is a third, within a text and at the beginning of the next."""
-    rule = OnlineConfidence(cost=FIRST, adapt=True)
-    before = rule.rate.value
-    for _ in range(400):
-        rule.timed(2, 2, 3 * FIRST.round(2))
-        rule.timed(0, 0, 3 * FIRST.round(0))
-    rule.end_round(0, 0)
-    assert rule.cost is not None
-    assert rule.cost.round(2) == pytest.approx(3 * FIRST.round(2), rel=0.01)
-    assert rule.rate.value == pytest.approx(before / 3, rel=0.05)
-    rule.start_text()
-    assert rule.rate.value == pytest.approx(before / 3, rel=0.02)
-
-
 @pytest.mark.parametrize("trained", [True, False])
 def test_trees_follow_what_their_nodes_take(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes seem to cost nothing, and each takes half as long as a step that reads one token."""

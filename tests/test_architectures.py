@@ -48,10 +48,10 @@ def prompts_of(name: str) -> list[list[int]]:
     return PROMPTS[: int(os.environ.get("PARITY_PROMPTS", "3" if name in FEWER else "4"))]
 
 
-def transformers_greedy(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+def transformers_greedy(model: PreTrainedModel, prompt: list[int], new: int = NEW) -> list[int]:
     ids = torch.tensor([prompt])
     output = model.generate(
-        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False, pad_token_id=0
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, pad_token_id=0
     )
     return output[0, 1 if model.config.is_encoder_decoder else len(prompt) :].tolist()
 

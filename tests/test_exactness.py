@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +19,7 @@ from specpilot.infer.generation import Generation
 from specpilot.infer.models import TextReader, linear
 from specpilot.infer.random_source import RandomSource, sample_seed
 
+from .architectures import pair
 from .drafts import AUTO, COPIES, LENGTHS, PROMPTS, STATE_WAYS, options_of, real, small
 from .enumeration import PROMPT, assert_same, decoder_distribution, target_distribution
 from .test_architectures import transformers_greedy
@@ -81,6 +85,20 @@ LAWS = [
 ]
 
 
+@cache
+def models(make: Callable[[str, Any, Path], tuple[Any, Any]], kind: str, which: int | str) -> tuple[Any, Any]:
+    """A target and drafts of :func:`small` or :func:`real`, shared by all ways: what they remember is computed once."""
+    with TemporaryDirectory() as folder:
+        return make(kind, which, Path(folder))
+
+
+@cache
+def law_of_target(
+    kind: str, seed: int, sampling: SamplingParams, prompt: tuple[int, ...]
+) -> dict[tuple[int, ...], float]:
+    return target_distribution(SpeculativeDecoder(models(small, kind, seed)[0], None).target, sampling, prompt)
+
+
 def each(laws: list[Law]) -> pytest.MarkDecorator:
     found = [
         pytest.param(law, way, id=f"{law.draft}: {way}", marks=[pytest.mark.slow] * law.slow)
@@ -91,14 +109,13 @@ def each(laws: list[Law]) -> pytest.MarkDecorator:
 
 
 @each(LAWS)
-def test_the_law_is_the_targets(law: Law, way: str, tmp_path: Path) -> None:
+def test_the_law_is_the_targets(law: Law, way: str) -> None:
     """Every outcome of the decoder's own loop, its probability summed up."""
     prompt = REPEATING if "copies" in way else PROMPT
     for seed, sampling in zip(range(3, 3 + 7 * law.n, 7), cycle(law.samplings)):
-        target, draft = small(law.draft, seed, tmp_path)
-        decoder = SpeculativeDecoder(target, draft, **options_of(way))
+        decoder = SpeculativeDecoder(*models(small, law.draft, seed), **options_of(way))
         found = decoder_distribution(decoder, sampling, law.budget, prompt)
-        expected = target_distribution(decoder.target, sampling, prompt)
+        expected = law_of_target(law.draft, seed, sampling, tuple(prompt))
         if law.draft in ROUNDED:
             assert found.keys() == expected.keys()
         assert_same(found, expected, 1e-6 if law.draft in ROUNDED else 1e-9)
@@ -151,6 +168,12 @@ TEXTS = [
 ]
 
 
+@cache
+def greedy_texts(architecture: str) -> list[list[int]]:
+    """Transformers' own."""
+    return [transformers_greedy(pair(architecture)[0], prompt, 24) for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize(
     ("draft", "architecture", "way"),
     [
@@ -160,14 +183,14 @@ TEXTS = [
         for way in row.ways
     ],
 )
-def test_texts(draft: str, architecture: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy ones are transformers' own; sampled ones are the same alone and in a list, and of a new decoder."""
     monkeypatch.setattr(linear, "SMALLEST", 1)  # small layers are rounded as well
-    target, model = real(draft, architecture, tmp_path)
+    target, model = models(real, draft, architecture)
     decoder = SpeculativeDecoder(target, model, **options_of(way))
     greedy: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0}
     found = decoder.generate(PROMPTS, **greedy)
-    assert [one.tokens for one in found] == [transformers_greedy(target, prompt)[:24] for prompt in PROMPTS]
+    assert [one.tokens for one in found] == greedy_texts(architecture)
     sampled: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.8, "top_k": 8}
     outputs = []
     # Rules by confidence learn from one text for the next; what is in half precision is rounded otherwise in a list.
@@ -204,11 +227,9 @@ def counters(output: Generation) -> list[int]:
     ],
 )
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_caches_hold_the_accepted_text_after_every_round(
-    architecture: str, draft: str, way: str, tmp_path: Path
-) -> None:
+def test_caches_hold_the_accepted_text_after_every_round(architecture: str, draft: str, way: str) -> None:
     """Fed what is left of it, a rolled-back cache answers as the model that reads the whole text at once."""
-    decoder = SpeculativeDecoder(*real(draft, architecture, tmp_path), **options_of(way))
+    decoder = SpeculativeDecoder(*models(real, draft, architecture), **options_of(way))
     drafter = decoder.drafting.arms(decoder.config)[0].drafter
     parts = drafter.parts if isinstance(drafter, SeveralDrafters) else [drafter]
     request = decoder.new_request(list(PROMPTS[2]), SamplingParams(), 40, RandomSource(4))
@@ -224,10 +245,10 @@ def test_caches_hold_the_accepted_text_after_every_round(
             caches.append((model, part.cache))
             # The draft reads the prompt when it first drafts.
             assert (request in part.cache) <= (len(request.output.rounds) > 1)
-        for model, cache in caches:
-            if request not in cache:
+        for model, held in caches:
+            if request not in held:
                 continue
-            reader, text = TextReader(model, cache, request), request.text
+            reader, text = TextReader(model, held, request), request.text
             length = reader.length
             assert length < len(text)
             with torch.inference_mode():

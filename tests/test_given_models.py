@@ -143,7 +143,7 @@ def test_the_text_is_the_changed_models_or_there_is_an_error(change: str, archit
                 by_transformers(decoder)
         else:
             assert change != "dropout"
-            assert found == by_transformers(decoder) == transformers_greedy(target, PROMPT)[:16]
+            assert found == by_transformers(decoder) == transformers_greedy(target, PROMPT, 16)
 
 
 def test_drafts_that_change_afterwards_are_refused() -> None:
@@ -221,7 +221,7 @@ def test_models_in_wrappers(wrapper: str, role: str) -> None:
             greedy(SpeculativeDecoder(**models))
         return
     decoder = SpeculativeDecoder(**models)
-    expected = transformers_greedy(decoder.target.model, PROMPT)[:16]  # type: ignore[arg-type]
+    expected = transformers_greedy(decoder.target.model, PROMPT, 16)  # type: ignore[arg-type]
     assert greedy(decoder) == expected
     assert by_transformers(decoder) == expected
     if models[role] is not decoder.target.model and role == "target":

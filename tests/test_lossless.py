@@ -148,7 +148,7 @@ def by_tensors(rule: Verifier) -> Verifier:
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS.keys() - LOSSY))
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(data=st.data(), shape=st.sampled_from([((), 5), ((1,), 5), ((1, 1), 3)]), lists=st.booleans())
 def test_chains(name: str, data: st.DataObject, shape: tuple[Path, int], lists: bool) -> None:
     chain, vocab = shape
@@ -209,7 +209,7 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
     assert k > 1 or kept["block"] == pytest.approx(kept["token-wise"], abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data(), vocab=st.integers(3, 4), name=st.sampled_from(["k-seq", "spec-infer", "mcss", "otm"]))
 def test_more_proposals_keep_no_fewer_tokens(data: st.DataObject, vocab: int, name: str) -> None:
     """Expected accepted tokens of one level by its number of children."""
@@ -295,7 +295,7 @@ def outcomes(
 
 
 @pytest.mark.parametrize("rule", [k_seq, otm])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(pair=pairs, k=st.integers(1, 3))
 def test_as_many_proposals_are_kept_as_is_promised(
     rule: Callable[[Tensor, list[int], Tensor, RandomSource], int], pair: tuple[Tensor, Tensor], k: int

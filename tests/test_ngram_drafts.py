@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
@@ -97,26 +96,6 @@ def survivals(run: int, copies: int) -> list[float]:
     """Of copies after a match of ``run`` at the beginning of a text."""
     rates = CopyRates()
     return [*accumulate((rates.after(length) for length in range(run, run + copies)), mul, initial=1.0)]
-
-
-def test_sources_by_what_pays() -> None:
-    def plan(cost: CostModel, run: int, copies: int, *, model: bool = True) -> Plan:
-        return DraftSources(cost, model=model).plan(survivals(run, copies))
-
-    assert plan(EVEN, 0, 0) == Plan(0, True)
-    assert plan(DEAR, 0, 0) == Plan(0, False)
-    assert plan(EVEN, 0, 0, model=False) == Plan(0, False)
-    assert plan(CostModel(0.05, 1.0, 0.0), 16, 2) == Plan(2, True)
-    assert DraftSources(CostModel(0.05, 1.0, 0.0), model=True).plan(survivals(16, 2), 2) != Plan(2, True)
-    assert plan(DEAR, 12, 6) == Plan(6, False)
-    assert plan(CostModel(0.1, 1.0, 0.5), 1, 6) == Plan(0, True)
-    assert 0 < plan(EVEN, 9, 20, model=False).copies < 20
-    late = CostModel(0.2, 1.0, 0.1, 1.2)  # copies are a draft to verify, and pay for the start
-    assert plan(replace(late, t_draft_start=0.0), 4, 1, model=False) == Plan(1, False)
-    assert plan(late, 4, 1, model=False) == Plan(0, False)
-    assert plan(late, 16, 9, model=False) == Plan(9, False)
-    free = DraftSources(replace(late, t_draft=0.0), model=True)
-    assert free.plan(survivals(16, 6)) == Plan(6, True)  # the start is paid once
 
 
 def test_sources_learn_what_the_model_yields() -> None:

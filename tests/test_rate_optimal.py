@@ -82,16 +82,6 @@ def test_a_round_drafts_where_some_length_is_worth_the_start(
     assert drafting_pays(first, later, rate, cost) == (max(gains) > 0)
 
 
-def test_a_start_that_costs_too_much_ends_drafts() -> None:
-    """Each token after the first would pay, but the first few together do not pay for the start."""
-    known = Known(0.5, mean=0.5)
-    assert drafted(RateOptimal(known, FAIR)) > 0
-    rule = RateOptimal(known, replace(FAIR, t_draft_start=1.5))
-    assert rule.rate.value == pytest.approx(1 / FAIR.round(0))
-    assert drafted(rule) == 0
-    assert drafted(RateOptimal(Known(0.9, mean=0.9), replace(FAIR, t_draft_start=1.5))) > 4
-
-
 @pytest.mark.parametrize("lag", [0, 1])
 @settings(max_examples=100)
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -81,6 +82,9 @@ RULES = [
 ]  # fmt: skip
 
 
+pair_of = cache(pair)  # what they remember is computed once
+
+
 @pytest.mark.parametrize(
     "sampling",
     [SamplingParams(1.0, 2), SamplingParams(0.0), SamplingParams(0.7, None)],
@@ -90,7 +94,8 @@ RULES = [
 def test_replay_has_the_distribution_of_decoding(
     make_rule: Callable[[], LengthController], sampling: SamplingParams
 ) -> None:
-    decoder = pair(3, 3, 4, remember=True)
+    models = pair_of(3, 3, 4, remember=True)
+    decoder = SpeculativeDecoder(models.target, models.drafts)
     decoder.config = replace(decoder.config, length=make_rule())
     decoder.stop_tokens = frozenset([1])
     budget = 5 if sampling.top_k is not None else 4
