@@ -1,5 +1,7 @@
-"""The wheel: everything of ours under `specpilot/`, all data inside, nothing else at the top level."""
+"""The wheel: all of ours under `specpilot/`, all data inside; packed files are unpacked when they are asked for."""
 
+import lzma
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from specpilot import checkpoints
 
 ROOT = Path(__file__).parent.parent
 FOLDERS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
@@ -61,3 +64,43 @@ def test_everything_is_inside(wheel: set[str]) -> None:
 def test_licence_and_console_script(wheel: set[str]) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
     assert any(name.endswith(".dist-info/entry_points.txt") for name in wheel)
+
+
+# Packed files that ship are unpacked when they are first asked for
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one model."""
+    monkeypatch.setattr(checkpoints, "FOLDER", tmp_path)
+    model = tmp_path / "tiny-model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors.xz").write_bytes(lzma.compress(b"weights"))
+    return model
+
+
+def test_unpacked_once_and_again_when_it_has_changed(folder: Path) -> None:
+    assert checkpoints.shipped("tiny-model") == folder
+    unpacked = folder / "model.safetensors"
+    assert unpacked.read_bytes() == b"weights"
+    before = unpacked.stat().st_ino
+    checkpoints.shipped("tiny-model")
+    assert unpacked.stat().st_ino == before
+    (folder / "model.safetensors.xz").write_bytes(lzma.compress(b"others"))
+    os.utime(folder / "model.safetensors.xz", ns=(0, 10**18))
+    checkpoints.shipped("tiny-model")
+    assert unpacked.read_bytes() == b"others"
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "model.safetensors.xz"}
+
+
+def test_elsewhere_if_the_package_cannot_be_written_to(folder: Path) -> None:
+    (folder / "model.safetensors").mkdir()  # nobody can replace it by a file
+    (folder / "model.safetensors" / "full").touch()
+    found = checkpoints.shipped("tiny-model")
+    assert found is not None
+    assert found != folder
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == {
+        "config.json": b"{}", "model.safetensors": b"weights"
+    }  # fmt: skip
+    assert checkpoints.shipped("tiny-model") == found

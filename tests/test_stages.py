@@ -1,17 +1,47 @@
-"""Finished runs that are trained further, of every trainer; and that their metrics are explained."""
+"""Every stage is killed again and again and leaves what a run leaves that nobody kills; finished runs are continued."""
 
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
 import yaml
 from specpilot import main as cli
 
-from .soak.stages import STAGES
-from .test_kills import SLOW
+from .folders import assert_whole
+from .processes import KILLS, SIGNAL, Fault
+from .soak.stages import STAGES, Stages
 from .training import last_weights, metrics_rows
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("stages"))
+
+
+SLOW = (
+    "train lag-free",
+    "train features",
+    "train draft, stored states",
+    "data answers",
+)  # whose code is mostly that of another stage
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])
+def test_killed_is_the_same_in_the_end(stages: Stages, name: str, tmp_path: Path) -> None:
+    """At different kinds of file operations, in the middle of a write where there is one."""
+    step = stages.whole(name).touches // KILLS
+    for turn in range(KILLS):
+        ended = stages.run(name, tmp_path / "out", Fault(SIGNAL, step - turn % 4))
+        assert ended.code == -signal.SIGKILL, ended
+        assert_whole(tmp_path / "out")
+    stages.finish(name, tmp_path / "out")
+
+
+# Finished runs that are trained further
+
 
 METRICS = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
 PLAIN = ("train router", "train features")  # trainers whose steps do not depend on the number of epochs

@@ -1,0 +1,292 @@
+"""Linear layers with reordered or rounded weights: their products, and models of any architecture that have them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.common.errors import InputError
+from specpilot.controllers.router import SingleArm
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, LanguageModel, language_model, linear
+from specpilot.infer.models.linear import (
+    FEW,
+    GROUP,
+    INT4_ROWS,
+    INT8_ROWS,
+    OUTPUTS,
+    QUANTIZATIONS,
+    Int4Linear,
+    Int8Linear,
+    PackedForward,
+    PackedLinear,
+    pack,
+)
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from .architectures import ENCODER_DECODERS, MAKERS, target_of
+from .test_architectures import each
+from .tiny import make
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 300),
+    inputs=st.integers(1, 400),
+    outputs=st.integers(1, 900),
+    contiguous=st.booleans(),
+    biased=st.booleans(),
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("plain_rows", [0, 3])
+def test_equals_the_plain_product(
+    plain_rows: int, dtype: torch.dtype, rows: int, inputs: int, outputs: int, contiguous: bool, biased: bool
+) -> None:
+    generator = torch.Generator().manual_seed(inputs)
+    weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
+    x = torch.randn(rows, inputs, generator=generator).to(dtype)
+    if not contiguous:
+        x = torch.cat([x, x], -1)[..., :inputs]
+    bias = torch.randn(outputs, generator=generator).to(dtype) if biased else None
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    # The textbook bound of a sum of so many rounded products, in any order.
+    size = F.linear(x.double().abs(), weight.double().abs(), None if bias is None else bias.double().abs())
+    bound = (inputs + biased) * torch.finfo(dtype).eps * size
+    with patch.multiple(linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=FEW):
+        got = PackedLinear(weight, bias)(x)
+    assert got.dtype == dtype
+    assert bool(((got.double() - expected).abs() <= bound).all())
+
+
+def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain copy beside the packed one is for small products only, unless few rows are better off with it."""
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
+    weight = torch.randn(FEW // 100, 100)
+    assert PackedLinear(weight).plain is None
+    assert PackedLinear(weight[1:]).plain is not None
+    assert PackedLinear(weight.double()).plain is not None
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 3)
+    assert PackedLinear(weight).plain is not None
+    assert PackedLinear(weight.bfloat16()).plain is None
+
+
+@pytest.mark.parametrize("full_rows", [1, 4])
+def test_inputs_of_all_lengths_meet_few_sizes(full_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those between a full number of rows and a step are met as they are."""
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
+    monkeypatch.setattr(linear, "FULL_ROWS", full_rows)
+    monkeypatch.setattr(linear, "LARGE", FEW)
+    layer = PackedLinear(torch.randn(FEW // 100, 100))
+    assert layer.packed is not None
+    met: set[int] = set()
+    product = layer.product
+
+    def counting(x: torch.Tensor, *rest: object) -> torch.Tensor:
+        met.add(len(x))
+        return product(x, *rest)
+
+    layer.product = counting
+    for rows in range(1, 400):
+        assert len(layer(torch.ones(rows, 100))) == rows
+    assert met == {*range(full_rows, 17), *range(32, 401, 16)}
+
+
+# Models of transformers whose linear layers compute with reordered weights
+
+
+TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
+
+
+@pytest.fixture
+def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of any size, and products of any number of rows; on Intel's processors as well."""
+    monkeypatch.setattr(linear, "SMALLEST", 1)
+    monkeypatch.setattr(linear, "FEW", 0)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
+
+
+def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(vars(module).get("forward"), PackedForward)]
+
+
+@pytest.mark.usefixtures("every_layer")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each([*MAKERS, *ENCODER_DECODERS])
+def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
+    model = target_of(name).to(dtype=dtype)
+    packed = pack(model)
+    linear = [module for module in model.modules() if type(module) in (nn.Linear, Conv1D)]
+    assert len(packed_layers(packed)) == len(linear) >= 1
+    assert not packed_layers(model)
+    inputs = {"input_ids": torch.tensor([TEXT])}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"]
+    with torch.inference_mode():
+        found, expected = (one(**inputs).logits.float() for one in (packed, model))
+        exact = target_of(name).to(torch.bfloat16).float()(**inputs).logits if dtype == torch.bfloat16 else expected
+    # In float32 the same; in bfloat16 as far from float32 as the model's own forward is, up to chance.
+    error, own = (float((logits - exact).square().mean().sqrt()) for logits in (found, expected))
+    assert error <= 1.5 * own + 1e-5 * float(exact.square().mean().sqrt())
+
+
+@pytest.mark.usefixtures("every_layer")
+def test_what_is_packed_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = target_of("gemma3")
+    packed = pack(model)
+    assert packed is not model
+    assert all(ours is theirs for ours, theirs in zip(packed.parameters(), model.parameters(), strict=True))
+    assert CausalLM(target_of("llama")).packed.lm_head.forward.__func__ is nn.Linear.forward  # it has the lean forward
+    doubled = target_of("gemma3").double()
+    assert pack(doubled) is doubled
+    replaced = target_of("gemma3")
+    replaced.lm_head.forward = lambda x: torch.zeros(*x.shape[:-1], 96)
+    assert len(packed_layers(pack(replaced))) == len(packed_layers(packed)) - 1
+    monkeypatch.setattr(linear, "MOST_GIB", 0)
+    assert pack(model) is model
+    monkeypatch.setattr(linear, "MOST_GIB", 1)
+    monkeypatch.setattr(linear, "PLAIN_ROWS", 12)
+    assert pack(model) is model
+    halved = target_of("gemma3").to(dtype=torch.bfloat16)
+    assert pack(halved) is not halved
+
+
+@pytest.mark.usefixtures("every_layer")
+def test_gradients_and_other_dtypes_take_the_layers_own_forward() -> None:
+    model = make("gpt2").requires_grad_(True)
+    packed = pack(model)
+    packed(input_ids=torch.tensor([TEXT])).logits.sum().backward()
+    layer = model.transformer.h[0].mlp.c_fc
+    assert layer.weight.grad is not None
+    with torch.inference_mode():
+        x = torch.ones(1, 1, 32, dtype=torch.bfloat16)
+        assert packed.transformer.h[0].mlp.c_fc.forward.product is not None
+        with pytest.raises(RuntimeError):  # as the layer itself
+            packed.transformer.h[0].mlp.c_fc(x)
+
+
+# Drafts in another precision than the target's
+
+
+ROWS = st.sampled_from([1, 2, INT8_ROWS, INT8_ROWS + 1, INT4_ROWS, INT4_ROWS + 1, 40])
+
+
+def random_weight(outputs: int, inputs: int, seed: int) -> Tensor:
+    weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed))
+    weight[0] = 0.0
+    weight[1] = 0.3  # groups of equal weights
+    return weight.bfloat16()
+
+
+def rounded(layer: Int8Linear | Int4Linear, inputs: int) -> Tensor:
+    """(out, in) the weights of ``layer``, from its products with unit vectors, one at a time."""
+    return torch.cat([layer(unit) for unit in torch.eye(inputs).bfloat16().split(1)]).t().float()
+
+
+@settings(max_examples=30)
+@given(groups=st.integers(1, 6), outputs=st.integers(1, 9), seed=st.integers(0, 9))
+@pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+def test_weights_are_rounded_to_the_nearest(
+    kind: type[Int8Linear | Int4Linear], groups: int, outputs: int, seed: int
+) -> None:
+    weight = random_weight(OUTPUTS * outputs, GROUP * groups, seed)
+    found, exact = rounded(kind(weight), GROUP * groups), weight.float()
+    largest = exact.abs().amax(1, keepdim=True)
+    if kind is Int8Linear:
+        half_step = largest / 127 / 2
+    else:
+        parts = exact.unflatten(1, (-1, GROUP))
+        half_step = ((parts.amax(2) - parts.amin(2)) / 15 / 2).repeat_interleave(GROUP, 1)
+    # The scale, the offset and the result are in bfloat16.
+    slack = 1.5 * torch.finfo(torch.bfloat16).eps * largest
+    assert bool(((found - exact).abs() <= half_step + slack).all())
+
+
+@settings(max_examples=30)
+@given(
+    rows=ROWS, groups=st.integers(1, 6), outputs=st.integers(1, 9), seed=st.integers(0, 9), cut=st.booleans(),
+    biased=st.booleans(),
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+def test_products_of_all_numbers_of_rows_are_with_the_same_weights(
+    kind: type[Int8Linear | Int4Linear], rows: int, groups: int, outputs: int, seed: int, cut: bool, biased: bool
+) -> None:
+    inputs = GROUP * groups
+    bias = torch.arange(OUTPUTS * outputs).bfloat16() if biased else None
+    layer = kind(random_weight(OUTPUTS * outputs, inputs, seed), bias)
+    x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    if cut:
+        x = torch.cat([x, x], -1)[:, :inputs]  # not contiguous
+    found, weight = layer(x), rounded(kind(random_weight(OUTPUTS * outputs, inputs, seed)), inputs)
+    assert found.dtype == torch.bfloat16
+    shift = torch.zeros(OUTPUTS * outputs) if bias is None else bias.float()
+    bound = 2 * torch.finfo(torch.bfloat16).eps * F.linear(x.float().abs(), weight.abs(), shift)
+    assert bool(((found.float() - F.linear(x.float(), weight, shift)).abs() <= bound + 1e-6).all())
+
+
+def test_layers_of_any_architecture_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a T5."""
+    monkeypatch.setattr(linear, "SMALLEST", 1)
+    decoder = SpeculativeDecoder.from_pretrained("tiny-t5", "tiny-t5-draft-sql", draft_dtype="int4", length=3)
+    (draft,) = decoder.drafts
+    assert isinstance(draft, CausalLM)
+    products = [
+        module.forward.product for module in draft.packed.modules() if isinstance(module.forward, PackedForward)
+    ]
+    assert {type(product) for product in products} == {Int4Linear, Int8Linear}
+    assert isinstance(draft.packed.get_output_embeddings().forward.product, Int8Linear)
+    found = decoder.generate("how many heads are older than 56 | head: id, name, age", temperature=0, max_new_tokens=24)
+    plain = SpeculativeDecoder.from_pretrained("tiny-t5", None)
+    assert (
+        found.tokens
+        == plain.generate(
+            "how many heads are older than 56 | head: id, name, age", temperature=0, max_new_tokens=24
+        ).tokens
+    )
+    assert found.stats.n_accepted > 0
+
+
+def kinds(model: LanguageModel) -> tuple[type, type]:
+    assert isinstance(model, CausalLM)
+    assert model.lean is not None
+    return type(model.lean.layers[0].down), type(model.lean.head)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *QUANTIZATIONS])
+def test_loading_by_name(name: str) -> None:
+    """One draft, several of a tree, and a router's arm; a trained controller takes a draft of any precision."""
+    ways: list[dict[str, Any]] = [
+        {"draft": "tiny-draft", "length": "tiny-lag-free", "cost": 0.2},
+        {"draft": ["tiny-draft"] * 2, "tree": "2x1", "verifier": "spec-infer"},
+        {"draft": ["tiny-draft", "exit:2"], "router": SingleArm(0, 2)},
+    ]
+    for way in ways:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            decoder = SpeculativeDecoder.from_pretrained("tiny", **way, draft_dtype=name)
+        assert decoder.target.model.dtype == torch.float32
+        for draft in decoder.drafts:
+            assert draft.model.dtype == torch.bfloat16
+            assert name == "bfloat16" or kinds(draft) == ({"int8": Int8Linear, "int4": Int4Linear}[name], Int8Linear)
+        assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
+
+
+def test_what_cannot_be_rounded_is_refused() -> None:
+    narrow = make(hidden=16).to(torch.bfloat16)
+    with pytest.raises(InputError, match="draft_dtype='int4': takes weights with a multiple of 32 inputs"):
+        language_model(narrow, quantization="int4")
+    for model, reason in (
+        (make("gpt2").to(torch.bfloat16), "its linear layers have fewer than 150000 weights each"),
+        (make("llama"), "they are in float32, not bfloat16"),
+        (make("llama").to(torch.bfloat16).to("meta"), "it is not on the CPU"),
+    ):
+        refused = f"draft_dtype='int8': the weights of this draft cannot be rounded, since {reason}"
+        with pytest.raises(InputError, match=refused):
+            language_model(model, quantization="int8")
