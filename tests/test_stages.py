@@ -21,12 +21,10 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     return Stages(tmp_path_factory.mktemp("stages"))
 
 
-SLOW = (
-    "train lag-free",
-    "train features",
-    "train draft, stored states",
-    "data answers",
-)  # whose code is mostly that of another stage
+SLOW = (  # whose code is mostly that of another stage
+    "train lag-free", "train features", "train draft, stored states", "data answers", "data rounds",
+    "train length-head", "train stop-policy",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])
@@ -47,38 +45,23 @@ METRICS = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text(encod
 PLAIN = ("train router", "train features")  # trainers whose steps do not depend on the number of epochs
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("grown")
-
-
-def make(name: str, folder: Path) -> Path:
-    """The dataset of a stage, made when the first trainer needs it."""
-    output, stage = folder / name, STAGES[name]
-    if not output.exists():
-        given = [] if stage.reads is None else ["--data", str(make(stage.reads, folder))]
-        assert cli.main([*stage.words, *given, "--device", "cpu", "--output", str(output)]) == 0
-    return output
-
-
 TRAININGS = [name for name in STAGES if name.startswith("train ")]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in TRAININGS])
-def test_more_epochs(name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the undisturbed run, which has two epochs from the beginning."""
     stage = STAGES[name]
     assert stage.reads is not None
     words = [word for word in stage.words if word != "--resume"]
-    words += ["--data", str(make(stage.reads, folder)), "--device", "cpu", "--output"]
-    whole, grown = str(tmp_path / "whole"), str(tmp_path / "grown")
-    assert cli.main([*words, whole]) == 0  # two epochs
-    assert cli.main([*words, grown, "--epochs", "1"]) == 0
-    assert cli.main([*words, grown]) == 2
+    words += ["--data", str(stages.whole(stage.reads).folder), "--device", "cpu", "--output", str(tmp_path / "grown")]
+    assert cli.main([*words, "--epochs", "1"]) == 0
+    assert cli.main(words) == 2
     assert "holds a run with epochs=1; pass --resume to train it further" in capsys.readouterr().err
     for _ in range(2):  # the second time there is nothing to do
-        assert cli.main([*words, grown, "--resume"]) == 0
+        assert cli.main([*words, "--resume"]) == 0
     assert "nothing to do" in capsys.readouterr().out
-    runs = [Path(run) for run in (whole, grown)]
+    runs = stages.whole(name).folder, tmp_path / "grown"
     rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "2"] for run in runs)
     assert len({*map(tuple, rates)}) == 1
     names = {re.sub(r"^val_|\d$", "", name) for name in metrics_rows(runs[0])[0]}
@@ -89,5 +72,5 @@ def test_more_epochs(name: str, folder: Path, tmp_path: Path, capsys: pytest.Cap
     if name in PLAIN:
         ours, theirs = map(last_weights, runs)
         assert all(bool((ours[weight] == theirs[weight]).all()) for weight in ours)
-    assert cli.main([*words, grown, "--resume", "--epochs", "1"]) == 2
+    assert cli.main([*words, "--resume", "--epochs", "1"]) == 2
     assert "belongs to a run with epochs=2, now it is 1" in capsys.readouterr().err
