@@ -13,12 +13,9 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Sigmoid
-from specpilot.controllers.acceptance.feature_model import FeatureModel, FeatureModelConfig
-from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
-from specpilot.controllers.checkpoints.provenance import Provenance
+from specpilot.controllers.acceptance.feature_model import FeatureModel
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import (
     MAX_DRAFT,
     AcceptanceLength,
@@ -231,10 +228,8 @@ def test_features_are_those_of_the_drafts_distribution() -> None:
         FeaturePredictor(model, samplings=(SamplingParams(1.0, 50),)).check_sampling(SamplingParams(0.5))
 
 
-def test_controllers_by_name(tmp_path: Path) -> None:
-    """The shipped head, and a feature controller of the same pair, with a threshold and with costs."""
-    target, draft, tokenizer = load_causal_lm("tiny"), load_causal_lm("tiny-draft"), load_tokenizer("tiny")
-    pair = target, draft, tokenizer
+def test_the_included_head_by_name() -> None:
+    pair = load_causal_lm("tiny"), load_causal_lm("tiny-draft"), load_tokenizer("tiny")
     head = load_length("tiny-head", *pair, cost=FAIR)
     assert isinstance(head, RateOptimal)
     assert isinstance(head.predictor, HeadPredictor)
@@ -245,16 +240,6 @@ def test_controllers_by_name(tmp_path: Path) -> None:
     assert isinstance(plain, AcceptanceLength)
     assert isinstance(plain.predictor, HeadPredictor)
     assert plain.predictor.calibration == Sigmoid()
-
-    provenance = Provenance("tiny", "tiny-draft", PairFingerprint.of(*pair), SamplingParams(1.0, 50))
-    config = FeatureModelConfig(provenance=provenance, datasets=["0" * 64], mean=0.6)
-    file = save_controller(tmp_path / "features", FeatureModel(0.3, 0.7, 1.1, -0.4), config)
-    assert isinstance(load_length(str(file), *pair, cost=FAIR), RateOptimal)
-    assert isinstance(load_length(str(file), *pair, threshold=0.5), AcceptanceLength)
-    with pytest.raises(InputError, match="has no threshold of its own"):
-        load_length(str(file), *pair)
-    with pytest.raises(InputError, match="another draft is given"):
-        load_length(str(file), target, load_causal_lm("tiny-draft-math"), tokenizer, cost=FAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         head.check_sampling(SamplingParams(1.0, 50))

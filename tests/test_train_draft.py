@@ -14,7 +14,6 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
@@ -206,6 +205,8 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     result = train_draft(settings, output=tmp_path / "run")
     assert run_kind(tmp_path / "run") == "draft"
     export(tmp_path / "run", tmp_path / "draft")
+    with refused("a draft controller has none"):
+        export(tmp_path / "run", tmp_path / "other", threshold=0.5)
     written = [file.read_text() for file in (tmp_path / "draft").glob("*.json")]
     assert not any(settings.target in text or str(tmp_path) in text for text in written)
     target = load_model(settings.target, device="cpu")
@@ -282,6 +283,7 @@ def test_what_cannot_be_trained(work: Path, trained: Path, settings: DraftTraini
     own = {"layers": None, "vocabulary": 8192}  # of an initial draft
     changes: list[tuple[dict[str, Any], str]] = [
         ({"positions": 2}, "positions=2: would be ignored, only drafts with --features target"),
+        ({"vocabulary": 258}, "vocabulary=258: the model has 257 tokens"),
         ({"data": str(work / "others")}, "the answers of another target, "),
         ({"initial": trained, "vocabulary": 8192}, "layers=1: would be ignored, the initial draft has its own"),
         (own | {"initial": trained, "positions": 2}, "positions=2: would be ignored, the initial draft reads tokens"),
@@ -344,7 +346,7 @@ def test_stored_states_train_the_same_draft(
     features: Literal["target"] | None, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
     """States are stored in bfloat16, so metrics agree only to its rounding."""
-    settings = replace(settings, features=features)
+    settings = replace(settings, features=features, vocabulary=None if features else 200)
     runs = [tmp_path / "computed", tmp_path / "stored"]
     for cached, output in zip((False, True), runs, strict=True):
         train_draft(replace(settings, cache_states=cached), output=output)
@@ -436,16 +438,3 @@ def test_a_target_that_changed_is_refused_at_export(work: Path, settings: DraftT
     target.save_pretrained(tmp_path / "target")
     with pytest.raises(InputError, match="is not the one the draft was trained for"):
         export(tmp_path / "run", tmp_path / "draft")
-
-
-def test_on_the_command_line(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "draft", "--target", str(work / "target"), "--data", str(work / "answers"), "--window", "32"]
-    words += ["--validation-fraction", "0.3", "--output", str(tmp_path / "run")]
-    assert cli.main([*words, "--layers", "[1,0]", "--vocabulary", "null"]) == 0
-    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "draft")]) == 0
-    assert "a draft; use it with specpilot generate --draft" in capsys.readouterr().out
-    assert json.loads((tmp_path / "draft" / "draft.json").read_text())["kept_tokens"] is None
-    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "x"), "--threshold", "0.5"]) == 2
-    assert "a draft controller has none" in capsys.readouterr().err
-    assert cli.main([*words, "--vocabulary", "258"]) == 2
-    assert "vocabulary=258: the model has 257 tokens" in capsys.readouterr().err

@@ -208,18 +208,13 @@ def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFix
     assert "pass --overwrite" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_every_stage_takes_a_trimmed_draft(files: tuple[Path, str, str], shared: bool, tmp_path: Path) -> None:
-    """Also one with the target's embedding."""
+def test_every_stage_takes_a_trimmed_draft(files: tuple[Path, str, str], tmp_path: Path) -> None:
+    """Here one with the target's embedding."""
     folder, name, _ = files
     draft, kept = tmp_path / "draft", [*range(0, 256, 2), 256]
     target = load_model(name, device="cpu")
-    if shared:
-        weights = SharedWith(name, model_fingerprint(target), ["input", "output"])
-        save_draft(new_draft(target, [0], kept), draft, load_tokenizer(name), target=weights, dtype=torch.float32)
-    else:
-        draft.symlink_to(folder / "trimmed")
-        kept = load_model(draft, device="cpu").get_output_embeddings().tokens.tolist()  # type: ignore[union-attr]
+    weights = SharedWith(name, model_fingerprint(target), ["input", "output"])
+    save_draft(new_draft(target, [0], kept), draft, load_tokenizer(name), target=weights, dtype=torch.float32)
     some: dict[str, Any] = {
         "target": name, "draft": str(draft), "prompts": str(folder / "p.txt"), "chat": False, "max_new_tokens": 20,
         "shard_size": 8, "top_k": None, "device": "cpu",
