@@ -226,16 +226,8 @@ def test_routers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "decoders.yaml").write_text(json.dumps(decoders))
     (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\n")
     words = ["compare", "--target", target, "--draft", "null", "--no-rules", "--prompts", str(tmp_path / "prompts.txt")]
-    words += [
-        "--max-new-tokens",
-        "6",
-        "--minutes",
-        "60",
-        "--decoders",
-        str(tmp_path / "decoders.yaml"),
-        "--output",
-        str(tmp_path / "out"),
-    ]
+    words += ["--max-new-tokens", "6", "--minutes", "60", "--decoders", str(tmp_path / "decoders.yaml")]
+    words += ["--output", str(tmp_path / "out")]
     assert main(words) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert set(report["decoders"]) == {"none", *decoders}

@@ -44,33 +44,6 @@ def test_commands_start(step: Step) -> None:
             run(words, inert(COMMANDS))
 
 
-REFUSED = [
-    ("nothing", "unknown command 'nothing': choose from papers"),
-    ("mixing --mixings []", "mixings=[]: give at least one value"),
-    ("papers mtda", "paper='mtda': choose one of specdecpp, selection, spectr, mtad, all"),
-    ("papers selection --target elsewhere", "made for 'tiny'; name drafts of 'elsewhere'"),
-    ("papers spectr --prompts two.txt --output o", "skip=60: two.txt has 2 prompts, so none is left"),
-    ("budgets --limit 0", "limit=0: must be at least 1"),
-    ("router --drafts [tiny]", "drafts=['tiny']: give at least 2"),
-    ("router --pair [tiny-draft,x]", "pair="),
-    ("router --pair-domains [sql]", "pair_domains"),
-    ("sweep --depths [1,1]", "depths=[1, 1]: give at least one value, and none twice"),
-    ("sweep --in-domain [poetry] --prompts builtin --per-domain 1", "in_domain: no prompts of 'poetry' in builtin"),
-    ("sweep --cost nowhere.json --prompts builtin --per-domain 1", "nowhere.json: no such file"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
-def test_refusals(
-    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("two.txt").write_text("one\ntwo\n")
-    assert main(words.split()) == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["two.txt"]
-
-
 def test_steps_come_with_what_they_need() -> None:
     assert len({step.name for step in STEPS}) == len(STEPS)
     assert [step.name for step in chosen(STEPS, ["light"])] == ["A", "A-features", "light"]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import pytest
 from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_models
-from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_tokenizer
 
@@ -35,15 +31,6 @@ def write_texts(folder: Path, texts: Mapping[str, tuple[str, str]], count: int, 
         ]
         (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder)
-
-
-def assert_made_once(make: Callable[[Any, Path], object], settings: Any, output: Path) -> None:
-    """What is there is not trained again, and belongs to its settings."""
-    before = {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")}
-    make(settings, output)
-    assert {path: path.stat().st_mtime_ns for path in output.glob("*/*.safetensors")} == before
-    with pytest.raises(InputError, match=r"other settings: seed was "):
-        make(replace(settings, seed=1), output)
 
 
 def card_of_shipped(name: str) -> str:
@@ -80,7 +67,6 @@ def test_recipe_end_to_end(tmp_path: Path) -> None:
         assert ("## Agreement" in card) == (name != "tiny")
     decoder = SpeculativeDecoder.from_pretrained(str(output / "tiny"), str(output / "tiny-draft-math"))
     assert decoder.generate("What is 3 and 4?", chat=True, max_new_tokens=10).tokens
-    assert_made_once(train_tiny, settings, output)
 
 
 DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]
