@@ -44,27 +44,24 @@ class Law(NamedTuple):
     slow: bool = False
 
 
+OF_STATES = ["2", "block", "spec-infer 2x1", "mcss 2x1", "auto", "copies or 1", "auto or copies"]
+SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
 MIXED = ["copies or 2", "copies or 1", "copies or dear", "copies or cumulative confidence"]
 LAWS = [
-    Law("model", ["2", "cumulative confidence", "head", "rate", "planned", "policy"], n=10),
-    Law("model, 5 tokens", ["3"], [SamplingParams(1.0, 3)], 1, 5),
+    Law("model", ["2", "cumulative confidence", "head", "rate", "planned", "policy"]),
+    Law("model, 5 tokens", ["3"], [SamplingParams(1.0, 3)], 1, 5, slow=True),
     Law("model", ["block", "spec-infer chain", "mcss chain", "k-seq chain", "otm chain"], FEW, 3),
     Law("model", ["spec-infer 2x1", "mcss 2x1", "k-seq 2x1", "otm 2x1"], FEW, 3),
     Law("model", ["spec-infer 2x2", "mcss 2x2"], FEW[2:], 2),
     Law("model", ["auto", "auto, wary"], FEW, 6),
-    Law("model", ["auto"], [SamplingParams(1.0, None)], 2),
+    Law("model", ["auto"], [SamplingParams(1.0, None)], 2, slow=True),
     Law("model, real caches", ["2", "cumulative confidence", "head", "spec-infer 2x1", "mcss 2x1", "auto"], FEW, 3),
     Law("model, real caches", ["copies or 2", "copies or 1"], FEW, 3, 5),
-    Law("none", ["copies", "copies, free", "copies, two tokens"], n=5, budget=5),
+    Law("none", ["copies", "copies, free", "copies, two tokens"], budget=5),
     Law("none", [way for way in COPIES if way.endswith(" copies, free")], FEW, 2, 5),
-    Law(
-        "model",
-        [*MIXED, "copies or 1, by a head", "copies or head", "copies or rate", "copies or planned"],
-        n=5,
-        budget=5,
-    ),
+    Law("model", [*MIXED, "copies or 1, by a head", "copies or head", "copies or rate", "copies or planned"], budget=5),
     Law("model", [way for way in COPIES if way.endswith(" copies or 1")], FEW, 2, 5),
-    Law("model", ["auto or copies", "auto or copies, by a head"], n=5, budget=3),
+    Law("model", ["auto or copies", "auto or copies, by a head"], budget=3),
     Law("model", ["auto or copies"], FEW, 2),
     Law("fewer tokens", ["2", "auto", "copies or 1"], FEW, 3),
     Law("more tokens", ["2", "auto", "copies or 1"], FEW, 3),
@@ -76,11 +73,11 @@ LAWS = [
     Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], SAMPLINGS[2:4], 2, slow=True),
     Law("two, trimmed", ["spec-infer 1x1"], SAMPLINGS[:2], 2),
     *(
-        Law(kind, ["2", "block", "spec-infer 2x1", "mcss 2x1", "auto", "copies or 1", "auto or copies"], FEW, 3)
+        Law(kind, OF_STATES, FEW, 3, slow="trimmed" not in kind)
         for kind in ("states", "states, trimmed", "eagle3", "eagle3, trimmed")
     ),
     *(Law(kind, ["2", "block"], SAMPLINGS[2:4], 2, slow=True) for kind in ("states, trimmed", "eagle3, trimmed")),
-    *(Law(kind, ["3", "block", "spec-infer 2x1", "copies or 2"], SAMPLINGS[:1], 1, 5) for kind in ROUNDED),
+    *(Law(kind, SOME, SAMPLINGS[:1], 1, 5, slow=kind != "int8") for kind in ROUNDED),
     Law("t5", ["2", "block", "head", "spec-infer 2x1", "mcss 2x2"], FEW, 1),
 ]
 
@@ -136,7 +133,6 @@ class Texts(NamedTuple):
 TREES = ["spec-infer 3x2x1", "mcss 3x2x1", "k-seq 3x2x1", "otm 3x2x1"]
 WAYS = [*LENGTHS, "block", "typical", "bild", *TREES, *AUTO]
 FEW_WAYS = ["3", "some rounds", "block", *TREES, "auto"]
-SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
 TEXTS = [
     Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
     Texts("model", ["llama"], WAYS),

@@ -28,7 +28,6 @@ from .enumeration import (
 )
 from .tiny import make
 
-START = [1, 0]  # where two tokens are all there are
 Text = tuple[int, ...]
 Next = Callable[[Text], list[float]]  # the next token's probabilities
 

