@@ -275,6 +275,15 @@ def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
     assert rule.start_round()
 
 
+def test_where_a_token_is_as_dear_as_a_round_nothing_is_drafted() -> None:
+    equal = CostModel(0.7, 0.7, 0.0)
+    rule = RateOptimal(Known([1.0] * 20, mean=0.99), CHEAP, batch=BatchCosts((1, 64), (CHEAP, equal)))
+    rule.start_text()
+    for _ in range(300):
+        rule.shared_by(64)
+        assert not rule.start_round()
+
+
 def test_requests_of_a_list_share_rounds() -> None:
     rule = RateOptimal(Known([0.8] * 20, mean=0.8), CHEAP, batch=BatchCosts((1, 2), (CHEAP, DEAR)))
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=rule)
