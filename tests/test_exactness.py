@@ -48,7 +48,7 @@ OF_STATES = ["2", "block", "spec-infer 2x1", "mcss 2x1", "auto", "copies or 1", 
 SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
 MIXED = ["copies or 2", "copies or 1", "copies or dear", "copies or cumulative confidence"]
 LAWS = [
-    Law("model", ["2", "cumulative confidence", "head", "rate", "planned", "policy"]),
+    Law("model", ["2", "cumulative confidence", "head", "rate", "planned"]),
     Law("model, 5 tokens", ["3"], [SamplingParams(1.0, 3)], 1, 5, slow=True),
     Law("model", ["block", "spec-infer chain", "mcss chain", "k-seq chain", "otm chain"], FEW, 3),
     Law("model", ["spec-infer 2x1", "mcss 2x1", "k-seq 2x1", "otm 2x1"], FEW, 3),

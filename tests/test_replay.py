@@ -78,7 +78,7 @@ def _counters(stats: object) -> Counters:
 
 RULES = [
     lambda: Fixed(2), lambda: Heuristic(2), UsesEverything,
-    *(lambda name=name: SMALL[name]["length"] for name in ("planned", "planned once", "policy")),
+    *(lambda name=name: SMALL[name]["length"] for name in ("planned", "planned once")),
 ]  # fmt: skip
 
 

@@ -22,8 +22,8 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
 
 
 SLOW = (  # whose code is mostly that of another stage
-    "train lag-free", "train features", "train draft, stored states", "data answers", "data rounds",
-    "train length-head", "train stop-policy",
+    "train lag-free", "train features", "train length-head", "train draft, stored states", "data answers",
+    "data rounds",
 )  # fmt: skip
 
 
