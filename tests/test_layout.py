@@ -38,7 +38,7 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 37_165,
+    "lines of the package": 37_190,
     "files of the package": 266,
     "small files of the package": 20,
     "lines of experiments": 6_000,

@@ -25,7 +25,14 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.bandit import Rewards
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.online_confidence import POSITIONS, REFIT, AcceptanceFit, refitted
+from specpilot.controllers.length.online_confidence import (
+    POSITIONS,
+    PRIOR_FIT,
+    REFIT,
+    AcceptanceFit,
+    Evidence,
+    refitted,
+)
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -89,41 +96,44 @@ def test_a_bandit_leaves_the_rule_that_yields_nothing() -> None:
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 100), slope=st.floats(0.2, 2.0), shift=st.floats(-2.0, 2.0))
-def test_the_fit_is_the_minimum_of_its_objective(seed: int, slope: float, shift: float) -> None:
+@given(seed=st.integers(0, 100), slope=st.floats(0.0, 2.0), shift=st.floats(-2.0, 2.0), certain=st.floats(0.0, 1.0))
+def test_the_fit_is_the_minimum_of_its_objective(seed: int, slope: float, shift: float, certain: float) -> None:
+    """Also where many confidences are near 1 and mean little, as at temperature 1: a whole Newton step overshoots."""
     rng = Random(seed)
-    seen = []
+    seen: list[tuple[int, Evidence, bool]] = []
     for _ in range(500):
-        position, logit = rng.randint(1, 3), rng.gauss(0.5, 1.5)
-        probability = 1 / (1 + math.exp(-slope * logit - shift * (position == 2)))
-        seen.append((position, logit, rng.random() < probability))
-    found = torch.tensor(refitted(refitted([1.0] + [0.0] * POSITIONS, seen), seen), dtype=torch.float64)
+        position, logit = rng.randint(1, 3), 9.2 if rng.random() < certain else rng.gauss(0.5, 1.5)
+        agrees, matches, share = rng.randint(0, 4), 4, rng.random()
+        probability = 1 / (1 + math.exp(-slope * logit - share - shift * (position == 2)))
+        seen.append((position, (logit, agrees, matches, share), rng.random() < probability))
+    found = torch.tensor(refitted(refitted(PRIOR_FIT, seen), seen), dtype=torch.float64)
 
     def objective(parameters: torch.Tensor) -> torch.Tensor:
-        first = torch.tensor([1.0] + [0.0] * POSITIONS, dtype=torch.float64)
-        z = torch.stack([parameters[0] * logit + parameters[position] for position, logit, _ in seen])
+        omega, beta = parameters[:4], parameters[3:]
+        x = torch.tensor([evidence for _, evidence, _ in seen], dtype=torch.float64)
+        z = x @ omega + beta[[position for position, *_ in seen]]
         labels = torch.tensor([float(kept) for *_, kept in seen], dtype=torch.float64)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(z, labels, reduction="sum")
-        return loss + 0.5 * (parameters - first).square().sum()
+        return loss + 0.5 * (parameters - torch.tensor(PRIOR_FIT, dtype=torch.float64)).square().sum()
 
     found.requires_grad_(True)
     (gradient,) = torch.autograd.grad(objective(found), found)
-    assert float(gradient.abs().max()) < 1e-6
-    assert not found[4:].any()  # nothing was seen there
+    assert float(gradient.abs().max()) < 1e-5
+    assert not found[7:].any()  # nothing was seen there
 
 
 def test_a_fit_comes_every_hundred_tokens_and_is_bounded() -> None:
     fit = AcceptanceFit()
-    assert fit.probability(1, 0.7) == pytest.approx(1 / (1 + math.exp(-0.7)))
+    assert fit.probability(1, (0.7, 2, 3, 0.5)) == pytest.approx(1 / (1 + math.exp(-0.7)))
     for n in range(1, 2 * REFIT + 1):
         before = fit.parameters
-        fit.add(1 + n % 12, 2.0, False)
+        fit.add(1 + n % 12, (2.0, 0, 0, 0.0), False)
         assert (fit.parameters is before) == (n % REFIT != 0)
-    assert fit.probability(1, 2.0) < 0.2
+    assert fit.probability(1, (2.0, 0, 0, 0.0)) < 0.2
     assert fit.mean(30) == fit.mean(POSITIONS) < 0.5
     for n in range(20 * REFIT):
-        fit.add(1, 9.0, n % 2 == 0)
-    assert all(math.isfinite(value) for value in fit.parameters)
+        fit.add(1, (9.0, n % 3, 3, 0.5), n % 2 == 0)
+    assert fit.probability(1, (9.0, 1, 3, 0.5)) == pytest.approx(0.5, abs=0.05)
 
 
 def test_confident_drafts_go_on_until_they_are_rejected() -> None:
@@ -157,7 +167,8 @@ def test_trees_teach_the_confidence_of_first_children() -> None:
     assert first.accept == pytest.approx(0.75)
     first.kept, second.kept = 0, 1  # a sibling
     tree.end_tree([-1, 0, 0], [first, second])
-    assert list(chain.fit.seen) == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
+    seen = [(position, evidence[0], kept) for position, evidence, kept in chain.fit.seen]
+    assert seen == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
 
 
 def taught(make_rule: Callable[[], LengthController], tree: str | None = None) -> LengthController:

@@ -1,16 +1,21 @@
-"""Acceptance predicted from the draft's confidence, fitted while decoding: ``â_k = σ(ω·logit(max q) + β_k)``.
+"""Acceptance predicted from the draft's confidence and the text, fitted while decoding: ``â_k = σ(ω·x + β_k)``.
 
-As in vLLM's OnlineAcceptanceEstimator, a logistic model with one slope ω and an intercept β_k for each position k of a
-draft is refitted by Newton steps on verified tokens. Drafting continues as in :mod:`.rate_optimal` while
-``E[s_{k+1}] ≥ λ·(t_draft + b)``, or stops by a threshold on Π â.
+As in vLLM's OnlineAcceptanceEstimator, a logistic model of ``logit(max q)`` with an intercept β_k for each position k
+of a draft is refitted by Newton's method on verified tokens. Here x also holds the text's n-gram match of the drafted
+token: whether the text went on so before tells more than the confidence where texts repeat themselves. Drafting
+continues as in :mod:`.rate_optimal` while ``E[s_{k+1}] ≥ λ·(t_draft + b)``, or stops by a threshold on Π â.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
+from operator import mul
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from ...common.errors import InputError
 from ..acceptance.calibration import sigmoid
@@ -21,15 +26,18 @@ from .rate import RunningRatio, drafting_pays, steady_rate
 from .running_cost import RunningCost
 
 POSITIONS = 8  # number of intercepts; later positions share the last one
+PRIOR_FIT = [1.0, 0.0, 0.0, 0.0] + [0.0] * POSITIONS  # ω, then β_1, β_2, …: â is the confidence
 REFIT = 100  # verified tokens between two fits
 WINDOW = 1000  # number of last verified tokens that a fit uses
-STEPS = 4  # Newton steps per fit
-RIDGE = 1.0  # weight of the prior ω = 1, β = 0, where â is the confidence
-LARGEST_STEP = 2.0  # limit on the change of a parameter in one Newton step
+STEPS = 8  # maximum number of Newton steps per fit
+RIDGE = 1.0  # weight of the prior
+SIZES = [0.5**n for n in range(8)]  # of a step: whole ones overshoot where predictions are near 0 or 1
 LEAST = 1e-4  # confidences are clipped to [LEAST, 1 - LEAST]
 ACCEPTANCE, WEIGHT = 0.6, 16.0  # initial mean acceptance, and its weight in verified tokens
 MEMORY = 256.0  # memory of the mean acceptances, in verified tokens
 ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rate, in rounds
+
+Evidence = tuple[float, float, float, float]  # x, see :func:`evidence_of`
 
 
 class OnlineConfidence(PricedController):
@@ -82,7 +90,7 @@ class OnlineConfidence(PricedController):
             self.rate = RunningRatio(rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second
         self.probes = Probes()
         self.survival = 1.0
-        self.logits: list[float] = []  # logits of the confidences of this round's tokens
+        self.evidence: list[Evidence] = []  # of this round's tokens
 
     def shared_by(self, rows: int) -> None:
         cost = self._shared_cost(rows)
@@ -90,15 +98,15 @@ class OnlineConfidence(PricedController):
             self._follow(cost, 0)
 
     def start_round(self) -> bool:
-        self.survival, self.logits = 1.0, []
+        self.survival, self.evidence = 1.0, []
         if self.cost is None:
             return True
         pays = drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
         return self._begin_draft(pays=pays, may_pay=not self.cost.never_pays)
 
     def observe(self, step: Step) -> bool:
-        self.logits.append(confidence_logit(step))
-        self.survival *= self.fit.probability(step.index, self.logits[-1])
+        self.evidence.append(evidence_of(step))
+        self.survival *= self.fit.probability(step.index, self.evidence[-1])
         if self.cost is None:
             return self.survival >= self.stop_below
         return self.survival * self.fit.mean(step.index + 1) >= self._price(self.cost)
@@ -107,19 +115,20 @@ class OnlineConfidence(PricedController):
         self._earn(accepted + 1.0, drafted)
         if self.cost is not None:
             self._end_draft(accepted, self.cost.round(drafted))
-        for position, logit in enumerate(self.logits[: accepted + 1], 1):  # up to the first rejected token
+        for position, evidence in enumerate(self.evidence[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
-                self.fit.add(position, logit, position <= accepted)
+                self.fit.add(position, evidence, position <= accepted)
 
     def _price(self, cost: CostModel) -> float:
         """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * cost.per_token
 
 
-def confidence_logit(step: Step) -> float:
-    """logit(max q), clipped."""
+def evidence_of(step: Step) -> Evidence:
+    """x: logit(max q), clipped, and of the n-gram match how long it is with and without the token, and its share."""
     confidence = min(max(step.top_probability(), LEAST), 1.0 - LEAST)
-    return math.log(confidence / (1.0 - confidence))
+    match = step.match()
+    return math.log(confidence / (1.0 - confidence)), match.agrees, match.matches, match.share
 
 
 class AcceptanceFit:
@@ -130,22 +139,23 @@ class AcceptanceFit:
     """
 
     def __init__(self) -> None:
-        self.parameters = [1.0] + [0.0] * POSITIONS
-        self.seen: deque[tuple[int, float, bool]] = deque(maxlen=WINDOW)
+        self.parameters = PRIOR_FIT
+        self.seen: deque[tuple[int, Evidence, bool]] = deque(maxlen=WINDOW)
         self.means = [RunningRatio(ACCEPTANCE, WEIGHT, MEMORY) for _ in range(POSITIONS)]
         self.new = 0  # verified tokens since the last fit
 
-    def probability(self, position: int, logit: float) -> float:
-        """â of a token at ``position``, from 1, whose confidence has the given ``logit``."""
-        return sigmoid(self.parameters[0] * logit + self.parameters[min(position, POSITIONS)])
+    def probability(self, position: int, evidence: Evidence) -> float:
+        """â of a token at ``position``, from 1, with the given ``evidence``."""
+        beta = self.parameters[len(evidence) - 1 + min(position, POSITIONS)]
+        return sigmoid(sum(map(mul, self.parameters, evidence), beta))
 
     def mean(self, position: int) -> float:
         """Mean acceptance of tokens at ``position``."""
         return self.means[min(position, POSITIONS) - 1].value
 
-    def add(self, position: int, logit: float, accepted: bool) -> None:
+    def add(self, position: int, evidence: Evidence, accepted: bool) -> None:
         """Add a token that was verified after all earlier ones of its draft were accepted."""
-        self.seen.append((min(position, POSITIONS), logit, accepted))
+        self.seen.append((min(position, POSITIONS), evidence, accepted))
         self.means[min(position, POSITIONS) - 1].add(accepted, 1.0)
         self.new += 1
         if self.new == REFIT:
@@ -153,17 +163,27 @@ class AcceptanceFit:
             self.parameters = refitted(self.parameters, list(self.seen))
 
 
-def refitted(parameters: list[float], seen: list[tuple[int, float, bool]]) -> list[float]:
-    """Newton steps of ridge logistic regression from ``parameters``, on (position, logit, accepted) of N tokens."""
-    rows = torch.zeros(len(seen), 1 + POSITIONS, dtype=torch.float64)  # (N, P)
-    rows[:, 0] = torch.tensor([logit for _, logit, _ in seen], dtype=torch.float64)
-    rows[range(len(seen)), [position for position, _, _ in seen]] = 1.0
+def refitted(parameters: list[float], seen: Sequence[tuple[int, Evidence, bool]]) -> list[float]:
+    """Ridge logistic regression by Newton's method from ``parameters``, on N tokens: (position, x, accepted)."""
+    first = torch.tensor(PRIOR_FIT, dtype=torch.float64)
+    x = torch.tensor([evidence for _, evidence, _ in seen], dtype=torch.float64)
+    at = F.one_hot(torch.tensor([position - 1 for position, *_ in seen]), POSITIONS)
+    rows = torch.cat([x, at], 1)  # (N, P)
     labels = torch.tensor([accepted for *_, accepted in seen], dtype=torch.float64)  # (N,)
-    first = torch.tensor([1.0] + [0.0] * POSITIONS, dtype=torch.float64)
+
+    def objective(tried: Tensor) -> float:
+        losses = F.binary_cross_entropy_with_logits(rows @ tried, labels, reduction="sum")
+        return float(losses + 0.5 * RIDGE * (tried - first).square().sum())
+
     found = torch.tensor(parameters, dtype=torch.float64)
+    least = objective(found)
     for _ in range(STEPS):
         p = torch.sigmoid(rows @ found)
         gradient = rows.T @ (p - labels) + RIDGE * (found - first)
-        hessian = (rows.T * (p * (1 - p))) @ rows + RIDGE * torch.eye(1 + POSITIONS, dtype=torch.float64)
-        found = found - torch.linalg.solve(hessian, gradient).clamp(-LARGEST_STEP, LARGEST_STEP)
+        hessian = (rows.T * (p * (1 - p))) @ rows + RIDGE * torch.eye(len(first), dtype=torch.float64)
+        step = torch.linalg.solve(hessian, gradient)
+        better = next((tried for size in SIZES if objective(tried := found - size * step) < least), None)
+        if better is None:
+            break
+        found, least = better, objective(better)
     return found.tolist()

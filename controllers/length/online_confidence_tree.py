@@ -1,7 +1,7 @@
 """Trees grown by :mod:`.online_confidence`: a node's first child is predicted by a fit to verified tokens.
 
 So trees need no prior training. As in EAGLE-2 (Li et al. 2024, arXiv 2406.16858) they follow the draft's confidence;
-here the confidence is calibrated while decoding, and a node must be worth its price.
+here it is calibrated while decoding, with the text's n-grams, and a node must be worth its price.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
-from .online_confidence import ACCEPTANCE, AcceptanceFit, OnlineConfidence, confidence_logit
+from .online_confidence import ACCEPTANCE, AcceptanceFit, Evidence, OnlineConfidence, evidence_of
 from .rate_optimal_tree import RateOptimalTree, Visit
 
 
 class ConfidencePredictor(AcceptancePredictor):
-    """``â_k = σ(ω·logit(max q) + β_k)`` by the present fit."""
+    """``â_k = σ(ω·x + β_k)`` by the present fit."""
 
     lag = 0
     mean = ACCEPTANCE
@@ -25,20 +25,20 @@ class ConfidencePredictor(AcceptancePredictor):
         self.fit = fit
 
     def predict(self, step: Step) -> float:
-        return self.fit.probability(step.index, confidence_logit(step))
+        return self.fit.probability(step.index, evidence_of(step))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConfidenceVisit(Visit):
     """A node with what its first child is predicted from.
 
     Attributes:
         position: of the child in its path, from 1.
-        logit: of the draft's highest probability at the node.
+        evidence: on the child.
     """
 
-    position: int = 0
-    logit: float = 0.0
+    position: int
+    evidence: Evidence
 
 
 class OnlineConfidenceTree(RateOptimalTree):
@@ -55,12 +55,12 @@ class OnlineConfidenceTree(RateOptimalTree):
         self.running = chain.running
 
     def visit(self, step: Step) -> Visit:
-        logit = confidence_logit(step)
-        accept = self._shifted(self.fit.probability(step.index, logit))
-        return ConfidenceVisit(accept, position=step.index, logit=logit)
+        evidence = evidence_of(step)
+        accept = self._shifted(self.fit.probability(step.index, evidence))
+        return ConfidenceVisit(accept, position=step.index, evidence=evidence)
 
     def end_tree(self, parents: Sequence[int], visits: Sequence[Visit]) -> None:
         super().end_tree(parents, visits)
         for visit in visits:
             assert isinstance(visit, ConfidenceVisit)
-            self.fit.add(visit.position, visit.logit, visit.kept == 0)
+            self.fit.add(visit.position, visit.evidence, visit.kept == 0)
