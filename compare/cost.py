@@ -208,7 +208,9 @@ def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:
     forwards = np.array([[run.n_draft_forwards, run.n_target_forwards - 1] for run in runs], dtype=float)
     seconds = np.array([run.seconds for run in runs])
     if not forwards[:, 1].any():
-        raise InputError("prompts: every generation ended with its first token; take others to measure costs on")
+        raise InputError(
+            "prompts: every generation ended with its first token; take others, or more max_new_tokens, to measure costs on"
+        )
     fit = LinearRegression(fit_intercept=False, positive=True).fit(forwards, seconds)
     t_draft, t_target = map(float, fit.coef_)
     if t_target == 0:  # noise only: all time is then the target's

@@ -56,16 +56,18 @@ def word_of(family: str, value: float) -> str:
 def tuned(values: Sequence[float], family: str, replayed: Replayed, cost: CostModel) -> tuple[float, float, float]:
     """The value of a family for the even prompts, for the odd ones, and the best on all of them.
 
-    The first is the best on the odd prompts, and the second on the even ones.
+    The first is the best on the odd prompts, and the second on the even ones. Where one half says nothing, as of a
+    single prompt, all three are the untuned value.
     """
-    if (family, values[0]) not in replayed:
+
+    def speed(x: float, first: int, step: int) -> float:
+        return speed_of(replayed[family, x][first::step], cost).value
+
+    halves = ((1, 2), (0, 2), (0, 1))
+    if (family, values[0]) not in replayed or not all(speed(values[0], *half) for half in halves):
         return (FAMILIES[family].untuned,) * 3
-
-    def best(first: int, step: int) -> float:
-        speeds = {x: speed_of(replayed[family, x][first::step], cost).value for x in values}
-        return max(values, key=lambda x: speeds[x])
-
-    return best(1, 2), best(0, 2), best(0, 1)
+    odd, even, both = (max(values, key=lambda x: speed(x, *half)) for half in halves)
+    return odd, even, both
 
 
 def crossed(family: str, chosen: tuple[float, float, float], replayed: Replayed) -> list[Counts] | None:

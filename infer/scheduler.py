@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -35,9 +36,11 @@ class Scheduler:
         self.waiting.extend(requests)
 
     def cancel(self, requests: Sequence[Request]) -> None:
-        """Cancel ``requests``: they are removed before the next round."""
+        """Cancel ``requests``: they are removed before the next round, and no longer wait."""
         for request in requests:
             request.cancelled = True
+            with suppress(ValueError):  # it does not wait
+                self.waiting.remove(request)
         with self._turn:
             if not self._busy:  # otherwise the thread that runs the round removes them
                 self._retire()

@@ -142,9 +142,8 @@ class Worker:
                 jobs = list(self.jobs)
             now = time.monotonic()
             for job in jobs:
-                if now > job.deadline:
-                    job.late = True
-                    job.cancel()
+                job.late = job.late or now > job.deadline
+            self.scheduler.cancel([job.request for job in jobs if job.late or job.request.cancelled])
             with suppress(Exception):  # every running request has it as its error, and is reported so
                 self.scheduler.step()
             self._report(jobs)

@@ -156,6 +156,8 @@ def test_rules_are_tuned_on_the_other_half() -> None:
     chosen = tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
     assert chosen == (1.0, 8.0, 1.0)
     assert crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
+    alone = {setting: counts[:1] for setting, counts in replayed.items()}  # the other half is empty
+    assert tuned((1.0, 8.0), FIXED, alone, CostModel(0.1, 1.0, 0.0)) == (3, 3, 3)
 
 
 # the clock

@@ -283,6 +283,13 @@ def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> No
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
     wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
+    with httpx.stream("POST", f"{address}/v1/completions", json=body | {"n": 64, "ignore_eos": True}) as response:
+        next(response.iter_lines())
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
+        wait_until(lambda: server.worker.waiting == 0)
+        assert server.worker.running == 64
+    wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
 
 
 def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -> None:
