@@ -209,7 +209,7 @@ def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:
     seconds = np.array([run.seconds for run in runs])
     if not forwards[:, 1].any():
         raise InputError(
-            "prompts: every generation ended with its first token; take others, or more max_new_tokens, to measure costs on"
+            "prompts: every generation ended with its first token; take others or more max_new_tokens to measure costs"
         )
     fit = LinearRegression(fit_intercept=False, positive=True).fit(forwards, seconds)
     t_draft, t_target = map(float, fit.coef_)

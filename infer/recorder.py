@@ -87,7 +87,8 @@ class RoundRecorder:
         each = [part.part(i, i + 1) for part in draft.distributions for i in range(len(part.probabilities))]
         for node, (token, q) in enumerate(zip(draft.tokens, each, strict=True)):
             row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
-            prediction = predicted[node] if node < len(predicted) else None
+            place = node - draft.copied  # among the model's own tokens, which alone are predicted
+            prediction = predicted[place] if 0 <= place < len(predicted) else None
             position = len(ancestors_of(draft.parents, node))
             found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in kept))
         return found
@@ -97,7 +98,7 @@ def logprobs_of(logits: Tensor, tokens: list[int], top: int) -> list[TokenLogpro
     """Log probabilities of ``tokens`` under the softmax of the rows of ``logits`` (N, V), and the ``top`` best."""
     logprobs = torch.log_softmax(logits[: len(tokens)].float(), -1)
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logprobs.device).unsqueeze(1)).squeeze(1).tolist()
-    values, indices = (part.tolist() for part in logprobs.topk(top))
+    values, indices = (part.tolist() for part in logprobs.topk(min(top, logprobs.shape[1])))
     return [
         TokenLogprob(token, logprob, list(zip(best, best_values, strict=True)))
         for token, logprob, best, best_values in zip(tokens, chosen, indices, values, strict=True)

@@ -94,8 +94,10 @@ class Choice:
         """Why round ``number``, after ``before`` tokens, did not draft more."""
         if number == 0:
             return "prompt"  # its forward reads the prompt
-        if drafted and drafted[-1].token in self.request.stop_tokens:
+        depth = 1 + max((one.position for one in drafted), default=-1)
+        last = [one.token for one in drafted if one.position == depth - 1]
+        if last and self.request.stop_tokens.issuperset(last):
             return "end of text"
-        if len(drafted) >= self.request.budget - before - 1:
+        if depth >= self.request.budget - before - 1:
             return "max_tokens"
-        return "longest draft" if len(drafted) == MAX_DRAFT else "controller"
+        return "longest draft" if depth == MAX_DRAFT else "controller"

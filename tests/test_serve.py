@@ -20,8 +20,11 @@ from specpilot import SpeculativeDecoder
 from specpilot.common.errors import InputError
 from specpilot.compare.labelled import read_labelled
 from specpilot.compare.options import CompareOptions
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.recorder import RoundRecorder
 from specpilot.infer.text_stream import TextStream
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server
@@ -149,6 +152,12 @@ def test_trees_and_copies_share_rounds(drafting: Any) -> None:
     drafts = [[token["position"] for token in round["drafted"]] for choice in choices for round in choice["rounds"]]
     assert any(len(set(positions)) < len(positions) for positions in drafts)  # siblings
     assert all(sorted(set(positions)) == list(range(max(positions, default=-1) + 1)) for positions in drafts)
+    for choice in choices:
+        left = 23
+        for round in choice["rounds"]:
+            depth = max((token["position"] for token in round["drafted"]), default=-1) + 1
+            assert (round["stopped_by"] == "max_tokens") <= (depth >= left)
+            left -= len(round["emitted"])
 
 
 def test_a_trace_holds_the_bytes_of_parts_of_characters(tmp_path: Path) -> None:
@@ -253,6 +262,17 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
     ]
     plain = httpx.post(f"{running[1]}/v1/completions", json=body | {"speculation": {"length": "none"}}).json()
     assert plain["metrics"]["speculative_decoding"]["num_drafts"] == 0
+
+
+def test_copies_are_recorded_without_the_predictions_of_other_tokens() -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", cost=0.2)
+    prompt = decoder.generate("SELECT name FROM users;\n" * 4, max_new_tokens=1).prompt_tokens
+    request = decoder.new_request(prompt, SamplingParams(0.7), 60, RandomSource(0))
+    request.recorder = recorder = RoundRecorder(drafts=True)
+    decoder.scheduler.run([request])
+    rounds = [*zip(request.output.rounds, recorder.drafted, strict=True)]
+    assert {token.predicted for round, drafted in rounds for token in drafted[: round.copied]} == {None}
+    assert all(token.predicted for round, drafted in rounds for token in drafted[round.copied :][:-1])
 
 
 def test_metrics_count_what_was_served(decoder: SpeculativeDecoder) -> None:
