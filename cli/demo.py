@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.panel import Panel
+from rich.text import Text
 
 from .common.errors import InputError
 from .common.machine import commit
@@ -78,7 +79,7 @@ def run_demo(
     Raises:
         InputError: ``output`` holds something that is not a demo's.
     """
-    console = console or Console()
+    console = console or Console(markup=False, emoji=False)
     _make_room(output)
     stages = Stages(console)
     train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
@@ -116,10 +117,11 @@ def run_demo(
     }
     write(output, report, reports)
     _show_sample(console, loader, rows, samples)
-    console.rule("[bold]Results", align="left")
+    console.rule(Text("Results", "bold"), align="left")
     for line in lines:
         console.print(line, highlight=False)
-    console.print(f"[dim]All of it: {output}/report.html. Decode with your controller:\n{words}", soft_wrap=True)
+    ending = f"All of it: {output}/report.html. Decode with your controller:\n{words}"
+    console.print(ending, style="dim", soft_wrap=True)
     return report
 
 
@@ -136,12 +138,12 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, title: str, words: str) -> Iterator[None]:
-        self.console.rule(f"[bold]{title}", align="left")
-        self.console.print(f"[dim]{words}")
+        self.console.rule(Text(title, "bold"), align="left")
+        self.console.print(words, style="dim")
         started = time.perf_counter()
         yield
         self.seconds[name] = round(time.perf_counter() - started, 2)
-        self.console.print(f"[dim]{name}: {self.seconds[name]:.0f} s")
+        self.console.print(f"{name}: {self.seconds[name]:.0f} s", style="dim")
 
 
 def compare_all(
@@ -174,7 +176,7 @@ def compare_all(
             for task in tasks
         ]
         console.print(summary(found))
-        console.print(f"[dim]{NOTE}")
+        console.print(NOTE, style="dim")
     return found
 
 

@@ -63,6 +63,11 @@ def said_at_the_end() -> Iterator[None]:
         logger.handle(record)
 
 
+def stderr_console() -> Console:
+    """A console on standard error that shows text as it is: ``[x]`` or ``:x:`` in a path would be markup."""
+    return Console(stderr=True, markup=False, emoji=False)
+
+
 class Advance(Protocol):
     """Advances by one step; ``note`` is shown beside the count until the next one."""
 
@@ -80,7 +85,7 @@ def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Ite
     """
     if console.is_terminal or console.is_jupyter:
         columns = (
-            TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+            TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=console, transient=True) as bar:

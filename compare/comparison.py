@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..common.machine import machine, versions
 from ..controllers.checkpoints.checkpoint import locate, read_config
@@ -216,7 +217,7 @@ def compare(
     Raises:
         InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
     """
-    console = console or Console(stderr=True)
+    console = console or stderr_console()
     given = CostModel.load(cost) if isinstance(cost, str | float | int) else cost
     with Store(folder) as store:
         return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, given, priced)

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from ..common.console import progress_bar
+from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError
 from ..common.files import MANIFEST
 from ..controllers.acceptance.ngram_index import NgramMatch
@@ -169,7 +169,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
         found.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {found.name}.")
-    with progress_bar(console or Console(stderr=True), "texts read by the draft", len(chosen)) as advance:
+    with progress_bar(console or stderr_console(), "texts read by the draft", len(chosen)) as advance:
         for index, (text, manifest) in enumerate(zip(texts, of_text, strict=True)):
             short = index in chosen and len(text.x) <= LONGEST_READ
             found.readings.append(read_drafted(draft, text, manifest) if short else None)

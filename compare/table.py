@@ -10,14 +10,16 @@ from dataclasses import dataclass
 import rich.table
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions
+from rich.markup import escape
 from rich.measure import Measurement
+from rich.text import Text
 
 Row = dict[str, str]  # cells by column
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; the columns are those of all rows. ``[bold]…[/bold]`` is the only markup.
+    """Rows of cells; the columns are those of all rows. ``[bold]…[/bold]`` in cells is the only markup.
 
     Attributes:
         note: printed below the table: differences from the paper.
@@ -43,7 +45,8 @@ class Table:
     def markdown_rows(self) -> str:
         columns = self.columns
         lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [f"| {' | '.join(row.get(name, '') for name in columns)} |" for row in self.rows]
+        cells = ([row.get(name, "").replace("|", r"\|") for name in columns] for row in self.rows)
+        lines += [f"| {' | '.join(row)} |" for row in cells]
         return re.sub(r"\[/?bold\]", "**", "\n".join(lines))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[rich.table.Table]:
@@ -54,14 +57,14 @@ class Table:
         yield table
 
     def _with_headers(self, headers: Sequence[str]) -> rich.table.Table:
-        table = rich.table.Table(
-            title=self.title or None, caption=self.note or None, box=SIMPLE_HEAD, padding=0, pad_edge=False
-        )
+        title, note = Text(self.title, "table.title"), Text(self.note, "table.caption")
+        table = rich.table.Table(title=title or None, caption=note or None, box=SIMPLE_HEAD, padding=0, pad_edge=False)
         for index, (header, name) in enumerate(zip(headers, self.columns, strict=True)):
             one_word = not any(" " in row.get(name, "") for row in self.rows)
             table.add_column(
                 header, justify="right" if index else "left", overflow="fold", no_wrap=index == 0 and one_word
             )
         for row in self.rows:
-            table.add_row(*(row.get(name, "") for name in self.columns))
+            cells = (re.sub(r"\\(\[/?bold\])", r"\1", escape(row.get(name, ""))) for name in self.columns)
+            table.add_row(*map(Text.from_markup, cells))
         return table

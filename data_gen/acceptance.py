@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
+from ..common.console import stderr_console
 from ..common.files import MANIFEST
 from ..common.json_file import build
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
@@ -126,7 +127,7 @@ def make_acceptance_data(
     given, begun = None, None
     if responses.responses is not None:
         folder = Path(f"{Path(output)}-responses")
-        given = make_responses(settings, responses, folder, console or Console(stderr=True), workers)
+        given = make_responses(settings, responses, folder, console or stderr_console(), workers)
         begun = day_in(folder / MANIFEST)  # the texts answer the prompts of that day
     return make_dataset(
         partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given, begun=begun

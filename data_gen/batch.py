@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..common.console import progress_bar
+from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError
 from ..common.files import locked, replacing
 from ..common.json_file import blaming, parse_object, read_object
@@ -41,7 +41,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     Raises:
         InputError: a prompt, model or controller is missing or does not fit, or the file holds other texts.
     """
-    console = console or Console(stderr=True)
+    console = console or stderr_console()
     assert batch.prompts is not None
     assert batch.output is not None
     rows = read_prompts(batch.prompts, column=batch.column, split=batch.split)[: batch.limit]

@@ -14,6 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..common.files import MANIFEST
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
@@ -315,7 +316,7 @@ def make_dataset(
         InputError: the builder cannot be made; or see :func:`encode_prompts`, :func:`~.ray_workers.open_workers` and
             :class:`~.dataset.ShardWriter`.
     """
-    console, output = console or Console(stderr=True), Path(output)
+    console, output = console or stderr_console(), Path(output)
     with open_workers(new_builder, workers, settings.device, console) as group:
         prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST))
         prompts = prompts if given is None else given.add_to(prompts)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from specpilot.common import console
-from specpilot.common.console import duration, progress_bar
+from specpilot.common.console import duration, progress_bar, stderr_console
 
 
 class Watched(io.StringIO):
@@ -45,6 +45,11 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream.written.clear()
     assert not stream.written.wait(0.1)
     assert stream.getvalue() == ended
+
+
+def test_messages_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    stderr_console().print("runs/a[x]/b[/c]/:bug:")
+    assert capsys.readouterr().err == "runs/a[x]/b[/c]/:bug:\n"
 
 
 def test_a_short_work_prints_nothing_and_a_closed_stream_is_no_error(

@@ -9,8 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-
+from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import VERSIONS, read_manifest
@@ -112,7 +111,7 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
     plan = None if models is None else FeaturePlan(settings.features, models.description)
     run = begin()
     if models is not None and plan is not None:
-        plan.write(folder, models, Console(stderr=True))
+        plan.write(folder, models, stderr_console())
         del models
         gc.collect()  # frees target and draft before training
     features = FeatureDataset(folder)

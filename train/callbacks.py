@@ -18,9 +18,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint, EarlyStopping
 from pytorch_lightning.loggers import WandbLogger
-from rich.console import Console
 
-from ..common.console import progress_bar
+from ..common.console import progress_bar, stderr_console
 from ..common.files import replacing
 from .controller_module import LOSSES, ControllerModule
 
@@ -34,7 +33,7 @@ class Progress(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
             bar = progress_bar(
-                Console(stderr=True), "training steps", int(trainer.estimated_stepping_batches), trainer.global_step
+                stderr_console(), "training steps", int(trainer.estimated_stepping_batches), trainer.global_step
             )
             self._advance = self._shown.enter_context(bar)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from transformers import PreTrainedModel
 
+from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
@@ -112,7 +112,7 @@ def _train(
     )
     states = StateFolder(run.folder / STATES, len(data.windows.tokens))
     if settings.cache_states:
-        states.fill(module.teacher, data.windows, Console(stderr=True))
+        states.fill(module.teacher, data.windows, stderr_console())
         data.states = states
     result = fit(run, module, data)
     states.remove()

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..common.console import stderr_console
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
@@ -209,7 +210,7 @@ def make_features(
             :func:`~specpilot.data_gen.ray_workers.open_workers` and
             :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
     """
-    console, output = console or Console(stderr=True), Path(output)
+    console, output = console or stderr_console(), Path(output)
     if is_made(settings, output):
         console.print(f"{output}: already complete")
         return output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ..train.options import CalibrateOptions, ExportOptions, TrimOptions
 from .measuring import begin, finish
 
@@ -18,7 +20,7 @@ def export(options: ExportOptions) -> None:
     quiet()
     folder = exporter.export(options.run, options.output, threshold=options.threshold, overwrite=options.overwrite)
     if is_draft(folder):
-        print(f"{folder}: a draft; use it with specpilot generate --draft {folder}")
+        print(f"{folder}: a draft; use it with specpilot generate --draft {shlex.quote(str(folder))}")
         if options.push_to is not None:
             files = [path.name for path in folder.iterdir()]
             print(
@@ -31,7 +33,7 @@ def export(options: ExportOptions) -> None:
     config = read_config(folder)
     flag = "--draft ngram --copies" if config.given_as == "copies" else f"--{config.given_as}"
     costs = " --cost auto" if isinstance(config, LengthConfig) and config.own_threshold is None else ""
-    print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {folder}{costs}")
+    print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {shlex.quote(str(folder))}{costs}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))
 
@@ -68,4 +70,6 @@ def trim_vocabulary(options: TrimOptions) -> None:
 
     quiet()
     folder = trim(options)
-    print(f"{folder}: proposes {options.keep} tokens; use it with specpilot generate --draft {folder}")
+    print(
+        f"{folder}: proposes {options.keep} tokens; use it with specpilot generate --draft {shlex.quote(str(folder))}"
+    )

@@ -15,15 +15,13 @@ WRITTEN = ("output", "report", "plot")  # output paths, which do not affect the 
 
 def begin(*, draws: bool = False) -> Console:
     """A console on standard error; if the command plots (``draws``), fail now if matplotlib is missing."""
-    from rich.console import Console
-
-    from ..common.console import quiet
+    from ..common.console import quiet, stderr_console
     from ..train.figure import check_matplotlib
 
     if draws:
         check_matplotlib()
     quiet()
-    return Console(stderr=True)
+    return stderr_console()
 
 
 def finish(result: dict[str, Any], options: Options, output: Path | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -95,4 +96,4 @@ def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: 
     print(f"{result.run}: best after epoch {result.epoch}; {metrics}")
     for words in shortcomings(result.metrics):
         print(f"warning: on held-out prompts it is {words}")
-    print(f"next: specpilot export {result.run} <folder>")
+    print(f"next: specpilot export {shlex.quote(str(result.run))} <folder>")
