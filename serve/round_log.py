@@ -23,7 +23,7 @@ from ..data_gen.on_policy import Rounds, rounds_of
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.request import Request
 
-OTHERS = 16  # distributions that are logged; requests choose them
+DISTRIBUTIONS = 17  # that are logged; requests choose them
 UNLIMITED = 2**31 - 1  # tokens, where no model limits them
 KEPT_SHARDS = 16  # that wait in memory while the disk cannot be written
 
@@ -109,7 +109,7 @@ class RoundWriter:
 
 
 class RoundWriters:
-    """Writers for requests that bring sampling parameters of their own, each in a folder within ``folder``.
+    """Writers for each distribution that requests bring, in a folder of its own within ``folder``.
 
     Args:
         make: makes a writer of a folder and its sampling.
@@ -121,7 +121,8 @@ class RoundWriters:
 
     def of(self, sampling: SamplingParams) -> RoundWriter | None:
         """The writer of a sampling; None if there are too many, or its folder cannot be used, which is said once."""
-        if sampling not in self.writers and len(self.writers) < OTHERS:
+        sampling = distribution_of(sampling)
+        if sampling not in self.writers and len(self.writers) < DISTRIBUTIONS:
             folder = self.folder / folder_of(sampling)
             try:
                 self.writers[sampling] = self.make(folder, sampling)
@@ -137,15 +138,20 @@ class RoundWriters:
                 writer.close()
 
 
+def distribution_of(sampling: SamplingParams) -> SamplingParams:
+    """``sampling`` without what does not matter: at temperature 0 all else."""
+    return SamplingParams(0.0) if sampling.temperature == 0 else sampling
+
+
 def folder_of(sampling: SamplingParams) -> str:
     """The name of the dataset of texts under ``sampling``."""
     if sampling.temperature == 0:
         return "temperature-0"
-    return f"temperature-{sampling.temperature:g}-top-k-{sampling.top_k or 'all'}-top-p-{sampling.top_p:g}"
+    return f"temperature-{sampling.temperature:.12g}-top-k-{sampling.top_k or 'all'}-top-p-{sampling.top_p:.12g}"
 
 
-class RoundLog(RoundWriter):
-    """The finished requests of ``specpilot serve``; those under other sampling than its default in folders within.
+class RoundLog(RoundWriters):
+    """The finished requests of ``specpilot serve``; those under its default sampling in ``folder`` itself.
 
     Raises:
         InputError: as for :class:`RoundWriter`; or the decoder has no single draft model, drafts trees or has another
@@ -158,16 +164,16 @@ class RoundLog(RoundWriter):
         chains = len(decoder.drafts) == 1 and decoder.config.rule == "token-wise" and decoder.config.tree is None
         if not chains or decoder.tokenizer is None:
             raise InputError("log_rounds: needs one draft model's chains and the verifier token-wise; leave it out")
-        self.sampling = decoder.defaults.sampling_params()
         (model,) = decoder.drafts
         size = decoder.target.vocab_size
         more: dict[str, Any] = {"vocab_size": size} if model.vocab_size > size else {}
         pair = target, draft, decoder.fingerprint, decoder.tokenizer
         longest = decoder.context or UNLIMITED
-        super().__init__(folder, *pair, self.sampling, longest, shard_size=shard_size, **more)
-        self.others = RoundWriters(
+        super().__init__(
             folder, lambda path, other: RoundWriter(path, *pair, other, longest, shard_size=shard_size, **more)
         )
+        sampling = distribution_of(decoder.defaults.sampling_params())
+        self.writers[sampling] = self.make(folder, sampling)
 
     def add(self, request: Request) -> bool:
         """Keep a request, if it is one to keep.
@@ -180,11 +186,7 @@ class RoundLog(RoundWriter):
             or not any(round.drafted for round in request.output.rounds)
         ):
             return False
-        writer = self if request.sampling == self.sampling else self.others.of(request.sampling)
+        writer = self.of(request.sampling)
         if writer is not None:
             writer.keep(request.prompt, request.output.tokens, rounds_of(request.output))
         return writer is not None
-
-    def close(self) -> None:
-        super().close()
-        self.others.close()

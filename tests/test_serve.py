@@ -391,7 +391,12 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
             for i in range(3):
                 found = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
                 texts.append(found["choices"][0]["message"]["content"])
-            httpx.post(f"{address}/v1/chat/completions", json=body | {"temperature": 0.3})  # of another distribution
+            for other in (
+                {"temperature": 0.3},
+                {"temperature": 0},
+                {"temperature": 0, "top_k": 5},
+            ):  # the last two are one
+                httpx.post(f"{address}/v1/chat/completions", json=body | other)
             cut = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": texts[-3][:3]}).json()
             assert cut["usage"]["completion_tokens"] < 20  # it may be in a round still
     rows = read_dataset(tmp_path / "log", RoundsRow)
@@ -401,13 +406,11 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
     manifest = read_manifest(tmp_path / "log")
     assert manifest["complete"]
     assert [shard["rows"] for shard in manifest["shards"]] == [2, 1, 2, 1]
-    (other,) = (tmp_path / "log").glob("*/manifest.json")  # and is a dataset of its own
-    assert (read_manifest(other.parent)["sampling"]["temperature"], len(read_dataset(other.parent, RoundsRow))) == (
-        0.3,
-        2,
-    )
+    others = [found.parent for found in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
+    rows_of = {read_manifest(one)["sampling"]["temperature"]: len(read_dataset(one, RoundsRow)) for one in others}
+    assert rows_of == {0.3: 2, 0: 4}
     data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
-    assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0.3", "1"}, 8)
+    assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0", "0.3", "1"}, 12)
     with pytest.raises(InputError, match="needs one draft model"):
         RoundLog(tmp_path / "other", SpeculativeDecoder(decoder.target, None, decoder.tokenizer), "tiny", "none")
 
