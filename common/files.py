@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
@@ -37,6 +38,39 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Raise InputError if ``folder`` may not be replaced; called before the work and before writing."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; give a folder")
+    if folder.exists() and any(folder.iterdir()) and not overwrite:
+        raise InputError(f"{folder}: exists and is not empty; choose another folder or pass --overwrite")
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder that takes the place of ``folder`` if the block succeeds.
+
+    Raises:
+        InputError: ``folder`` holds something that the new one does not, or the disk cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as workspace:
+            new = Path(workspace, "new")
+            new.mkdir()
+            yield new
+            if folder.exists():
+                lost = {path.name for path in folder.iterdir()} - {path.name for path in new.iterdir()}
+                if lost:
+                    raise InputError(f"{folder}: holds {min(lost)!r}, which would be lost; choose another folder")
+                folder.rename(Path(workspace, "old"))
+            new.rename(folder)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); choose another place or free space"
+        ) from error
 
 
 def sha256(path: Path) -> str:

@@ -293,7 +293,7 @@ TABLES["{}"] = [
     ("env extra", "extra"),
     ("generate --seed 1.5 x", "seed: expected int, got '1.5'"),
     ("generate --chat=maybe x", "--chat/--no-chat: takes no value, got 'maybe'"),
-    ("export @files/run @place/target --overwrite", "which is not part of a controller"),
+    ("export @files/run @place/target --overwrite", "target: holds 'chat_template.jinja', which would be lost"),
     ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
     ("bench cost --judge @place/head-cut", "config.json: not JSON"),
     ("demo --output @place/target", "target: holds files that are no demo's"),

@@ -114,7 +114,7 @@ def edit(**changes: Any) -> Callable[[Path], object]:
 
 def seal(folder: Path) -> None:
     """Give the configuration the hash of the weights: a careful forger."""
-    edit(weights_sha256=checkpoint.sha256((folder / "model.safetensors").read_bytes()))(folder)
+    edit(weights_sha256=checkpoint.sha256(folder / "model.safetensors"))(folder)
 
 
 def weights(**changes: torch.Tensor | None) -> Callable[[Path], object]:

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from specpilot.checkpoints import FOLDER, shipped
 from specpilot.commands import generate
 from specpilot.common.errors import InputError
+from specpilot.common.files import sha256
 from specpilot.compare.store import Store
-from specpilot.controllers.checkpoints.checkpoint import load_controller, sha256
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 from specpilot.data_gen.dataset import read_manifest
@@ -123,7 +124,7 @@ def readers(folder: Path) -> dict[str, Reader]:
 
     def seal() -> None:
         config = json.loads((head / "config.json").read_text())
-        digest = sha256((head / "model.safetensors").read_bytes())
+        digest = sha256(head / "model.safetensors")
         write(head / "config.json", config | {"weights_sha256": digest})
 
     return {

@@ -19,11 +19,12 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from ..common.errors import InputError
+from ..common.files import check_free
 from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
 from ..controllers.acceptance.feature_model import FEATURES
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.checkpoints.card import shortcomings
-from ..controllers.checkpoints.checkpoint import check_free, load_controller, save_controller
+from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import Examples

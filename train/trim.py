@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..common.errors import InputError
+from ..common.files import check_free
 from ..data_gen.documents import most_frequent, read_documents
-from ..infer.loading.draft_folder import FILE, DraftFile, check_free, is_draft, save_draft
+from ..infer.loading.draft_folder import FILE, DraftFile, is_draft, save_draft
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.model_files import find_files
 from ..infer.loading.names import load_model, load_tokenizer

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from ...checkpoints import shipped, shipped_controllers
 from ...common.errors import InputError, did_you_mean
-from ...common.files import check_no_run, lacking, without_places
+from ...common.files import check_free, check_no_run, lacking, replacing_folder, sha256, without_places
 from ...common.json_file import blaming, build, read_object
 from .. import acceptance, router
 from .card import model_card
@@ -60,22 +59,11 @@ def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfi
     _check_finite(state, "the controller to save")
     check_free(folder, overwrite)
     weights = save(state)  # `save_file` makes files that only the user can read
-    text = json.dumps({**config.as_dict(), _DIGEST: sha256(weights)}, indent=2, allow_nan=False)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as workspace:
-            new = Path(workspace, "new")
-            new.mkdir()
-            (new / WEIGHTS).write_bytes(weights)
-            (new / CONFIG).write_text(text + "\n", encoding="utf-8")
-            (new / CARD).write_text(model_card(config), encoding="utf-8")
-            if folder.exists():
-                folder.rename(Path(workspace, "old"))
-            new.rename(folder)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written ({error.strerror}); choose another place or free space"
-        ) from error
+    with replacing_folder(folder) as new:
+        (new / WEIGHTS).write_bytes(weights)
+        text = json.dumps({**config.as_dict(), _DIGEST: sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
+        (new / CONFIG).write_text(text + "\n", encoding="utf-8")
+        (new / CARD).write_text(model_card(config), encoding="utf-8")
     return folder
 
 
@@ -139,7 +127,7 @@ def read_config(folder: Path) -> ControllerConfig:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise InputError(f"{folder}: holds no {WEIGHTS}; {FETCH_AGAIN}")
-    if digest != sha256(weights.read_bytes()):
+    if digest != sha256(weights):
         raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; {FETCH_AGAIN}")
     return config
 
@@ -192,11 +180,6 @@ def push_controller(
     return upload(folder, repo_id, FILES, message=f"Upload {kind}", private=private, token=token, revision=revision)
 
 
-def sha256(content: bytes) -> str:
-    """SHA-256 in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, where: str) -> None:
     with torch.device("meta"):
         expected = {name: list(value.shape) for name, value in config.module().state_dict().items()}
@@ -211,19 +194,6 @@ def _check_finite(state: Mapping[str, Tensor], where: str) -> None:
     for name, value in state.items():
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"{where}: {name} holds NaN or infinite weights; train again with a smaller learning rate")
-
-
-def check_free(folder: Path, overwrite: bool) -> None:
-    """Raise InputError if no checkpoint may be written to ``folder``; called before the work and before writing."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is a file; give a folder")
-    if not overwrite:
-        raise InputError(f"{folder}: exists and is not empty; choose another folder or pass --overwrite")
-    others = sorted(path.name for path in folder.iterdir() if path.name not in FILES)
-    if others:  # not only a controller
-        raise InputError(f"{folder}: holds {others[0]!r}, which is not part of a controller; choose another folder")
 
 
 def controller_digest(name: str | Path) -> str:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -22,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.files import without_places
+from ...common.files import check_free, replacing_folder, without_places
 from ...common.json_file import blaming, build, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ..models import LoadedModel
@@ -119,34 +118,18 @@ def save_draft(
         MARK: VERSION,
     }
     config.pop("_name_or_path", None)  # where the target was, which concerns nobody else
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as workspace:
-        new = Path(workspace, "new")
-        new.mkdir()
+    with replacing_folder(folder) as new:
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
         description = DraftFile(VERSION, kept, target, state_input_of(model) is not None)
         (new / FILE).write_text(json.dumps(asdict(without_places(description))) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        if folder.exists():
-            folder.rename(Path(workspace, "old"))
-        new.rename(folder)
     return folder
 
 
 def is_draft(folder: Path) -> bool:
     """Whether ``folder`` is one that :func:`save_draft` wrote."""
     return (folder / FILE).is_file()
-
-
-def check_free(folder: Path, overwrite: bool) -> None:
-    """Raise InputError if no draft may be written to ``folder``."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not is_draft(folder):
-        raise InputError(f"{folder}: holds other files than a draft; choose another folder")
-    if not overwrite:
-        raise InputError(f"{folder}: exists and is not empty; choose another folder or pass --overwrite")
 
 
 def shared_names(model: PreTrainedModel, target: SharedWith | None) -> set[str]:
