@@ -196,7 +196,7 @@ def compare(
     clock: bool = True,
     rules: bool = True,
     minutes: float | None = None,
-    cost: CostModel | str | float | Mapping[str, CostModel] | None = None,
+    cost: CostModel | Mapping[str, CostModel] | None = None,
     priced: str = MEASURED,
     console: Console | None = None,
 ) -> Outcome:
@@ -210,17 +210,15 @@ def compare(
         clock: also decode by the clock; otherwise replay alone.
         rules: add the best fixed length and the best threshold on cumulative confidence.
         minutes: decides how many of the prompts are used and how often; None: all, once.
-        cost: instead of measured ones: costs, also by name of a decoder, a file of them, or a draft step in
-            verifications.
+        cost: instead of measured ones: costs, also by name of a decoder.
         priced: whose these are, in words.
 
     Raises:
         InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
     """
     console = console or stderr_console()
-    given = CostModel.load(cost) if isinstance(cost, str | float | int) else cost
     with Store(folder) as store:
-        return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, given, priced)
+        return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, cost, priced)
 
 
 class _Comparing:

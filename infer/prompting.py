@@ -28,7 +28,7 @@ PromptLike: TypeAlias = str | Sequence[Any] | Mapping[str, Any] | Tensor | np.nd
 INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def as_prompts(prompt: PromptLike) -> tuple[list[Prompt], bool]:
+def as_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     """The prompts in plain form, and whether a single one was given.
 
     One prompt is text; a list, tuple, range, 1-D tensor or 1-D array of token ids; a list of chat messages; or a
@@ -37,9 +37,30 @@ def as_prompts(prompt: PromptLike) -> tuple[list[Prompt], bool]:
     result always counts as several. With an ``attention_mask``, padding on the left or right is removed.
 
     Raises:
-        InputError: the prompt is empty, has ids that are not integers ≥ 0, or is of another type.
+        InputError: the prompt, called ``name``, is empty, has ids that are not integers ≥ 0, or is of another type.
     """
-    return _as_prompts(prompt, "prompt")
+    if isinstance(prompt, str):
+        check_characters(prompt, name)
+        return [prompt], True
+    if isinstance(prompt, Tensor | np.ndarray):
+        return _from_array(prompt, name)
+    if isinstance(prompt, Mapping):
+        return _from_encoding(prompt, name)
+    if not isinstance(prompt, list | tuple | range):
+        raise InputError(
+            f"{name}: of type {type(prompt).__name__}; give text, token ids, chat messages, or a list of these"
+        )
+    if not prompt:
+        raise InputError(f"{name}=[]: empty; give at least one token")
+    kinds = {_kind(element) for element in prompt}
+    if len(kinds) > 1:
+        raise InputError(f"{name}: a list that mixes {' and '.join(sorted(kinds))}; give prompts of one kind")
+    kind = kinds.pop()
+    if kind == "token ids":
+        return [[_token(element, f"{name}[{i}]") for i, element in enumerate(prompt)]], True
+    if kind == "messages":
+        return [[_message(element, f"{name}[{i}]") for i, element in enumerate(prompt)]], True
+    return _several(prompt, name), False
 
 
 def encode_prompt(
@@ -201,32 +222,6 @@ def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat
     return [own if own in stops else min(stops)]
 
 
-def _as_prompts(prompt: Any, name: str) -> tuple[list[Prompt], bool]:
-    """:func:`as_prompts`; ``name`` is the prompt's name in error messages."""
-    if isinstance(prompt, str):
-        check_characters(prompt, name)
-        return [prompt], True
-    if isinstance(prompt, Tensor | np.ndarray):
-        return _from_array(prompt, name)
-    if isinstance(prompt, Mapping):
-        return _from_encoding(prompt, name)
-    if not isinstance(prompt, list | tuple | range):
-        raise InputError(
-            f"{name}: of type {type(prompt).__name__}; give text, token ids, chat messages, or a list of these"
-        )
-    if not prompt:
-        raise InputError(f"{name}=[]: empty; give at least one token")
-    kinds = {_kind(element) for element in prompt}
-    if len(kinds) > 1:
-        raise InputError(f"{name}: a list that mixes {' and '.join(sorted(kinds))}; give prompts of one kind")
-    kind = kinds.pop()
-    if kind == "token ids":
-        return [[_token(element, f"{name}[{i}]") for i, element in enumerate(prompt)]], True
-    if kind == "messages":
-        return [[_message(element, f"{name}[{i}]") for i, element in enumerate(prompt)]], True
-    return _several(prompt, name), False
-
-
 def _kind(element: Any) -> str:
     """The kind of a list with this element: ids, messages, or several prompts."""
     if isinstance(element, int):  # the most frequent case first
@@ -246,7 +241,7 @@ def _several(elements: Sequence[Any], name: str) -> list[Prompt]:
     """The prompts of all elements, which must be of one kind."""
     prompts: list[Prompt] = []
     for i, element in enumerate(elements):
-        found, single = _as_prompts(element, f"{name}[{i}]")
+        found, single = as_prompts(element, f"{name}[{i}]")
         if not single:
             raise InputError(f"{name}[{i}]: several prompts within several; give a flat list of prompts")
         prompts += found
@@ -266,7 +261,7 @@ def _from_array(array: Tensor | np.ndarray[Any, Any], name: str) -> tuple[list[P
         )
     if 0 in array.shape:
         raise InputError(f"{name}: empty, of shape {tuple(array.shape)}; give at least one token")
-    return _as_prompts(array.tolist(), name)
+    return as_prompts(array.tolist(), name)
 
 
 def _from_encoding(encoding: Mapping[str, Any], name: str) -> tuple[list[Prompt], bool]:
@@ -274,7 +269,7 @@ def _from_encoding(encoding: Mapping[str, Any], name: str) -> tuple[list[Prompt]
     if "input_ids" not in encoding:
         given = "one message; put it in a list" if "role" in encoding else "a dict without input_ids; give a list"
         raise InputError(f"{name}: {given}, [{{'role': …, 'content': …}}]")
-    prompts, single = _as_prompts(encoding["input_ids"], f"{name}['input_ids']")
+    prompts, single = as_prompts(encoding["input_ids"], f"{name}['input_ids']")
     if not all(map(_is_ids, prompts)):
         raise InputError(f"{name}['input_ids']: no token ids; give a tokenizer's result for text")
     mask = encoding.get("attention_mask")

@@ -36,7 +36,7 @@ def create_app(server: Server) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        server.start()
+        server.worker.start()
         yield
         await asyncio.to_thread(server.stop)
 

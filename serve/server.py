@@ -44,9 +44,6 @@ class Server:
         """Decode a little, so that the first request does not wait for what is made on first use."""
         self.decoder.generate([0] * 8, max_new_tokens=WARM_UP, temperature=1.0, top_k=50, top_p=1.0)
 
-    def start(self) -> None:
-        self.worker.start()
-
     def stop(self) -> None:
         """Finish what was accepted, then write what is not yet written."""
         self.worker.stop()

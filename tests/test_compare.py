@@ -380,7 +380,7 @@ def _compare(pair: Sequence[str], folder: Path) -> Outcome:
     base = DecodingOptions(target=target, draft=draft)
     decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
     task = Task(SamplingParams(1.0, 8), 6, chat=False)
-    return compare(decoders, ROWS, Loader(base), task, folder, cost=0.1, console=QUIET)
+    return compare(decoders, ROWS, Loader(base), task, folder, cost=CostModel.load(0.1), console=QUIET)
 
 
 def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +392,7 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
 
     def replayed(folder: str) -> Any:
         given = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
-        return compare(*given, clock=False, cost=0.1, console=QUIET).results["2"].replay
+        return compare(*given, clock=False, cost=CostModel.load(0.1), console=QUIET).results["2"].replay
 
     begun = replayed("begun")
     for file in (tmp_path / "begun" / "records").glob("*.json"):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,13 @@ import pytest
 import torch
 from openai.types.chat import ChatCompletionMessage
 from specpilot import SpeculativeDecoder
-from specpilot.common.errors import InputError
 from specpilot.compare.labelled import read_labelled
 from specpilot.compare.options import CompareOptions
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
-from specpilot.infer.random_source import RandomSource
-from specpilot.infer.recorder import RoundRecorder
 from specpilot.infer.text_stream import TextStream
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server
-from specpilot.serve.worker import in_own_thread
 
 from .serving import serving, wait_until
 from .tiny import save_pair
@@ -113,18 +109,13 @@ def test_several_prompts_and_many_clients_at_once(running: tuple[Server, str], d
     prompts = [f"What is {i} plus 30?" for i in range(12)]
     expected = [one.text for one in decoder.generate(prompts, max_new_tokens=16, temperature=0)]
 
-    async def ask() -> list[str]:
+    async def ask() -> list[list[str]]:
         async with openai.AsyncOpenAI(base_url=f"{running[1]}/v1", api_key="none") as client:
-            together = client.completions.create(model="tiny", prompt=prompts, max_tokens=16, temperature=0)
-            apart = [
-                client.completions.create(model="tiny", prompt=prompt, max_tokens=16, temperature=0)
-                for prompt in prompts
-            ]
-            found = await asyncio.gather(together, *apart)
-        assert [choice.text for choice in found[0].choices] == [one.choices[0].text for one in found[1:]]
-        return [one.choices[0].text for one in found[1:]]
+            create = partial(client.completions.create, model="tiny", max_tokens=16, temperature=0)
+            found = await asyncio.gather(*(create(prompt=prompt) for prompt in (prompts, *prompts)))
+        return [[choice.text for choice in one.choices] for one in found]
 
-    assert asyncio.run(ask()) == expected
+    assert asyncio.run(ask()) == [expected, *([text] for text in expected)]
 
 
 @pytest.mark.parametrize(
@@ -266,13 +257,11 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
 
 def test_copies_are_recorded_without_the_predictions_of_other_tokens() -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", cost=0.2)
-    prompt = decoder.generate("SELECT name FROM users;\n" * 4, max_new_tokens=1).prompt_tokens
-    request = decoder.new_request(prompt, SamplingParams(0.7), 60, RandomSource(0))
-    request.recorder = recorder = RoundRecorder(drafts=True)
-    decoder.scheduler.run([request])
-    rounds = [*zip(request.output.rounds, recorder.drafted, strict=True)]
-    assert {token.predicted for round, drafted in rounds for token in drafted[: round.copied]} == {None}
-    assert all(token.predicted for round, drafted in rounds for token in drafted[round.copied :][:-1])
+    body = {"prompt": "SELECT name FROM users;\n" * 4, "max_tokens": 60, "seed": 0, "speculation": {"trace": True}}
+    with serving(decoder) as (_, address):
+        (choice,) = httpx.post(f"{address}/v1/completions", json=body | {"temperature": 0.7}).json()["choices"]
+    copies = {token["predicted"] for round in choice["rounds"] for token in round["drafted"] if token["q"] == 1}
+    assert copies == {None}
 
 
 def test_metrics_count_what_was_served(decoder: SpeculativeDecoder) -> None:
@@ -300,11 +289,9 @@ def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> No
         lines = response.iter_lines()  # kept: the connection closes with its iterator
         next(lines)
     wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
-    wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
     with httpx.stream("POST", f"{address}/v1/completions", json=body | {"n": 64, "ignore_eos": True}) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
         wait_until(lambda: server.worker.waiting == 0)
@@ -332,9 +319,6 @@ def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
         text = httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text
         assert '"type":"timeout_error"' in text
         assert text.endswith("data: [DONE]\n\n")
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
-        with pytest.raises(openai.APIError, match="took longer than"):
-            list(client.completions.create(model="tiny", **body, stream=True))  # type: ignore[call-overload]
 
 
 def test_a_failing_request_fails_alone(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,8 +395,6 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
     assert rows_of == {0.3: 2, 0: 4}
     data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
     assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0", "0.3", "1"}, 12)
-    with pytest.raises(InputError, match="needs one draft model"):
-        RoundLog(tmp_path / "other", SpeculativeDecoder(decoder.target, None, decoder.tokenizer), "tiny", "none")
 
 
 BAD: list[tuple[str, Any, int, str]] = [
@@ -443,6 +425,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
     ("nowhere", {}, 404, "/v1/nowhere: no such path"),
+    ("models", {}, 405, "POST /v1/models: use another method"),
 ]  # fmt: skip
 
 
@@ -455,12 +438,6 @@ def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status:
     assert message in error["message"]
     assert "\n" not in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
-
-
-def test_wrong_methods(running: tuple[Server, str]) -> None:
-    found = httpx.get(f"{running[1]}/v1/completions")
-    assert found.status_code == 405
-    assert "use another method" in found.json()["error"]["message"]
 
 
 # What runs in a thread of its own takes its OpenMP threads along
@@ -486,12 +463,6 @@ while threads() > before and time.monotonic() < deadline:  # the system takes a 
     pass
 print(before, within, threads(), torch.get_num_threads())
 """
-
-
-def test_results_and_exceptions_come_back() -> None:
-    assert in_own_thread(lambda: 3) == 3
-    with pytest.raises(ZeroDivisionError):
-        in_own_thread(lambda: 1 // 0)
 
 
 @pytest.mark.slow  # a process of its own loads PyTorch
