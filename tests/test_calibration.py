@@ -18,8 +18,6 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Isotonic, Sigmoid, parse_calibration
-from specpilot.controllers.acceptance.feature_model import features
-from specpilot.controllers.acceptance.ngram_index import nothing
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length import (
@@ -27,7 +25,6 @@ from specpilot.controllers.length import (
     FeaturePredictor,
     HeadPredictor,
     RateOptimal,
-    Step,
     load_trained,
 )
 from specpilot.controllers.length.cost_model import CostModel
@@ -36,15 +33,12 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.texts import text_of
-from specpilot.infer.models import CausalLM
-from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import metrics_of
-from specpilot.train.positions import read_positions, split_rows
+from specpilot.train.positions import split_rows
 
 from .refusals import refused
-from .tiny import make
 
 LOGITS = np.random.default_rng(0).normal(0.0, 2.0, 4000)
 
@@ -116,34 +110,6 @@ def test_metrics_by_place() -> None:
     assert found["ece_by_place"] == pytest.approx({"0": 0.1, "1": 0.0, "2": 0.0, "4": 0.3})
     assert found["ece"] == pytest.approx((0.1 + 2 * 0.3) / 6)
     assert found["brier"] == pytest.approx((0.01 + 2 * 0.09) / 6)
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-@pytest.mark.parametrize("sampling", [SamplingParams(0.9, 12), SamplingParams(1.0, None), SamplingParams(0.0, None)])
-def test_positions_are_read_as_in_serving(architecture: str, sampling: SamplingParams) -> None:
-    """Each y_i after its own prefix alone, by transformers' own forward; the features are those of a serving step."""
-    model = make(architecture)
-    x, prompt = [5, 9, 60, 3, 17, 8], [1, 2, 3]
-    y = []
-    expected = []
-    for i in range(len(x)):
-        logits, states = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i]]]))
-        q, likely = sampling.top(logits[0, -1])
-        choice = len(q) // 2
-        y.append(choice if likely is None else int(likely[choice]))
-        _, read = forward_with_hidden(model, input_ids=torch.tensor([[*prompt, *x[:i], y[-1]]]))
-        step = Step(1, y[-1], float(q[choice]), q, logits[0, -1], states[0, -1], nothing)
-        of_step = features(step.confidence(), step.top_probability(), step.entropy())
-        expected.append((read[0, -1], of_step))
-    probabilities = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    found = read_positions(
-        CausalLM(model), [text_of(AcceptanceRow("a", "", prompt, x, y, probabilities))] * 2, sampling
-    )
-    for i, (state, of_step) in enumerate(expected * 2):
-        torch.testing.assert_close(found["states"][i], state, rtol=1e-4, atol=1e-5)
-        assert found["evidence"][i, :3].tolist() == pytest.approx(of_step, rel=1e-3, abs=1e-4)
-    assert found["accept"].tolist() == pytest.approx(probabilities * 2)
-    assert found["places"].tolist() == [0, 1, 2, 3, 4, 5] * 2
 
 
 def test_nothing_that_was_trained_on_is_taken() -> None:

@@ -263,12 +263,6 @@ def by_hand(text: list[int], token: int) -> NgramMatch:
 
 
 @settings(max_examples=200)
-@given(text=texts, token=tokens)
-def test_it_finds_what_a_search_finds(text: list[int], token: int) -> None:
-    assert NgramIndex(text).match([token]) == by_hand(text, token)
-
-
-@settings(max_examples=200)
 @given(
     prompt=texts,
     rounds=st.lists(st.tuples(st.lists(tokens, max_size=6), st.integers(0, 6), tokens, st.booleans()), max_size=6),

@@ -24,14 +24,13 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.draft_states import after_mixed_text, after_target_text
+from specpilot.data_gen.draft_states import after_target_text
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.data_gen.texts import Text, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
-from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
 from specpilot.train.calibration import apply, logistic_probabilities
@@ -154,17 +153,3 @@ def test_a_predictor_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, 
         of_round = [next(expected) for _ in one.drafted]
         assert len(one.probabilities) >= len(of_round) - 2
         np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)
-
-
-def test_training_reads_the_drafts_own_states(decoder: SpeculativeDecoder) -> None:
-    """By transformers' own forward of each text."""
-    (draft,) = decoder.drafts
-    served = serve(decoder, predictor_of("head", draft), True)
-    texts = as_texts(served)
-    everywhere = [np.ones(len(text.x), dtype=np.bool_) for text in texts]
-    for examples in (after_mixed_text(draft, texts, everywhere), read_positions(draft, texts, SAMPLING)):
-        found = iter(examples["states"])
-        for one in served:
-            _, states = forward_with_hidden(draft.model, input_ids=torch.tensor([one.text + one.drafted]))
-            for state in states[0, -len(one.drafted) :]:
-                torch.testing.assert_close(next(found), state, rtol=1e-4, atol=1e-4)

@@ -25,12 +25,9 @@ from specpilot.controllers.router import (
 )
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.labels import overlap
 from specpilot.data_gen.options import RouterDataOptions
-from specpilot.data_gen.rollout import roll_out
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards
-from specpilot.infer.models import CausalLM
 
 from .refusals import refused
 from .test_ngram_drafts import defined
@@ -223,26 +220,6 @@ def test_alignment_is_rouge_l(base: RouterDataOptions) -> None:
     )  # 3 of 4, 5
     assert generator.alignment(encode("+-*"), encode("+-*")) == 1.0
     assert generator.alignment(encode("a b"), encode("c")) == 0.0
-
-
-@pytest.mark.parametrize("sampling", [SamplingParams(1.0, 20), SamplingParams(1.0, None), SamplingParams(0.0)])
-@pytest.mark.parametrize("draft_vocab", [50, 64, 70])
-def test_overlap_of_rows_padded_apart(sampling: SamplingParams, draft_vocab: int) -> None:
-    """Whether or not the rollouts keep their distributions, and whichever model has more rows."""
-    target, draft = CausalLM(make("llama")), CausalLM(make("gpt2", vocab=draft_vocab))
-    generator = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(50, (n,), generator=generator).tolist() for n in (3, 9, 4)]
-    uniforms = torch.rand(3, 6, generator=generator)
-    rows = roll_out(target, prompts, list(uniforms), sampling, frozenset(range(50, 64)), batch_size=3)
-    rows = [replace(row, tokens=row.tokens) for row in rows]
-    found = overlap(target, draft, prompts, rows, sampling)
-    again = overlap(target, draft, prompts, [replace(r, likely=None, probabilities=None) for r in rows], sampling)
-    size = min(64, draft_vocab)
-    for one, other, row, prompt in zip(found, again, rows, prompts, strict=True):
-        text, start = torch.tensor([prompt + row.tokens[:-1]]), len(prompt) - 1
-        p, q = (sampling(model.model(input_ids=text).logits[0, start:, :64]) for model in (target, draft))
-        assert one == pytest.approx(torch.minimum(p[:, :size], q[:, :size]).sum(-1).tolist(), abs=1e-4)
-        assert one == pytest.approx(other, abs=1e-4)
 
 
 def test_encoder_decoders(tmp_path: Path) -> None:

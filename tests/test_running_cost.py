@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.controllers.length.rate import steady_rate
-from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost, _least_squares
+from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.generation import Generation
@@ -48,23 +47,6 @@ def play(running: RunningCost, truth: CostModel, count: int, rounds: Sequence[tu
 
 def same(found: CostModel, truth: CostModel, rel: float) -> bool:
     return (found.per_token, found.round(0)) == pytest.approx((truth.per_token, truth.round(0)), rel=rel)
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.floats(0, 9)), min_size=1, max_size=9))
-def test_the_fit_is_the_least_squares_with_slopes_of_at_least_0(rounds: list[tuple[int, int, float]]) -> None:
-    """As found by trying every set of slopes."""
-    rows = np.array([[1, n, m] for n, m, _ in [*rounds, (0, 0, 0.0), (4, 0, 0.0), (4, 4, 0.0)]], dtype=float)
-    times = np.array([t for *_, t in rounds] + [1.0, 1.5, 2.5])
-    found = _least_squares((rows.T @ rows).tolist(), (rows.T @ times).tolist())
-    assert found[1] >= 0
-    assert found[2] >= 0
-    errors = []
-    for kept in ([0], [0, 1], [0, 2], [0, 1, 2]):
-        solution = np.zeros(3)
-        solution[kept] = np.linalg.lstsq(rows[:, kept], times, rcond=None)[0]
-        if (solution[1:] >= -1e-9).all():
-            errors.append(float(((rows @ solution - times) ** 2).sum()))
-    assert ((rows @ found - times) ** 2).sum() == pytest.approx(min(errors), abs=1e-6)
 
 
 CHAINS = tuple((n, n) for n in (0, 3, 1, 6, 2, 8))  # tokens and forwards of drafts
