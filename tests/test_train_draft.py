@@ -309,21 +309,6 @@ def test_an_initial_draft_that_changed_is_refused(
         train_draft(settings, output=tmp_path / "run", resume=True)
 
 
-def test_overlap_is_that_of_the_distributions(settings: DraftTrainingOptions) -> None:
-    target = make(vocab=50, layers=2)
-    kept = [*range(0, 50, 2)]
-    module = DraftModule(settings, new_draft(target, [0], kept), target, left_out=set(), steps=1)
-    windows = pack([Document("a", [*range(1, 20)], 5)], 20)
-    (accept,), coverage, agree = module.agreement(windows)
-    learned = windows.learned[0]
-    p = target(input_ids=windows.tokens.long()).logits[0, learned].softmax(-1)
-    q = torch.zeros_like(p)
-    q[:, kept] = module.head(input_ids=windows.tokens.long()).logits[0, learned].softmax(-1)
-    torch.testing.assert_close(accept, torch.minimum(p, q).sum(-1))
-    torch.testing.assert_close(coverage, p[:, kept].sum(-1))
-    assert agree.tolist() == (p.argmax(-1) == q.argmax(-1)).tolist()
-
-
 def test_the_gradient_of_the_overlap() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(5, 7, generator=generator, dtype=torch.float64).float().requires_grad_()
@@ -351,25 +336,6 @@ def test_stored_states_train_the_same_draft(
         tolerance = 0.02 if name == "greedy_agreement" else 1e-3  # two of a hundred tokens may differ
         assert stored[name] == pytest.approx(computed[name], abs=tolerance), name
     assert not (runs[1] / "states").exists()
-
-
-def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    target = load_model(settings.target, device="cpu")
-    data = data_of(settings)
-    teacher, console = Teacher(target, None), Console(file=io.StringIO())
-    states = StateFolder(tmp_path / "states", len(data.windows.tokens))
-    states.fill(teacher, data.windows, console)
-    first, *_ = sorted((tmp_path / "states").iterdir())
-    written = first.stat().st_mtime_ns
-    StateFolder(tmp_path / "states", len(data.windows.tokens)).fill(teacher, data.windows, console)
-    assert first.stat().st_mtime_ns == written
-    found = states.take(torch.tensor([3, 1]))
-    windows = data.windows.take(torch.tensor([3, 1]))
-    output = target(input_ids=windows.tokens.long(), output_hidden_states=True)
-    torch.testing.assert_close(found.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
-    normaliser = output.logits.logsumexp(-1)[windows.learned]
-    torch.testing.assert_close(found.log_normaliser[windows.learned], normaliser, rtol=1e-4, atol=1e-4)
-    assert found.best[windows.learned].tolist() == output.logits.argmax(-1)[windows.learned].tolist()
 
 
 def halve_logits(model: nn.Module, inputs: object, output: ModelOutput) -> ModelOutput:
