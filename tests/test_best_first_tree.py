@@ -5,11 +5,14 @@ from __future__ import annotations
 from copy import copy
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from specpilot.controllers.length import RateOptimal
 from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
 from specpilot.controllers.length.rate import RunningRatio
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.best_first_tree import depth_first
 
 from .drafts import CHEAP, predictor
 from .tiny import make
@@ -71,3 +74,20 @@ def test_texts_share_what_siblings_teach_only_where_costs_adapt() -> None:
         for text in (copy(rule), copy(rule)):
             text.start_text()
             assert (text.siblings is rule.siblings) == adapt
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=30))
+def test_nodes_in_depth_first_order(choices: list[int]) -> None:
+    """Parents before children and siblings as before; a path of first children from the root is 0, 1, 2, …"""
+    parents = [choice % (node + 1) - 1 for node, choice in enumerate(choices)]
+    order = depth_first(parents)
+    assert sorted(order) == list(range(len(parents)))
+    place = {node: i for i, node in enumerate(order)} | {-1: -1}
+    for node, parent in enumerate(parents):
+        assert place[parent] < place[node]
+        assert all(place[other] < place[node] for other in range(node) if parents[other] == parent)
+    node, depth = -1, 0
+    while node in parents:
+        node = parents.index(node)
+        assert place[node] == depth
+        depth += 1

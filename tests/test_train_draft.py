@@ -338,6 +338,25 @@ def test_stored_states_train_the_same_draft(
     assert not (runs[1] / "states").exists()
 
 
+def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    target = load_model(settings.target, device="cpu")
+    data = data_of(settings)
+    teacher, console = Teacher(target, None), Console(file=io.StringIO())
+    states = StateFolder(tmp_path / "states", len(data.windows.tokens))
+    states.fill(teacher, data.windows, console)
+    first, *_ = sorted((tmp_path / "states").iterdir())
+    written = first.stat().st_mtime_ns
+    StateFolder(tmp_path / "states", len(data.windows.tokens)).fill(teacher, data.windows, console)
+    assert first.stat().st_mtime_ns == written
+    found = states.take(torch.tensor([3, 1]))
+    windows = data.windows.take(torch.tensor([3, 1]))
+    output = target(input_ids=windows.tokens.long(), output_hidden_states=True)
+    torch.testing.assert_close(found.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
+    normaliser = output.logits.logsumexp(-1)[windows.learned]
+    torch.testing.assert_close(found.log_normaliser[windows.learned], normaliser, rtol=1e-4, atol=1e-4)
+    assert found.best[windows.learned].tolist() == output.logits.argmax(-1)[windows.learned].tolist()
+
+
 def halve_logits(model: nn.Module, inputs: object, output: ModelOutput) -> ModelOutput:
     output["logits"] = output["logits"] / 2
     return output
