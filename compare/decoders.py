@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class ComparedDecoder(DecodingOptions):
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that what it decodes depends on besides sampling and measured costs."""
         digests = [] if self.engine is not None else length_digests(self.length)

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
+from specpilot.compare import comparison
 from specpilot.compare.comparison import Outcome, Result, Task, compare
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
 from specpilot.compare.findings import as_dict, sentences
@@ -309,8 +310,9 @@ def test_the_table_fits_eighty_columns() -> None:
 # from end to end
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """All kinds of decoders once, on the included pair; what is printed runs as it stands."""
+    monkeypatch.setattr(comparison, "MOST_PASSES", 1)
     output = tmp_path / "out put"
     words = ["--limit", "5", "--max-new-tokens", "8", "--minutes", "60", "--output", str(output)]
     words += ["--length", "tiny-lag-free,3+ngram,ngram,transformers:assisted-2"]
