@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 import torch
+from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
 from specpilot.controllers.length import (
     Fixed,
     Heuristic,
@@ -20,7 +21,7 @@ from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.models import CausalLM, TextReader
 from specpilot.infer.random_source import RandomSource
 from specpilot.simulate.replay import replay
-from specpilot.simulate.trace import Trace, trace
+from specpilot.simulate.trace import END, Trace, trace
 
 from .drafts import SMALL
 from .enumeration import output_distribution, pair, rounds
@@ -113,3 +114,26 @@ def traced(seed: int = 0, budget: int = 24) -> tuple[CausalLM, CausalLM, list[in
     rng = RandomSource(seed)
     text = [rng.pick([1.0] * 40) for _ in range(budget)]
     return target, draft, text, trace(target, draft, PROMPT, text, budget, SamplingParams(1.0, 8), rng, frozenset())
+
+
+def test_a_trace_off_the_text_is_the_models_own() -> None:
+    target, draft, text, found = traced()
+    rejected = next(t for t in range(len(text)) if not found.kept[t])
+    node, prefix = rejected, [*PROMPT, *text[:rejected]]
+    for _ in range(4):
+        distributions = []
+        for model in (target, draft):
+            reader, _ = TextReader.begin(model, prefix)
+            logits, hidden = reader.read(prefix, keep=1)
+            distributions.append(TokenDistribution.from_logits(SamplingParams(1.0, 8), logits))
+        token = found.tokens[node]
+        (p,), (q,) = (each.of([token]) for each in distributions)
+        assert found.q[node] == pytest.approx(q)
+        assert found.accept[node] == pytest.approx(min(1.0, p / q))
+        assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
+        step = Step(1, token, q, distributions[1].probabilities, logits, hidden, nothing)
+        assert found.ngram_matches[node] == NgramIndex([*prefix]).match([token])
+        assert found.signals[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
+        prefix.append(token)
+        node = found.after[node]
+        assert node != END
