@@ -47,7 +47,6 @@ from ..infer.text_stream import COPY, DRAFT, TextStream, written
 from .cost import bench_cost, decision_seconds
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing
-from .energy import Meter
 from .interval import Interval, ratio_interval
 from .recorded import (
     INFORMED,
@@ -62,7 +61,7 @@ from .recorded import (
     replayed_by,
     speed_of,
 )
-from .runner import Run, Timed, interleave_stored
+from .runner import Meter, Run, Timed, interleave_stored
 from .settings import (
     AS_MEASURED,
     FAMILIES,

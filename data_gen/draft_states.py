@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.progress import track
 from torch import Tensor
 
 from ..common.errors import InputError
@@ -160,6 +161,26 @@ def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Exampl
         {"states": at_drafted_tokens(draft, text)[-1].float().cpu(), "accept": torch.tensor(text.accept)}
         for text in texts
     ]
+    return joined(found)
+
+
+@torch.inference_mode()
+def read_positions(
+    draft: LanguageModel, rows: Sequence[Text], sampling: SamplingParams, vocab_size: int | None = None
+) -> Examples:
+    """Every position of ``rows`` in order, except those where q(y) is 0 by rounding.
+
+    ``states`` are those at y_i, and ``places`` (N,) numbers of the rollout's tokens before it; see
+    :data:`Examples` for the others.
+
+    Args:
+        vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
+    """
+    found = []
+    for row in track(rows, "positions", transient=True):
+        logits, _, states = at_drafted_tokens(draft, row)
+        size = draft.vocab_size if vocab_size is None else vocab_size
+        found.append(examples_of(row, logits, states, sampling, size, places=torch.tensor(row.places)))
     return joined(found)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, keys, limits on bodies, and errors in OpenAI's format."""
+"""The HTTP application: routes, the web page's files, keys, limits on bodies, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import hmac
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -19,7 +20,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError
-from .page import add_page
 from .protocol import ChatCompletionRequest, CompletionRequest, parse_json, parse_request
 from .respond import stream, whole_unless_gone
 from .server import Server
@@ -175,3 +175,31 @@ def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
         for name in given:
             raise ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
         return await asyncio.to_thread(in_own_thread, server.reload)
+
+
+KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+# Only this server's files are loaded and only it is asked, no text becomes a script, and no other page frames this one.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "require-trusted-types-for 'script'; trusted-types 'none'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+def add_page(app: FastAPI) -> None:
+    """Routes for the page's files; the page itself is at ``/``."""
+    for file in files(__package__).joinpath("static").iterdir():
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        _add_file(app, path, file.read_bytes(), KINDS[file.name.rpartition(".")[2]])
+
+
+def _add_file(app: FastAPI, path: str, content: bytes, kind: str) -> None:
+    @app.get(path)
+    async def file() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

@@ -33,10 +33,9 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.texts import text_of
-from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities
+from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities, split_rows
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import metrics_of
-from specpilot.train.positions import split_rows
 
 from .refusals import refused
 

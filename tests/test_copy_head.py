@@ -29,8 +29,7 @@ from specpilot.infer.drafters.ngram import Ngram, TextCopies
 from specpilot.infer.drafters.prompt_lookup import Match
 from specpilot.infer.loading.controllers import load_copies
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
-from specpilot.train.copies import train_copies
-from specpilot.train.copy_data import copied_tokens
+from specpilot.train.copies import copied_tokens, train_copies
 from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from specpilot.compare.energy import Meter
+from specpilot.compare.runner import Meter
 
 
 class Monitor:

@@ -20,16 +20,15 @@ from specpilot.controllers.length import (
     Fallback,
     LengthController,
     RateOptimal,
-    copy_rates,
 )
-from specpilot.controllers.length.copy_rates import MAX_RUN, CopyRates
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.controllers.router import SingleArm
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters import prompt_lookup
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.drafters.prompt_lookup import Match, PromptLookup
+from specpilot.infer.drafters.prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
 from specpilot.infer.random_source import RandomSource
 
 from .clock import time_forwards
@@ -183,7 +182,7 @@ class Recording(LengthController):
 
 def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of their n-gram matches after the copy before them; a draft that is the target is always right there."""
-    monkeypatch.setattr(copy_rates, "PRIOR", SHORT)
+    monkeypatch.setattr(prompt_lookup, "PRIOR", SHORT)
     rule = Recording()
     target = make(seed=0)
     decoder = SpeculativeDecoder(target, make(seed=0), ngram=Ngram(4, CHEAP), length=rule)

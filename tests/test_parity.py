@@ -24,7 +24,7 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.draft_states import after_target_text
+from specpilot.data_gen.draft_states import after_target_text, read_positions
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.data_gen.texts import Text, text_of
@@ -34,7 +34,6 @@ from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
 from specpilot.train.calibration import apply, logistic_probabilities
-from specpilot.train.positions import read_positions
 
 TOLERANCE = 1e-5
 MAX_TOKENS = 6

@@ -22,8 +22,16 @@ from specpilot.data_gen.router_dataset import RouterDataset, Times, parameter_co
 from specpilot.train.export import export
 from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import train_router
-from specpilot.train.router_data import Batch, RouterDataModule, Table, table_of
-from specpilot.train.router_module import RouterModule, choice_table, policy_loss, router_metrics
+from specpilot.train.router_module import (
+    Batch,
+    RouterDataModule,
+    RouterModule,
+    Table,
+    choice_table,
+    policy_loss,
+    router_metrics,
+    table_of,
+)
 
 from experiments.router.study import fit_policy
 

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from specpilot.serve.starting import answering
+from specpilot.serve.run import answering
 
 
 def test_503_with_the_reason_until_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,9 +25,8 @@ from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.models.eagle import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
-from specpilot.train.draft_data import DraftDataModule
 from specpilot.train.draft_model import choose_layers, load_initial, new_draft
-from specpilot.train.draft_module import DraftModule, draft_logits, lr_factor, overlap
+from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits, lr_factor, overlap
 from specpilot.train.export import export
 from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.run_folder import read_run, run_kind

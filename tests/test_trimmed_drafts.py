@@ -25,9 +25,9 @@ from specpilot.infer.models import CausalLM, Read
 from specpilot.infer.models.trimmed_head import TrimmedHead, trim_head
 from specpilot.infer.random_source import RandomSource
 from specpilot.train.acceptance import train_acceptance
+from specpilot.train.calibration import load_draft
 from specpilot.train.draft_model import new_draft
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions
-from specpilot.train.positions import load_draft
 from transformers import PreTrainedModel
 
 from .architectures import VOCAB, target_of

@@ -19,6 +19,7 @@ from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.draft_states import read_positions
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
 from specpilot.data_gen.labels import can_read, label, overlap
 from specpilot.data_gen.on_policy import make_on_policy_data
@@ -33,8 +34,8 @@ from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
 from specpilot.train.acceptance import train_acceptance
+from specpilot.train.calibration import load_draft, load_rows
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
-from specpilot.train.positions import load_draft, load_rows, read_positions
 from transformers import PreTrainedModel
 
 from .drafts import FREE, options_of, state_draft

@@ -7,7 +7,7 @@ rejected with weight 1 - P. This fits and evaluates the expectation over the out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,14 @@ from ..controllers.checkpoints.card import shortcomings
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
-from ..data_gen.draft_states import Examples
+from ..data_gen.draft_states import Examples, read_positions
 from ..data_gen.kinds import AcceptanceRow
-from .datasets import joint_manifest
+from ..data_gen.texts import Text, read_texts
+from ..infer.models import LanguageModel, language_model
+from .datasets import joint_manifest, load_same, split
 from .figure import canvas, check_matplotlib, label, save
 from .metrics import measured
 from .options import CalibrateOptions
-from .positions import load_draft, load_rows, read_positions, split_rows
 
 Array = NDArray[np.float64]
 PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the position groups that ECE is reported for
@@ -178,6 +179,42 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         "metrics": metrics,
         "warnings": shortcomings(judged),
     }
+
+
+def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
+    """Split a share ``total`` of all prompts into rows to fit to and a share ``test`` to evaluate on.
+
+    The shares are taken from the prompts that training holds out first, so that a ``total`` up to the validation
+    fraction contains no training data.
+
+    Raises:
+        InputError: one of the two would be empty.
+    """
+    _, taken = split(rows, [row.prompt_id for row in rows], total)
+    fitted, tested = split(taken, [row.prompt_id for row in taken], test)
+    if not fitted or not tested:
+        raise InputError(
+            f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out; each needs at least one: use more data"
+        )
+    return fitted, tested
+
+
+def load_rows(*folders: str) -> list[Text]:
+    """The rollouts of acceptance datasets that have at least one token; validates them."""
+    return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
+
+
+def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> LanguageModel:
+    """The draft a dataset was made with, loaded from ``name``. Default: the name in the manifest.
+
+    Raises:
+        InputError: it is another model.
+    """
+    reader = language_model(
+        load_same("draft", name or manifest["draft"], manifest, device=device, target=manifest["target"])
+    )
+    reader.require_tokens_alone("data")
+    return reader
 
 
 def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:

@@ -23,9 +23,8 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_model, load_tokenizer
 from ..infer.models.trimmed_head import kept_tokens
 from ..infer.prompting import day_of
-from .draft_data import DraftDataModule
 from .draft_model import load_initial, of_layers, shared_with
-from .draft_module import DraftModule
+from .draft_module import DraftDataModule, DraftModule
 from .fitting import TrainingResult, fit, train_run
 from .options import DraftTrainingOptions
 from .run_folder import DATASET, STATES, Run

@@ -1,4 +1,4 @@
-"""The training step of drafts: total variation distillation.
+"""The batches and the training step of drafts: total variation distillation.
 
 A drafted token is accepted with probability Σ_v min(p, q) (Leviathan et al. 2023, Theorem 3.5), which is one minus the
 total variation distance ½ Σ_v |p - q|, so that distance is the loss (Zhou et al. 2024, "DistillSpec"). Shapes: B
@@ -15,7 +15,7 @@ decoding as long as drafts are accepted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,13 +26,56 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from ..data_gen.documents import Document
 from ..infer.models.causal_lm import forward_with_hidden
 from ..infer.models.eagle import state_input_of
 from ..infer.models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
 from ..infer.models.trimmed_head import TrimmedHead
 from .controller_module import ControllerModule
+from .data_module import ResumableData
+from .datasets import require_both, split
 from .options import DraftTrainingOptions
-from .target_states import Teacher, Teaching, Windows
+from .target_states import StateFolder, Teacher, Teaching, Windows, pack
+
+
+class DraftDataModule(ResumableData[Windows, Windows]):
+    """Training and validation windows; documents are held out by the hash of their id.
+
+    Attributes:
+        states: the target's states on all windows, if they are stored.
+
+    Raises:
+        InputError: training or validation would be empty.
+    """
+
+    def __init__(self, documents: Sequence[Document], settings: DraftTrainingOptions) -> None:
+        self.states: StateFolder | None = None
+        fraction, window = settings.validation_fraction, settings.window
+        training, validation = split(documents, [document.id for document in documents], fraction)
+        require_both(len(training), len(validation), fraction, "texts")
+        generator = torch.Generator().manual_seed(settings.seed)
+        order = torch.randperm(len(training), generator=generator).tolist()
+        super().__init__(settings, [pack([training[i] for i in order], window)], pack(validation, window))
+
+    @property
+    def windows(self) -> Windows:
+        """The training windows, followed by those of validation."""
+        both = self.training, self.validation
+        return Windows(torch.cat([part.tokens for part in both]), torch.cat([part.learned for part in both]))
+
+    def sizes(self, examples: Windows) -> list[int]:
+        return [len(examples.tokens)]
+
+    def batch(self, examples: Windows, rows: Tensor, epoch: int | None) -> Windows:
+        """This process's windows; without any, one in which nothing is learned."""
+        mine, _, _ = self.share(rows)
+        empty = not len(mine)
+        mine = torch.tensor([0]) if empty else mine
+        taken = examples.take(mine)
+        if empty:
+            taken.learned.zero_()
+        first = 0 if examples is self.training else len(self.training.tokens)  # of the examples, in `windows`
+        return taken if self.states is None else taken._replace(target=self.states.take(first + mine))
 
 
 def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positions: int) -> Iterator[Tensor]:

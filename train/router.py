@@ -10,8 +10,7 @@ from ..data_gen.kinds import RouterRow
 from .datasets import joint_manifest, router_rows
 from .fitting import TrainingResult, fit, train_run
 from .options import RouterTrainingOptions
-from .router_data import RouterDataModule, table_of
-from .router_module import RouterModule
+from .router_module import RouterDataModule, RouterModule, table_of
 from .run_folder import Run
 
 

@@ -30,8 +30,7 @@ def serve(options: ServeOptions) -> None:
     from ..common.machine import limit_memory
 
     limit_memory()
-    from ..serve.run import run_server
-    from ..serve.starting import answering
+    from ..serve.run import answering, run_server
     from ..serve.worker import in_own_thread
 
     with answering(listener) as say:

@@ -2,12 +2,14 @@
 
 The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
 first token, the time between pieces of text, and tokens per second over all requests, of the wall time and of the
-server's processor time, which other work on the machine changes less; medians over the repeats.
+server's processor time, which other work on the machine changes less; medians over the repeats. Requests are streamed,
+with the time of every event.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -17,11 +19,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import httpx
 from rich.console import Console
 
 from ...common.errors import InputError
@@ -29,7 +33,69 @@ from ..decoders import ComparedDecoder, encoded_prompts
 from ..options import ServeBenchOptions
 from ..runner import interleave
 from ..table import Table
-from .http_client import Answer, complete
+
+PATH = "/v1/completions"
+
+
+@dataclass
+class Answer:
+    """What a request came to.
+
+    Attributes:
+        status: of HTTP; 0 where the connection broke off.
+        times: seconds from the beginning to each piece of text.
+        tokens: of all choices, where the server reported them.
+    """
+
+    status: int = 0
+    text: str = ""
+    times: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+def client(port: int) -> httpx.AsyncClient:
+    """A client of a server on this machine, with a connection for each request and no time limit."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, timeout=None, verify=False)
+
+
+async def complete(port: int, body: dict[str, Any], *, slow: float = 0.0) -> Answer:
+    """A streamed completion.
+
+    Args:
+        slow: seconds to wait before reading each event.
+    """
+    started, answer, finished = time.perf_counter(), Answer(), False
+    content = body | {"stream": True, "stream_options": {"include_usage": True}}
+    try:
+        async with client(port) as own, own.stream("POST", PATH, json=content) as response:
+            answer.status = response.status_code
+            async for line in response.aiter_lines():
+                finished = finished or line == "data: [DONE]"
+                if line.startswith("{") or (line.startswith("data: ") and not finished):
+                    _take(answer, json.loads(line.removeprefix("data: ")), time.perf_counter() - started)
+                if slow:
+                    await asyncio.sleep(slow)
+    except (httpx.HTTPError, ValueError):
+        finished = False
+    if answer.status == 200 and not finished:
+        answer.status = 0
+    answer.seconds = time.perf_counter() - started
+    return answer
+
+
+def _take(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
+    if "error" in chunk:
+        answer.error = chunk["error"]["message"]
+        return
+    for choice in chunk["choices"]:
+        answer.text += choice["text"]
+        answer.times.append(seconds)
+    if "usage" in chunk:
+        answer.tokens = chunk["usage"]["completion_tokens"]
+
 
 OURS, FIXED, NONE = "ours", "fixed", "none"
 

@@ -8,22 +8,167 @@ measured first.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import torch
 from rich.console import Console
 
+from ...checkpoints import shipped
+from ...common.errors import optional_import
 from ...common.files import replacing
-from ...controllers.length import takes_cost
+from ...controllers.length import RateOptimal, takes_cost
+from ...controllers.length.cost_model import BatchCosts
 from ...controllers.sampling import SamplingParams
+from ...infer.batch_costs import ACCEPTANCE, DRAFTED, PROMPT, Planned, fitted
 from ..decoders import encoded_prompts
 from ..options import VllmBenchOptions
 from ..runner import Run, interleave
 from ..table import Table
-from .vllm_engines import ROWS, engine, generate, measure, vllm_sampling
 
 if TYPE_CHECKING:
     from vllm import LLM
+
+CELLS = 200 * 2**20  # bytes of an engine's keys and values
+ROWS = 64  # requests that may run together
+TURNS, FEW = 14, 16  # of each length; half as many with more requests
+_engines: list[Any] = []  # an engine that is freed ends what the others of its process share
+
+
+def import_vllm() -> Any:
+    """vLLM, set to run its engines in this process.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    with optional_import("vllm"):
+        import vllm
+    return vllm
+
+
+def arguments(
+    target: str,
+    draft: str,
+    settings: dict[str, Any] | None = None,
+    *,
+    drafted: int,
+    dtype: str = "bfloat16",
+    **more: Any,
+) -> dict[str, Any]:
+    """Arguments of ``vllm.LLM``.
+
+    Args:
+        settings: the plugin's; None leaves vLLM to itself.
+        drafted: ``num_speculative_tokens``; 0 does not speculate.
+        more: other arguments.
+    """
+    speculative = {
+        "method": "draft_model",
+        "model": str(shipped(draft) or draft),
+        "num_speculative_tokens": drafted,
+        "draft_sample_method": "probabilistic",  # by default vLLM's draft is greedy, and fewer tokens are accepted
+    }
+    return {
+        "model": str(shipped(target) or target),
+        "dtype": dtype,
+        "max_num_seqs": ROWS,
+        "enforce_eager": True,
+        "disable_log_stats": False,
+        "enable_prefix_caching": False,
+        "kv_cache_memory_bytes": CELLS,
+        "speculative_config": speculative if drafted else None,
+        "additional_config": {} if settings is None else {"specpilot": settings},
+        **more,
+    }
+
+
+def engine(*args: Any, **options: Any) -> LLM:
+    """An engine of :func:`arguments`, in which sampling works."""
+    made: LLM = import_vllm().LLM(**arguments(*args, **options))
+    _engines.append(made)
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        from ...infer.integrations.vllm_build import mend
+
+        assert mend(), "vLLM samples beside drafts"
+    return made
+
+
+def model_runner(llm: LLM) -> Any:
+    """The model runner of an engine in this process."""
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
+def vllm_sampling(sampling: SamplingParams, max_tokens: int, **more: Any) -> Any:
+    """vLLM's sampling parameters."""
+    top_k = 0 if sampling.top_k is None or sampling.temperature == 0 else sampling.top_k
+    return import_vllm().SamplingParams(
+        temperature=sampling.temperature, top_k=top_k, top_p=sampling.top_p, max_tokens=max_tokens, **more
+    )
+
+
+def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 0) -> list[list[int]]:
+    """New tokens after each of ``prompts``, which share rounds.
+
+    Args:
+        sampling: vLLM's sampling parameters, of all or of each.
+    """
+    torch.manual_seed(seed)
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
+    """Time rounds of ``rows`` requests that draft 0, 1, 2 and 4 tokens each; a trained controller predicts for each."""
+    drafter = model_runner(llm).drafter
+    own, plan = drafter.length, [0]
+    predictor = own.predictor if isinstance(own, RateOptimal) else None
+    drafter.length = Planned(plan, predictor)
+    try:
+        times = [_round_seconds(llm, count, plan, sampling) for count in rows]
+    finally:
+        drafter.length = own
+    mean = ACCEPTANCE if predictor is None else predictor.mean
+    return BatchCosts(
+        tuple(rows),
+        tuple(fitted(found, mean, count) for count, found in zip(rows, times, strict=True)),
+    )
+
+
+def _round_seconds(llm: LLM, rows: int, plan: list[int], sampling: SamplingParams) -> list[float]:
+    """The median processor time of a step in which ``rows`` requests draft and verify each of ``DRAFTED`` tokens.
+
+    The lengths take turns, so that other work on the machine slows all of them. A step verifies what the one before it
+    drafted: each length has two in a row, and the second counts.
+    """
+    turns = TURNS if rows <= FEW else TURNS // 2
+    budget = (turns + 1) * sum(2 * (drafted + 1) for drafted in DRAFTED)
+    params = vllm_sampling(sampling, budget, ignore_eos=True)
+    own, names = llm.llm_engine, [f"cost-{rows}-{i}" for i in range(rows)]
+    for i, name in enumerate(names):
+        own.add_request(name, import_vllm().TokensPrompt(prompt_token_ids=[2 + i] * PROMPT), params)
+    drafter = model_runner(llm).drafter
+    while len(drafter.requests) < rows:  # until all prompts are read
+        own.step()
+    seconds: dict[int, list[float]] = {drafted: [] for drafted in DRAFTED}
+    for drafted in [*DRAFTED] * turns:
+        plan[0] = drafted
+        own.step()
+        started = time.process_time()
+        own.step()
+        seconds[drafted].append(time.process_time() - started)
+    own.abort_request(names)
+    while own.has_unfinished_requests():
+        own.step()
+    own.step()  # the engine releases them
+    return [median(found) for found in seconds.values()]
+
 
 OURS, NONE, FIXED = "ours", "none", "fixed-"
 COST_ROWS = (1, 2, 4, 8, 16, 32, 64)

@@ -18,7 +18,6 @@ from .bandit import Bandit
 from .base import LengthController
 from .cost_model import CostModel
 from .online_confidence import OnlineConfidence
-from .oracle import Oracle
 from .own import load_own, names_own, own_class
 from .priced import PricedController, TrainedLength
 from .rate_optimal import RateOptimal
@@ -31,6 +30,7 @@ from .rules import (
     Fallback,
     Fixed,
     Heuristic,
+    Oracle,
 )
 from .trained import load_trained
 

@@ -15,8 +15,8 @@ from specpilot.common.json_file import read_object
 from specpilot.common.machine import commit, machine, versions
 from specpilot.common.options import Folder, Options
 from specpilot.compare.decoders import load
-from specpilot.compare.energy import NOT_AVAILABLE, Meter
 from specpilot.compare.options import WorkloadOptions
+from specpilot.compare.runner import NOT_AVAILABLE, Meter
 from specpilot.compare.store import Store
 from specpilot.infer.decoder import SpeculativeDecoder
 

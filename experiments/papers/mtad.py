@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specpilot.compare.energy import NOT_AVAILABLE
 from specpilot.compare.interval import show
+from specpilot.compare.runner import NOT_AVAILABLE
 from specpilot.compare.table import Row, Table
 from specpilot.train.figure import canvases, label, save
 

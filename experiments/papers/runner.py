@@ -11,10 +11,9 @@ import numpy as np
 from rich.console import Console
 from specpilot.common.machine import processor, versions
 from specpilot.common.options import Count, Range, Several
-from specpilot.compare.energy import Meter
 from specpilot.compare.interval import interval, ratio_interval
 from specpilot.compare.options import WorkloadOptions
-from specpilot.compare.runner import Run, Timed, interleave_stored
+from specpilot.compare.runner import Meter, Run, Timed, interleave_stored
 from specpilot.compare.store import Store
 from specpilot.compare.table import Row, Table
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint

@@ -13,14 +13,13 @@ from ...common.errors import InputError, is_whole
 from ...controllers.acceptance.copy_head import CopyPredictor, copy_evidence
 from ...controllers.acceptance.step import DraftSignals
 from ...controllers.length import MAX_DRAFT, Step
-from ...controllers.length.copy_rates import MAX_RUN, CopyRates
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.draft_sources import DraftSources, Plan
 from ...controllers.length.running_cost import RunningCost
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
 from ..request import Drafter, Request
-from .prompt_lookup import Match, PromptLookup
+from .prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
 
 NGRAM = "ngram"
 MAX_LONGEST = 16

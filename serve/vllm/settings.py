@@ -17,7 +17,7 @@ from ...controllers.checkpoints.checkpoint import load_controller
 from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ...controllers.length import load_rule, names_rule, takes_cost
 from ...controllers.length.cost_model import BatchCosts, CostModel
-from ...controllers.length.oracle import Oracle
+from ...controllers.length.rules import Oracle
 from ...controllers.length.trained import stopping_threshold
 
 KEY = "specpilot"  # in the additional configuration

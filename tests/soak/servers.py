@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from specpilot.compare.engines.http_client import Answer, complete
+from specpilot.compare.engines.serve import Answer, complete
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 
 from ..folders import assert_whole

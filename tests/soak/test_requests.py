@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from specpilot.compare.engines.http_client import client, complete
+from specpilot.compare.engines.serve import client, complete
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from .servers import Serving

