@@ -44,7 +44,7 @@ from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
 from ..infer.prompting import day_of
 from ..infer.text_stream import COPY, DRAFT, TextStream, written
-from .cost import bench_cost, decision_seconds
+from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing
 from .interval import Interval, ratio_interval
@@ -310,9 +310,8 @@ class _Comparing:
                 # Added to the pair's costs: measured anew, they would differ by noise from those of other decoders.
                 decide = partial(decision_seconds, plain, prompts, decoder.length, sampling)
                 taken = self.store.compute(key | {"decision": spec.identity}, decide)
-                cost = found[name]["cost"]
-                added = {x: cost[x] + more for x, more in zip(("t_draft", "t_draft_start"), taken, strict=True)}
-                found[name] = found[name] | {"cost": cost | added}
+                cost = with_decisions(CostModel(**found[name]["cost"]), taken)
+                found[name] = found[name] | {"cost": cost.as_dict()}
         return found
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:

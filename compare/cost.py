@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -55,14 +56,14 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
 
 
 class JudgedFixed(Fixed):
-    """A fixed length at which ``judge`` decides as well, and is ignored.
+    """``PREDICTED`` tokens, at which ``judge`` decides as well, and is ignored.
 
     Attributes:
         starts, seconds: what it took at each round's start and at each token; copies for requests share the lists.
     """
 
-    def __init__(self, k: int, judge: LengthController) -> None:
-        super().__init__(k)
+    def __init__(self, judge: LengthController) -> None:
+        super().__init__(PREDICTED)
         self.judge, self.reads_target = judge, judge.reads_target
         self.starts: list[float] = []
         self.seconds: list[float] = []
@@ -106,10 +107,9 @@ def bench_cost(
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each step is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
-        judge: a trained controller, asked at every drafted token; its time is part of the loop's draft step. The fixed
-            lengths are then decoded without it as well, in turn: ``prediction`` is what it adds to a draft step.
+        judge: a trained controller, whose decisions' time is added; ``prediction`` is that.
         check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
-        quick: only what the cost model is made from, with fewer lengths: no ``prediction``, a third of the time.
+        quick: with fewer lengths, in a third of the time.
 
     Raises:
         InputError: no generation is longer than the token of its prefill.
@@ -122,22 +122,23 @@ def bench_cost(
     )
     bare = steps.cost
     plain: dict[str, LengthController] = {str(k): Fixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
-    predicting = {} if judge is None else {k: JudgedFixed(int(k), judge) for k in plain if k != "0"}
-    lengths = {**plain, **predicting, **(check or {})}
-    if not quick:
-        lengths |= {f"{k}, plain": plain[k] for k in predicting}
+    check = check or {}
     decoders: dict[str, Callable[..., Generation]] = {
-        name: partial(decoder.generate, length=length) for name, length in lengths.items()
+        name: partial(decoder.generate, length=length) for name, length in {**plain, **check}.items()
     }
     if decoder.target.device.type == "cpu" and torch.get_num_threads() == 1:
         decoders = {name: in_processor_time(generate) for name, generate in decoders.items()}
     runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
     loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs.get(str(k), [])])
-    prediction = {}
-    if predicting and not quick:
-        without, _ = fit_loop([run for k in FITTED for run in runs[f"{k}, plain"]])
-        prediction = {"prediction": prediction_cost(predicting.values(), loop, without)}
-    cost = split_sums(loop, bare.t_verify_token, without_drafts(loop, runs["0"]))
+    pair = split_sums(loop, bare.t_verify_token, without_drafts(loop, runs["0"]))
+    cost, prediction = pair, {}
+    if judge is not None:
+        taken = decision_seconds(decoder, prompts, judge, sampling)
+        cost = with_decisions(pair, taken)
+        prediction = {"prediction": {
+            "median_call": taken[0], "at_a_start": taken[1], "draft_step": loop.per_token,
+            "share_of_draft_step": taken[0] / loop.per_token if loop.per_token else math.inf,
+        }}  # fmt: skip
     return {
         "cost": cost.as_dict(),
         "forward": {
@@ -149,7 +150,9 @@ def bench_cost(
             "t_draft": loop.per_token,
             "t_target": loop.verification(1),
             "r_squared": loop_r_squared,
-            "measured_over_fitted": {name: _misfit(cost, of_name) for name, of_name in runs.items()},
+            "measured_over_fitted": {
+                name: _misfit(cost if name in check else pair, of_name) for name, of_name in runs.items()
+            },
         },
         **prediction,
         "warnings": warnings(loop, bare.t_verify_token),
@@ -174,25 +177,16 @@ def decision_seconds(
     decoder: SpeculativeDecoder, prompts: list[list[int]], judge: LengthController, sampling: dict[str, Any]
 ) -> list[float]:
     """The median times of ``judge`` at a token and at a round's start while decoding; 0 where it was not asked."""
-    length = JudgedFixed(PREDICTED, judge)
+    length = JudgedFixed(judge)
     for prompt in prompts:
         decoder.generate(prompt, length=length, seed=0, **sampling)
     return [median(times) if times else 0.0 for times in (length.seconds, length.starts)]
 
 
-def prediction_cost(timed: Iterable[JudgedFixed], loop: CostModel, without: CostModel) -> dict[str, float]:
-    """What a prediction takes: the median call, and by how much the loop's draft step is longer with predictions.
-
-    Args:
-        loop, without: the loop's costs with and without predictions.
-    """
-    call = median(seconds for length in timed for seconds in length.seconds)
-    return {
-        "median_call": call,
-        "added_to_draft_step": loop.per_token - without.per_token,
-        "draft_step": without.per_token,
-        "share_of_draft_step": call / without.per_token if without.per_token else math.inf,
-    }
+def with_decisions(cost: CostModel, seconds: Sequence[float]) -> CostModel:
+    """``cost`` with the time of a controller's decisions, of :func:`decision_seconds`."""
+    token, start = seconds
+    return replace(cost, t_draft=cost.t_draft + token, t_draft_start=cost.t_draft_start + start)
 
 
 def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:

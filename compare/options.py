@@ -190,7 +190,7 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     Attributes:
         repeats: Number of timed repetitions of each generation; forwards are timed ten times as often. Medians are
             taken.
-        judge: A trained controller that predicts for every drafted token, so that the costs include its time.
+        judge: A trained controller whose decisions' time is added to the costs.
         check: Length controllers, as in `specpilot generate`, whose predicted times are compared with measured ones;
             trained ones use a draft step of 0.2 verifications.
         batch: Numbers of requests whose shared rounds are also timed, such as "[1,4,16,64]"; `specpilot serve` then

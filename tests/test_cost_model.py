@@ -84,8 +84,8 @@ def test_the_predictors_time_belongs_to_a_draft_step(clock: Clock) -> None:
         SpeculativeDecoder(*timed_pair(clock)), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
         judge=RateOptimal(predictor, cost), check={"slow": RateOptimal(predictor, cost)},
     )  # fmt: skip
-    # Where the budget ends a draft, its last token is not predicted.
-    assert result["cost"]["t_draft"] == pytest.approx(0.003, rel=0.03)
+    assert result["cost"]["t_draft"] == pytest.approx(0.003)
+    assert result["prediction"]["share_of_draft_step"] == pytest.approx(0.001 / 0.003)
     assert result["loop"]["measured_over_fitted"]["slow"] == pytest.approx(1.0, rel=0.03)
 
 
