@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.acceptance.calibration import Sigmoid
+from specpilot.controllers.acceptance.calibration import Calibration
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import (
@@ -235,11 +235,13 @@ def test_the_included_head_by_name() -> None:
     assert isinstance(head.predictor, HeadPredictor)
     shipped = load_controller(Path(__file__).parent.parent / "checkpoints" / "tiny-head")
     assert head.predictor.mean == shipped.config.metrics["mean_acceptance"]
-    assert head.predictor.calibration == Sigmoid(1.0, math.log(6.0), "weights")  # it is the rejections that weigh six
+    assert head.predictor.calibration == Calibration(
+        1.0, math.log(6.0), "weights"
+    )  # it is the rejections that weigh six
     plain = load_length("tiny-head", *pair)
     assert isinstance(plain, AcceptanceLength)
     assert isinstance(plain.predictor, HeadPredictor)
-    assert plain.predictor.calibration == Sigmoid()
+    assert plain.predictor.calibration == Calibration()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         head.check_sampling(SamplingParams(1.0, 50))

@@ -7,7 +7,7 @@ rejected with weight 1 - P. This fits and evaluates the expectation over the out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from ..common.errors import InputError
 from ..common.files import check_free
-from ..controllers.acceptance.calibration import Calibration, Isotonic, Sigmoid, undo_weights
+from ..controllers.acceptance.calibration import Calibration, undo_weights
 from ..controllers.acceptance.feature_model import FEATURES
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.checkpoints.card import shortcomings
@@ -41,12 +40,12 @@ PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the position groups t
 STORED = ("auroc", "brier", "kl", "ece")  # metrics in a checkpoint
 
 
-def logistic(x: Array, p: Array, *, intercept: bool = True) -> tuple[Array, float]:
+def logistic(x: Array, p: Array) -> tuple[Array, float]:
     """Coefficients (n,) and intercept of the logistic regression of probabilities ``p`` (N,) on ``x`` (N, n)."""
     label = np.repeat([1, 0], len(p))
-    fit = LogisticRegression(C=np.inf, fit_intercept=intercept, max_iter=1000, tol=1e-8)
+    fit = LogisticRegression(C=np.inf, max_iter=1000, tol=1e-8)
     fit.fit(np.concatenate([x, x]), label, sample_weight=np.concatenate([p, 1 - p]))
-    return fit.coef_[0], float(fit.intercept_[0]) if intercept else 0.0
+    return fit.coef_[0], float(fit.intercept_[0])
 
 
 def logistic_probabilities(x: Array, coefficients: Array, intercept: float) -> Array:
@@ -54,33 +53,10 @@ def logistic_probabilities(x: Array, coefficients: Array, intercept: float) -> A
     return np.asarray(torch.from_numpy(x @ coefficients + intercept).sigmoid().numpy())
 
 
-def fit_temperature(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
-    """``sigmoid((logit + log w) / T)``: undo the loss weights, then divide by one temperature."""
-    scale = float(logistic(logits[:, None] + weights.shift, p, intercept=False)[0][0])
-    return Sigmoid(scale, scale * weights.shift, "temperature")
-
-
-def fit_platt(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
-    scale, shift = logistic(logits[:, None], p)
-    return Sigmoid(float(scale[0]), shift, "platt")
-
-
-def fit_isotonic(logits: Array, p: Array, weights: Sigmoid) -> Calibration:
-    fit = IsotonicRegression(y_min=0, y_max=1).fit(logits, p)
-    return Isotonic(tuple(fit.X_thresholds_.tolist()), tuple(fit.y_thresholds_.tolist()))
-
-
-METHODS: dict[str, Callable[[Array, Array, Sigmoid], Calibration]] = {
-    "weights": lambda logits, p, weights: weights,
-    "temperature": fit_temperature,
-    "platt": fit_platt,
-    "isotonic": fit_isotonic,
-}
-
-
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
-    """Every method fitted to a head's ``logits`` (N,) and the true probabilities ``p`` (N,)."""
-    return {name: fit(logits, p, undo_weights(w_acc, w_rej)) for name, fit in METHODS.items()}
+    """By method: a head's loss weights undone, and Platt's fit to its ``logits`` (N,) and the true ``p`` (N,)."""
+    (scale,), shift = logistic(logits[:, None], p)
+    return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
 
 
 def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
@@ -148,7 +124,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     before, after = (head(part["states"]).double().numpy() for part in (fitted, tested))  # logits (N,)
     fitted_p, p = (part["accept"].double().numpy() for part in (fitted, tested))
     calibrations = fit_all(before, fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
-    predicted = {"none": apply(Sigmoid(), after)}
+    predicted = {"none": apply(Calibration(), after)}
     predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
     coefficients, bias = logistic(signals_of(fitted), fitted_p)
     predicted[SIGNALS] = logistic_probabilities(signals_of(tested), coefficients, bias)

@@ -458,7 +458,7 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
         controller: Checkpoint: a folder, a hub id or a shipped name.
         data: Folder written by `specpilot data acceptance` for the same pair.
         output: Folder of the calibrated checkpoint.
-        method: weights (undo the loss weights), temperature, platt or isotonic.
+        method: weights (undo the loss weights) or platt.
         draft: Draft model that the data was made with, if it has moved since.
         validation_fraction: Share of prompts that training held out, if the head was trained on this data.
         plot: File for the reliability plot before and after calibration.
@@ -468,7 +468,7 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
     controller: str = field(kw_only=False)
     data: str
     output: Folder
-    method: Literal["weights", "temperature", "platt", "isotonic"] = "platt"
+    method: Literal["weights", "platt"] = "platt"
     draft: str | None = None
     validation_fraction: Fraction = 0.1
     plot: Picture | None = None

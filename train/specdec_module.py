@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ..controllers.acceptance.calibration import Sigmoid, undo_weights
+from ..controllers.acceptance.calibration import Calibration, undo_weights
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig, HeadPredictor
 from ..data_gen.draft_states import Examples
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
@@ -74,7 +74,7 @@ class SpecDecModule(AcceptanceModule):
         return {"loss": loss, **raw, **{f"{name}_undone": undone[name] for name in ("kl", "brier", "ece")}}
 
     @property
-    def weights(self) -> Sigmoid:
+    def weights(self) -> Calibration:
         """The calibration that undoes the loss weights."""
         return undo_weights(self.settings.w_acc, self.settings.w_rej)
 

@@ -18,7 +18,7 @@ from ...common.errors import InputError
 from .. import MAX_DEPTH
 from ..checkpoints.config import WIDEST, check_range
 from ..sampling import SamplingParams
-from .calibration import Calibration, Sigmoid, parse_calibration, undo_weights
+from .calibration import Calibration, parse_calibration, undo_weights
 from .ngram_index import NgramMatch
 from .predictor import PredictorConfig, TrainedPredictor, check_states
 from .step import DraftSignals, Step
@@ -84,7 +84,7 @@ class HeadPredictor(TrainedPredictor):
         mean: float = 0.5,
         samplings: tuple[SamplingParams, ...] = (),
     ) -> None:
-        self.calibration = calibration or Sigmoid()
+        self.calibration = calibration or Calibration()
         self.mean, self.samplings = mean, samplings
         # Plain tensors: for a single state, calling modules takes longer than their computation.
         self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
