@@ -22,7 +22,7 @@ from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from ..data_gen.prompts import load_prompts
+from ..data_gen.prompts import prompts_of
 from ..infer.config import LENGTH, with_default_drafts
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
@@ -258,11 +258,8 @@ def encoded_prompts(work: WorkloadOptions | VllmBenchOptions, tokenizer: Any = N
     Raises:
         InputError: no prompts are left.
     """
-    rows = load_prompts(
-        work.prompts, column=work.column, split=work.split, limit=work.limit, skip=work.skip, domains=work.domains
-    )
     tokenizer = tokenizer or load_tokenizer(work.target)
-    return [row.encode(tokenizer, chat=work.chat, system=work.system) for row in rows]
+    return [row.encode(tokenizer, chat=work.chat, system=work.system) for row in prompts_of(work)]
 
 
 def load(

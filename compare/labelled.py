@@ -24,17 +24,16 @@ from ..common.errors import InputError
 from ..common.files import MANIFEST
 from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
-from ..controllers.acceptance.step import DraftSignals, draft_signals
+from ..controllers.acceptance.step import DraftSignals
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length.trained import load_predictor
 from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
 from ..data_gen.dataset import read_manifest
-from ..data_gen.draft_states import at_drafted_tokens, match_all
+from ..data_gen.draft_states import at_drafted_tokens, match_all, signals_of
 from ..data_gen.kinds import AcceptanceRow, RoundsRow
 from ..data_gen.prompts import load_prompts
 from ..data_gen.texts import Text, read_texts
-from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, language_model, output_embedding
 from ..train.datasets import check_same, load_same
 from .decoders import trained_among
@@ -220,6 +219,5 @@ def read_drafted(draft: LanguageModel, text: Text, manifest: Mapping[str, Any]) 
     """What the draft says about the drafted tokens of ``text``, each after its prefix of the text."""
     logits, before, after = at_drafted_tokens(draft, text)
     size = manifest.get("vocab_size") or draft.vocab_size
-    q = TokenDistribution.from_logits(SamplingParams(**manifest["sampling"]), logits, size)
-    signals = draft_signals(q.of(text.tokens), text.tokens, q.probabilities, logits)
+    _, signals = signals_of(text, logits, SamplingParams(**manifest["sampling"]), size)
     return Reading(signals, match_all(text), before.float().cpu(), after.float().cpu())

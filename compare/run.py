@@ -12,7 +12,7 @@ from typing import Any
 from ..checkpoints import shipped
 from ..common.errors import InputError
 from ..controllers.sampling import SamplingParams
-from ..data_gen.prompts import PromptRow, load_prompts
+from ..data_gen.prompts import PromptRow, prompts_of
 from ..infer.loading.named_pair import named_pair
 from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
@@ -140,11 +140,7 @@ def _of_decoders(
     if decoders is None:
         decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
         decoders += [ComparedDecoder.parse(word, options.base) for word in options.words]
-    if rows is None:
-        rows = load_prompts(
-            options.prompts, column=options.column, split=options.split, limit=options.limit, skip=options.skip,
-            domains=options.domains,
-        )  # fmt: skip
+    rows = prompts_of(options) if rows is None else rows
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     task = Task(sampling, options.max_new_tokens, options.chat, options.system, options.seed)
     # Included models gain little from more threads, and lose much where other processes are at work.

@@ -34,7 +34,7 @@ from .options import (
     RouterDataOptions,
     WorkerOptions,
 )
-from .prompts import fingerprint, load_prompts
+from .prompts import fingerprint, prompts_of
 from .ray_workers import open_workers
 from .rollout import Rollout, roll_out
 from .rows import name_of
@@ -113,9 +113,7 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any], begun: str 
     """
     s = settings
     tokenizer = load_tokenizer(s.target, trust_remote_code=s.trust_remote_code)
-    prompts = load_prompts(
-        s.prompts, column=s.column, split=s.split, limit=s.limit, skip=s.skip, domains=s.domains
-    )  # fmt: skip
+    prompts = prompts_of(s)
     day = day_of(tokenizer, begun)
     context = models["context"]
     items: list[Item] = []

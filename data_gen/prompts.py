@@ -14,6 +14,7 @@ from ..common.errors import InputError
 from ..infer.prompting import Message, encode_prompt
 from .builtin import FILES, builtin_prompts
 from .columns import as_text, prompt_of, read_examples
+from .options import PromptOptions
 from .rows import RowSource, name_of
 
 BUILTIN_SPLITS = ("train", "validation", "test")
@@ -92,6 +93,12 @@ def load_prompts(
             f"skip={skip}: {name} has {len(unique)} prompts, so none is left; skip fewer, or give more prompts"
         )
     return unique[skip:][:limit]
+
+
+def prompts_of(options: PromptOptions) -> list[PromptRow]:
+    """The prompts that ``options`` name; errors as for :func:`load_prompts`."""
+    chosen = ("column", "split", "limit", "skip", "domains")
+    return load_prompts(options.prompts, **{name: getattr(options, name) for name in chosen})
 
 
 def read_prompts(source: RowSource, *, column: str | None = None, split: str = "train") -> list[PromptRow]:

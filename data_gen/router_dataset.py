@@ -99,16 +99,12 @@ def rewards(
     else:
         c = parameter_costs([arm.parameters for arm in data.arms]) if cost == "parameters" else time_costs(data.times)
         found = alpha * np.array([row.rouge for row in data.rows]) + (1 - alpha) * c
-    check_finite(found, [row.prompt_id for row in data.rows], [arm.name for arm in data.arms])
-    return found
-
-
-def check_finite(rewards: Array, prompts: Sequence[str], arms: Sequence[str]) -> None:
-    """Raise an InputError that names the first prompt and arm whose reward (N, A) is NaN or infinite."""
-    for row, arm in np.argwhere(~np.isfinite(rewards)):
+    for row, arm in np.argwhere(~np.isfinite(found)):
         raise InputError(
-            f"prompt {prompts[row]!r}, arm {arms[arm]!r}: the reward is {rewards[row, arm]}; generate the data again"
+            f"prompt {data.rows[row].prompt_id!r}, arm {data.arms[arm].name!r}: the reward is {found[row, arm]}; "
+            "generate the data again"
         )
+    return found
 
 
 def parameter_costs(parameters: Sequence[int]) -> Array:

@@ -21,7 +21,7 @@ from ..controllers.arms import Arm
 from ..controllers.checkpoints.config import ControllerConfig
 from ..controllers.router import RouterPolicy
 from ..controllers.router.policy import RouterConfig
-from ..data_gen.router_dataset import RouterDataset, check_finite, rewards
+from ..data_gen.router_dataset import RouterDataset, rewards
 from ..infer.random_source import draw
 from .controller_module import ExportedModule, seeded
 from .data_module import ResumableData
@@ -75,12 +75,10 @@ class RouterDataModule(ResumableData[Table, Batch]):
         scale: (d,) divisor of the embeddings; 1 if they are not scaled.
 
     Raises:
-        InputError: a reward is not finite, or training or validation would be empty.
+        InputError: training or validation would be empty.
     """
 
     def __init__(self, table: Table, settings: RouterTrainingOptions) -> None:
-        arms = [str(arm) for arm in range(table.rewards.shape[1])]
-        check_finite(table.rewards.double().numpy(), table.ids, arms)
         fraction = settings.validation_fraction
         training, validation = split(range(len(table.ids)), table.ids, fraction)
         training = training[: settings.examples]
