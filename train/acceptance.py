@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import fields, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
 from ..data_gen.workers import ThisProcess
 from .acceptance_module import AcceptanceDataModule, ReplayedModule
+from .controller_module import module_of
 from .datasets import feature_identity
 from .features import FeaturePlan, feature_maker, is_made
 from .fitting import TrainingResult, fit, train_run
@@ -42,13 +42,6 @@ def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, 
     return train_run(
         output, settings, dataset, lambda begin: _train(begin, Path(output), settings, dataset), resume=resume
     )
-
-
-def module_of(settings: PredictorTrainingOptions | type[PredictorTrainingOptions]) -> type[ReplayedModule]:
-    """The Lightning module of a predictor."""
-    file, _, name = settings.module.partition(".")
-    found: type[ReplayedModule] = getattr(import_module(f".{file}", __package__), name)
-    return found
 
 
 def resolve(settings: P) -> tuple[P, dict[str, Any]]:
@@ -117,6 +110,7 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
     features = FeatureDataset(folder)
     features.check()
     kind = module_of(settings)
+    assert issubclass(kind, ReplayedModule)
     data = AcceptanceDataModule(features, settings, kind)
     module = kind(settings, data)
     noun = "rollouts" if kind.by_text else "drafted tokens"

@@ -96,7 +96,7 @@ class ReplayedModule(PredictorModule):
         """The head's inputs (M, …) for M ``examples``.
 
         Args:
-            settings: settings of the training, of class ``options``.
+            settings: settings of the training.
             embedding: (V, d) the draft's output embedding, memory-mapped.
         """
 

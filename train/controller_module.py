@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytorch_lightning as pl
@@ -41,14 +42,15 @@ class ControllerModule(pl.LightningModule, ABC):
     """
 
     head: nn.Module
+    settings: TrainingOptions
     criterion: str
     adam: ClassVar[dict[str, Any]] = {}
     validation: dict[str, float]
 
-    def __init__(self, fitting: TrainingOptions, steps: int) -> None:
+    def __init__(self, settings: TrainingOptions, steps: int) -> None:
         super().__init__()
-        self.fitting, self.steps = fitting, steps
-        self.learning_rate = fitting.lr
+        self.settings, self.steps = settings, steps
+        self.learning_rate = settings.lr
         self.validation = {}
 
     @abstractmethod
@@ -79,7 +81,7 @@ class ControllerModule(pl.LightningModule, ABC):
         return -value if self.criterion in LOSSES else value
 
     def configure_optimizers(self) -> Any:
-        settings = self.fitting
+        settings = self.settings
         trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
         # AdamW without weight decay is Adam.
         optimizer = torch.optim.AdamW(trained, lr=settings.lr, weight_decay=settings.weight_decay, **self.adam)
@@ -87,7 +89,7 @@ class ControllerModule(pl.LightningModule, ABC):
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         """The learning rate by the step."""
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.fitting.lr, total_steps=self.steps)
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.settings.lr, total_steps=self.steps)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A run that is trained further goes on at the learning rates of a run of all its epochs."""
@@ -108,8 +110,8 @@ class ControllerModule(pl.LightningModule, ABC):
         return {}
 
     def setup(self, stage: str) -> None:
-        if self.fitting.threads is not None:  # in each of several processes
-            torch.set_num_threads(self.fitting.threads)
+        if self.settings.threads is not None:  # in each of several processes
+            torch.set_num_threads(self.settings.threads)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.learning_rate = optimizer.param_groups[0]["lr"]
@@ -118,7 +120,7 @@ class ControllerModule(pl.LightningModule, ABC):
         """Raise an InputError that names the learning rate if one of ``values`` is NaN or infinite."""
         if not bool(torch.isfinite(values).all()):
             raise InputError(
-                f"lr={self.fitting.lr}: training diverged, {what} not finite after step {self.global_step}; use a "
+                f"lr={self.settings.lr}: training diverged, {what} not finite after step {self.global_step}; use a "
                 "smaller lr, or a smaller weight decay or loss weight"
             )
 
@@ -136,13 +138,7 @@ class ControllerModule(pl.LightningModule, ABC):
 
 
 class ExportedModule(ControllerModule):
-    """A controller whose checkpoint is its weights and a configuration.
-
-    Attributes:
-        options: class of the training's settings.
-    """
-
-    options: ClassVar[type[TrainingOptions]]
+    """A controller whose checkpoint is its weights and a configuration."""
 
     @classmethod
     @abstractmethod
@@ -152,7 +148,7 @@ class ExportedModule(ControllerModule):
         """The configuration of the controller to export.
 
         Args:
-            settings: settings of the run, of class ``options``.
+            settings: settings of the run.
             dataset: manifest of the run's data.
             best: the best weights, ``head``, with their metrics and :meth:`findings`.
             common: fields that every configuration has.
@@ -164,6 +160,13 @@ class ExportedModule(ControllerModule):
         head = config.module()
         head.load_state_dict(best["head"])
         return head
+
+
+def module_of(settings: TrainingOptions | type[TrainingOptions]) -> type[ExportedModule]:
+    """The Lightning module of a controller."""
+    file, _, name = settings.module.partition(".")
+    found: type[ExportedModule] = getattr(import_module(f".{file}", __package__), name)
+    return found
 
 
 class Batch(NamedTuple):
@@ -215,7 +218,7 @@ class PredictorModule(ExportedModule):
         if not self.dropout:
             return ()
         generator = torch.Generator(self.device)
-        generator.manual_seed(((self.fitting.seed << 32) + self.global_step) % 2**63)
+        generator.manual_seed(((self.settings.seed << 32) + self.global_step) % 2**63)
         drawn = torch.rand((batch.total, self.masked), generator=generator, device=self.device)
         kept = drawn[batch.first : batch.first + len(batch.accept)] >= self.dropout
         return (kept / (1 - self.dropout),)

@@ -126,7 +126,6 @@ class CopyDataModule(ResumableData[Copies, Batch]):
 class CopyModule(PredictorModule):
     """The copy head in training. The best epoch is that of the lowest validation KL."""
 
-    options = CopyTrainingOptions
     head: CopyHead
     criterion = "kl"
 

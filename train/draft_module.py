@@ -186,6 +186,7 @@ class DraftModule(ControllerModule):
     criterion = "acceptance"
     adam: ClassVar = {"betas": (0.9, 0.99), "fused": True}
     head: PreTrainedModel
+    settings: DraftTrainingOptions
 
     def __init__(
         self,
@@ -197,7 +198,6 @@ class DraftModule(ControllerModule):
         steps: int,
     ) -> None:
         super().__init__(settings, steps)
-        self.settings = settings
         self.head = draft.eval()  # distillation without dropout
         self.positions = 1 if state_input_of(draft) is None else settings.positions
         head = draft.get_output_embeddings()

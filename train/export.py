@@ -21,22 +21,12 @@ from ..controllers.checkpoints.provenance import Provenance, prompt_digest
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_manifest
 from ..data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
-from .acceptance import module_of
-from .controller_module import ExportedModule
-from .copies import CopyModule
+from .controller_module import module_of
 from .datasets import fingerprints, is_validation, samplings
 from .draft import KIND as DRAFT
 from .draft import export_draft
-from .options import PREDICTORS, DraftTrainingOptions
-from .router_module import RouterModule
+from .options import CONTROLLERS, DraftTrainingOptions, SpecDecTrainingOptions
 from .run_folder import Run, read_checkpoint, read_run, run_kind
-from .specdec_module import SpecDecModule
-
-MODULES: dict[str, type[ExportedModule]] = {
-    **{name: module_of(options) for name, options in PREDICTORS.items()},
-    "copies": CopyModule,
-    "router": RouterModule,
-}
 
 ROWS: dict[str, type[AcceptanceRow] | type[RoundsRow]] = {kind.kind: kind for kind in (AcceptanceRow, RoundsRow)}
 
@@ -58,7 +48,7 @@ def export(run: str | Path, output: str | Path, *, threshold: float | None = Non
     run, output = Path(run), Path(output)
     is_controller = (run / CONFIG).is_file()
     kind = run_kind(run)
-    if threshold is not None and (is_controller or MODULES.get(kind) is not SpecDecModule):
+    if threshold is not None and (is_controller or CONTROLLERS.get(kind) is not SpecDecTrainingOptions):
         what = "an exported controller keeps its own" if is_controller else f"a {kind} controller has none"
         raise InputError(f"threshold={threshold}: {what}; leave it out")
     if is_controller:
@@ -100,8 +90,8 @@ def best_controller(folder: str | Path) -> tuple[Run[Any], nn.Module, Controller
     Raises:
         InputError: no epoch is finished, or a file is missing or damaged.
     """
-    module = MODULES.get(run_kind(folder), SpecDecModule)
-    run = read_run(folder, module.options)
+    options = CONTROLLERS.get(run_kind(folder), SpecDecTrainingOptions)
+    run, module = read_run(folder, options), module_of(options)
     best, dataset = _read_best(run), run.dataset
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
     sampling, *others = (SamplingParams(**each) for each in samplings(dataset))

@@ -24,7 +24,6 @@ RIDGE = 1e-6  # times the number of examples; keeps the Hessian regular if a fea
 class FeatureModule(AcceptanceModule):
     """The feature model in training."""
 
-    options = FeatureTrainingOptions
     automatic_optimization = False
     head: FeatureModel
 

@@ -28,12 +28,11 @@ from .options import LagFreeTrainingOptions
 class LagFreeModule(AcceptanceModule):
     """The lag-free head, with the scales of the training examples' inputs."""
 
-    options = LagFreeTrainingOptions
     head: LagFreeHead
+    settings: LagFreeTrainingOptions
 
     def __init__(self, settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
-        self.settings = settings
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: LagFreeHead(size, settings.width))
         self.head.standardise(*data.evidence_moments())

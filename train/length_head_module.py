@@ -26,13 +26,12 @@ from .options import LengthHeadTrainingOptions
 class LengthHeadModule(ReplayedModule):
     """The length head in training."""
 
-    options = LengthHeadTrainingOptions
     by_text = True
     head: LengthHead
+    settings: LengthHeadTrainingOptions
 
     def __init__(self, settings: LengthHeadTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
-        self.settings = settings
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: LengthHead(size, settings.width))
         torch.nn.init.constant_(self.head.out.bias, float(torch.logit(torch.tensor(self.mean), eps=1e-6)))

@@ -88,6 +88,7 @@ class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions
         precision: Precision of the computation; weights are float32.
     """
 
+    module = ""  # the file in this folder and the class that trains it, and makes its checkpoint
     epochs: Count = 3
     batch_size: Count = 16
     lr: LearningRate = 1e-3
@@ -183,7 +184,6 @@ class PredictorTrainingOptions(FeatureSourceOptions, TrainingOptions):
     """
 
     context = TARGET  # of its features
-    module = ""  # the file in this folder and the class that trains it
     cost: str | float | None = None
 
     def __post_init__(self) -> None:
@@ -298,6 +298,7 @@ class CopyTrainingOptions(TrainingOptions):
         batch_size: Copied tokens per step.
     """
 
+    module = "copies.CopyModule"
     data: Annotated[str | tuple[str, ...], Several()]
     target: str | None = None
     width: Count = 32
@@ -327,6 +328,7 @@ class RouterTrainingOptions(TrainingOptions):
         entropy: Weight of the policy's entropy in nats, to prevent early convergence.
     """
 
+    module = "router_module.RouterModule"
     reward: Literal["rouge", "throughput"] = "rouge"
     alpha: Share = 0.5
     cost: Literal["parameters", "time"] = "parameters"
@@ -339,6 +341,11 @@ class RouterTrainingOptions(TrainingOptions):
     gradient: Literal["sampled", "exact"] = "sampled"
     baseline: Literal["none", "batch", "query"] = "none"
     entropy: NotNegative = 0.0
+
+
+CONTROLLERS: dict[str, type[TrainingOptions]] = PREDICTORS | {
+    "copies": CopyTrainingOptions, "router": RouterTrainingOptions
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

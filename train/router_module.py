@@ -201,8 +201,8 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
 class RouterModule(ExportedModule):
     """The policy in training. ``choices`` holds the choice table of the last validation."""
 
-    options = RouterTrainingOptions
     head: RouterPolicy
+    settings: RouterTrainingOptions
     criterion = "regret"
     adam: ClassVar = {"betas": (0.9, 0.99), "eps": 1e-8}  # Table 9
 
@@ -210,7 +210,7 @@ class RouterModule(ExportedModule):
         super().__init__(settings, data.total_steps)
         hidden_size = data.training.x.shape[1]
         self.head = seeded(settings.seed, lambda: RouterPolicy(hidden_size, len(arms), settings.width))
-        self.settings, self.arms = settings, arms
+        self.arms = arms
         self.held_out, self.scale = data.validation, data.scale
         self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []

@@ -35,13 +35,12 @@ def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tupl
 class SpecDecModule(AcceptanceModule):
     """SpecDec++'s head."""
 
-    options = SpecDecTrainingOptions
     by_text = True
     head: AcceptanceHead
+    settings: SpecDecTrainingOptions
 
     def __init__(self, settings: SpecDecTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
-        self.settings = settings
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: AcceptanceHead(size, settings.depth))
         self.seen = StreamedMetrics(), StreamedMetrics()  # of the unchanged output, and with the loss weights undone
