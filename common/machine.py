@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "specpilot", "torch", "transformers", "datasets", "pytorch-lightning", "jsonargparse", "safetensors", "numpy"
+    "specpilot", "torch", "transformers", "datasets", "pytorch-lightning", "jsonargparse", "safetensors", "numpy",
+    "scikit-learn",
 )  # fmt: skip
 
 

@@ -153,7 +153,6 @@ def interleave_stored(
     identity: Callable[[str, int], Mapping[str, Any]],
     record: Callable[[str, int, Timed[T]], Any],
     meter: Meter | None = None,
-    label: str = "generations",
 ) -> dict[str, list[Any]]:
     """:func:`interleave` with one repeat, skipping results already in ``store``; an interrupted run continues.
 
@@ -169,7 +168,7 @@ def interleave_stored(
     def keep(name: str, item: int, timed: Timed[T]) -> None:
         store.put(identity(name, item), record(name, item, timed))
 
-    interleave(runs, items, console, pending=pending, meter=meter, label=label, on_result=keep)
+    interleave(runs, items, console, pending=pending, meter=meter, on_result=keep)
     return {name: [store.get(identity(name, i)) for i in range(items)] for name in runs}
 
 

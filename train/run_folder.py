@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shlex
 import shutil
 import sys
@@ -18,7 +17,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +26,7 @@ import yaml
 from ..common.errors import InputError
 from ..common.files import LOCK, RUN, lacking, locked, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
+from ..common.machine import machine, versions
 from ..data_gen.dataset import check_manifest
 from .options import TrainingOptions
 
@@ -72,7 +71,6 @@ SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = RUN, "dataset.json", "command.
 METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features", "states"
 WANDB, TENSORBOARD = "wandb", "tensorboard"  # their loggers' folders
 LIMITS = ("epochs", "patience")  # settings that decide only when a training ends; with larger ones it goes on
-PACKAGES = ("specpilot", "torch", "pytorch-lightning", "transformers", "numpy", "scikit-learn", "torchmetrics")
 
 
 TRAIN_AGAIN = "train again, into another folder"
@@ -209,7 +207,8 @@ def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
         return Run(folder, settings, dataset, id="", writes=False)
     shutil.rmtree(folder / STATES, ignore_errors=True)  # of a run that was discarded
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    _write(folder / ENVIRONMENT, json.dumps(_environment(), indent=2))
+    environment = {"run_id": uuid.uuid4().hex, "versions": versions(), "machine": machine()}
+    _write(folder / ENVIRONMENT, json.dumps(environment, indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))
     _write_settings(folder, settings)
     return read_run(folder, type(settings))
@@ -255,18 +254,6 @@ def _require_same(run: Run[S], settings: S, dataset: dict[str, Any], resume: boo
                 f"{run.folder}: belongs to a run with {name}={theirs[name]}, now it is {ours[name]}; "
                 "choose another folder or the same settings"
             )
-
-
-def _environment() -> dict[str, Any]:
-    return {
-        "run_id": uuid.uuid4().hex,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": torch.get_num_threads(),
-        "versions": {name: version(name) for name in PACKAGES},
-    }
 
 
 def _write(path: Path, text: str) -> None:

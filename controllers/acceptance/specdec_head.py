@@ -52,9 +52,6 @@ class AcceptanceHead(nn.Module):
         self.blocks = nn.Sequential(*(ResidualBlock(hidden_size) for _ in range(depth)))
         self.out = nn.Linear(hidden_size, 1)
 
-    def residual_blocks(self) -> list[ResidualBlock]:
-        return [block for block in self.blocks if isinstance(block, ResidualBlock)]
-
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits (...) of acceptance for hidden states (..., d)."""
         return self.out(self.blocks(hidden)).squeeze(-1)  # type: ignore[no-any-return]
@@ -87,12 +84,16 @@ class HeadPredictor(TrainedPredictor):
         self.calibration = calibration or Calibration()
         self.mean, self.samplings = mean, samplings
         # Plain tensors: for a single state, calling modules takes longer than their computation.
-        self.blocks = [(block.linear.weight.detach(), block.linear.bias.detach()) for block in head.residual_blocks()]
+        linear = [block.linear for block in head.blocks if isinstance(block, ResidualBlock)]
+        self.blocks = [(layer.weight.detach(), layer.bias.detach()) for layer in linear]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
     def of_state(self, hidden: Tensor) -> Tensor:
-        """(N, 1) the logits."""
-        return self._logits(hidden)
+        """(…, 1) the logits for states (…, d)."""
+        x = hidden.to(self.out[0])
+        for weight, bias in self.blocks:
+            x = x + F.silu(F.linear(x, weight, bias))
+        return F.linear(x, *self.out)
 
     def predict(self, step: Step) -> float:
         return self.probability(step.hidden) if step.of_state is None else self.calibration(step.of_state[0])
@@ -101,18 +102,11 @@ class HeadPredictor(TrainedPredictor):
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[float]:
-        return [self.calibration(logit) for logit in self._logits(hidden).flatten().tolist()]
+        return [self.calibration(logit) for logit in self.of_state(hidden).flatten().tolist()]
 
     def probability(self, hidden: Tensor) -> float:
         """The calibrated acceptance probability for one state (d,), computed without calling modules."""
-        return self.calibration(float(self._logits(hidden)))
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """(…, 1) for states (…, d)."""
-        x = hidden.to(self.out[0])
-        for weight, bias in self.blocks:
-            x = x + F.silu(F.linear(x, weight, bias))
-        return F.linear(x, *self.out)
+        return self.calibration(float(self.of_state(hidden)))
 
 
 UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
