@@ -38,8 +38,8 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 37_200,
-    "files of the package": 266,
+    "lines of the package": 36_960,
+    "files of the package": 255,
     "small files of the package": 20,
     "lines of experiments": 6_000,
     "lines of tests": 22_560,
