@@ -188,7 +188,10 @@ def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool
     return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
 
 
-def test_rows_by_direct_computation(base: RouterDataOptions, tmp_path: Path) -> None:
+@pytest.mark.parametrize("top_k", [20, None])
+def test_rows_by_direct_computation(top_k: int | None, base: RouterDataOptions, tmp_path: Path) -> None:
+    """Whether or not the rollouts keep the target's distributions."""
+    base = replace(base, top_k=top_k)
     generator = RouterDatasetBuilder(base)
     data = read_router_dataset(make_router_data(base, str(tmp_path / "data")))
     assert [row.prompt_id for row in data.rows] == [item.id for item in generator.prompts.items]

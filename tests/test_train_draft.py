@@ -217,6 +217,8 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     accept = torch.minimum(p, q).sum(-1).mean()
     assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)  # it is stored in bfloat16
     assert float(p[:, head.tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
+    agree = float((p.argmax(-1) == q.argmax(-1)).float().mean())
+    assert agree == pytest.approx(result.metrics["greedy_agreement"], abs=0.02)
 
 
 # Existing drafts
