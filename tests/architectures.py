@@ -4,8 +4,6 @@ A maker takes ``(layers, vocab, seed)``, and by name whatever of the config is t
 has every type of layer that the architecture has. :func:`pair` makes a target of it and a draft that often agrees.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import partial
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Files that are wrong in every way: models, controllers, datasets, runs, prompts, costs and configurations."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

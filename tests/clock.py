@@ -1,7 +1,5 @@
 """Time that tests move: what is timed takes a known time, however busy the machine is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta

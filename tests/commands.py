@@ -1,7 +1,5 @@
 """Commands that only read their arguments."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Copy heads with random weights."""
 
-from __future__ import annotations
-
 import torch
 from specpilot.controllers.acceptance.copy_head import CopyHead, CopyPredictor
 

@@ -1,7 +1,5 @@
 """Kinds of drafts, small enough to count every outcome or large enough for real texts, and ways to draft with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random EAGLE-3 checkpoints, and what their drafts compute, written out in plain tensor operations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

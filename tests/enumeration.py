@@ -1,7 +1,5 @@
 """All outcomes of a random procedure with their exact probabilities: losslessness is counted, not sampled."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar

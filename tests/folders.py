@@ -1,7 +1,5 @@
 """What work leaves on disk: whether any file is half-written, whether two folders are the same, and damage to files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ A moment is the n-th time that the process touches a file of one folder: opens, 
 same one on every machine, however fast.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

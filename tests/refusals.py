@@ -1,7 +1,5 @@
 """What a user is told of bad input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """A server in a thread of the tests, on a port of its own."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Steps of a round and predictors, for tests of controllers without models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Acceptance data: labels against direct computation, distributions of samples, datasets that survive kill -9."""
 
-from __future__ import annotations
-
 import errno
 from dataclasses import replace
 from itertools import permutations

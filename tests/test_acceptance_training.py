@@ -1,7 +1,5 @@
 """Training of acceptance predictors: settings, losses, the run folder, exact resume, export."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

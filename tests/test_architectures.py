@@ -1,7 +1,5 @@
 """Greedy decoding of many architectures is, token for token, transformers' own of each prompt alone, in every mode."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from functools import cache

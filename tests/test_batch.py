@@ -1,7 +1,5 @@
 """A file of prompts becomes a file of texts, in its order, killed or not; each text is the one that is made alone."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rate-optimal trees are shaped by what nodes are worth and cost."""
 
-from __future__ import annotations
-
 from copy import copy
 
 import pytest

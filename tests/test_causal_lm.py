@@ -1,7 +1,5 @@
 """Decoder-only models against plain transformers forwards: chunks, rollbacks, the lean path beside the general one."""
 
-from __future__ import annotations
-
 import threading
 from copy import deepcopy
 

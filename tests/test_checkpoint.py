@@ -1,7 +1,5 @@
 """Controller checkpoints of every kind: what is written, what is refused, and the way to the hub and back."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

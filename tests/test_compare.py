@@ -1,7 +1,5 @@
 """`specpilot compare`: decoders in words, tuning by halves, the clock and its intervals, the report, and kills."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Progress without a terminal: a line every few seconds."""
 
-from __future__ import annotations
-
 import io
 import re
 import threading

@@ -1,7 +1,5 @@
 """Results are filed by what is in a controller's files: trained again in its old place it is measured again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The cost model, alone and by the number of requests; measuring finds the costs of models that take known times."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`model.generate(…, custom_generate=decoder)`: transformers' settings, the decoder's text."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The decoder on real (tiny, random) models: greedy parity with transformers, counters, ends, seeds, streaming."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

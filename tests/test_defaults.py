@@ -1,7 +1,5 @@
 """What is decoded with where nothing says how to draft: the same from every door, and the same texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

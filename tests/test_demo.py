@@ -1,7 +1,5 @@
 """The demo from end to end, small, on the models that ship."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

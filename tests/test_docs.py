@@ -1,7 +1,5 @@
 """The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Every kind of draft and every way to draft: the target's own law and text, the same in any batch, and by the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Without the extra ``bench``: what needs it is refused at once, everything else works."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

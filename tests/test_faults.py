@@ -1,7 +1,5 @@
 """Processes that are ended by signals, datasets whose shards are damaged, and writes that fail half-way."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

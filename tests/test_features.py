@@ -1,7 +1,5 @@
 """Feature datasets: what the shards hold, where it comes from, and how it is read."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Fingerprints: what leaves them as they are, and what does not."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 `make test` tries ten for each; `make soak` goes on for minutes (``FUZZ_EXAMPLES``, without a fixed seed).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a checkpoint's generation_config.json asks for: followed, without effect, or refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that somebody has changed, or that cannot be decoded exactly: the right text, or an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

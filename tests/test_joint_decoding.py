@@ -1,7 +1,5 @@
 """Joint decoding (MTAD, MTJD) against its definition, worked out on small models by enumeration, and its bounds."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

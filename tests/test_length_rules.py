@@ -1,7 +1,5 @@
 """Rules without learning, and those of users: each against its formula, and what they remember from round to round."""
 
-from __future__ import annotations
-
 import math
 import sys
 from functools import partial

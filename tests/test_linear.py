@@ -1,7 +1,5 @@
 """Linear layers with reordered or rounded weights: their products, and models of any architecture that have them."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 from unittest.mock import patch

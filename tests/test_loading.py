@@ -1,7 +1,5 @@
 """Models and tokenizers by name: every kind of name, place and format, and one line where loading fails."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Verification keeps the target's distribution, exactly: every outcome of the rules is enumerated."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Costs and precisions are measured once on a machine, in at most a second, and kept in the user's cache folder."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

@@ -1,7 +1,5 @@
 """What a server keeps of the products it has computed, in a process of its own, which reads the limits once."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

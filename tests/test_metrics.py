@@ -1,7 +1,5 @@
 """The acceptance head's metrics against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A controller's checkpoint names its pair; folders that are no checkpoint are named for what they are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Targets spread by a device map, some layers on disk: the same texts as in one piece."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from pathlib import Path
 

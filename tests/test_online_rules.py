@@ -1,7 +1,5 @@
 """Rules that learn while decoding, without training: formulas, what they share, exact distributions, seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Length heads: what they decide, what they learn, and the same inputs in training and in serving."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompt sources: files, folders, columns, the built-in prompts, and everything that is no prompt."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from datetime import date

@@ -1,7 +1,5 @@
 """Requests as clients send them: what says nothing is accepted, what would change the text is refused by name."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stopping by what a token costs and yields: the price, the rule, and what it learns of a text as it goes."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from copy import copy

@@ -1,7 +1,5 @@
 """A controller replayed over traced texts has the distribution of rounds that it has in the decoder, exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

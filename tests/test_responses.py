@@ -1,7 +1,5 @@
 """Texts of a server that are labelled here: exact with its token ids, kept when a run ends, refused by name."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import shutil

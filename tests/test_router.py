@@ -1,7 +1,5 @@
 """Routers: arms that are refused by name, the policy's sizes, checkpoints; their data by direct computation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

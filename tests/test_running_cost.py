@@ -1,7 +1,5 @@
 """Costs learnt while serving, also of copies and trees: by a clock that the tests move, and in the decoder's rounds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Sampling: distributions against transformers' own processors and their definitions, and draws from them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Continuous batching: requests join and leave in any order, from any number of threads, each as if alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

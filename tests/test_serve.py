@@ -1,7 +1,5 @@
 """The server with real clients over real connections: texts, streams, log probabilities, metrics, controllers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Random bodies of requests: each is answered, or refused with a status of 4xx in OpenAI's format, never with 500."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

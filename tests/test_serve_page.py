@@ -1,7 +1,5 @@
 """The server's page in a real browser: tokens, conversations, Markdown, comparisons, and no request to another host."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specpilot serve` as a process: what it refuses, how it ends, what is left after kill -9; and its benchmark."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Several datasets in every training: of one pair, and of several sampling parameters where a predictor takes them."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path

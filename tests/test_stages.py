@@ -1,7 +1,5 @@
 """Every stage is killed again and again and leaves what a run leaves that nobody kills; finished runs are continued."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drafts that read the target's states: exactness, their states, their folders; EAGLE-3's checkpoints."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Controllers of drafts that read the target's states: examples from rounds, and the way from rounds to decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens as text: of every family of tokenizers, piece by piece, ended by stop strings, and one by one."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training in several processes and on several machines: two do the work of one."""
 
-from __future__ import annotations
-
 import json
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Random models of real architectures, small enough to run thousands of times."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of training share: a small model, datasets, and the comparison of two runs."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The audit of dependencies, which `make check` runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

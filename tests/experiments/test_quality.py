@@ -1,7 +1,5 @@
 """Perplexity and ROUGE-L by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

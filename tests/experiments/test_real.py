@@ -1,7 +1,5 @@
 """The prompts of the real pair, what is included for it, and the decoders that are compared on it."""
 
-from __future__ import annotations
-
 import json
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of experiments, and the list of results: its commands start, and an interrupted run continues."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

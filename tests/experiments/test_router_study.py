@@ -1,7 +1,5 @@
 """The router's benchmark: tables from known runs, and the whole once on tiny models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

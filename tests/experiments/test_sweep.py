@@ -1,7 +1,5 @@
 """The sweep over acceptance heads: its arithmetic by hand, and a toy-sized one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tiny models' recipe end to end on a handful of texts, and the models that ship."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

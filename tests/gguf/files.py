@@ -1,7 +1,5 @@
 """GGUF files for the tests: the shipped pair and random Llamas, written by the recipe that users have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """GGUF pairs in the decoder: the text of the same pair in transformers, and llama.cpp's own greedy text."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """GGUF files as users have them: their tokenizers, bad ones, and controllers trained on them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """llama.cpp behind the model protocol, against the same weights in transformers: chunks, roll-backs, trees, lists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

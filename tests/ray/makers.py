@@ -1,7 +1,5 @@
 """Shard makers that note what they do in a folder, and fail there as they are told."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

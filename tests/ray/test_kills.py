@@ -1,7 +1,5 @@
 """A cluster of two nodes, of which workers, nodes and the driver are killed with SIGKILL while a dataset is made."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Several workers on a cluster of this machine: the same bytes as one process, and what happens when workers fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

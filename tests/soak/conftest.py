@@ -1,7 +1,5 @@
 """How often faults are tried, and disks that only these tests see."""
 
-from __future__ import annotations
-
 import pytest
 
 from .disks import own_mounts

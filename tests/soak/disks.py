@@ -1,7 +1,5 @@
 """Disks that are full or read-only: a tmpfs of its own, where one can be mounted."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

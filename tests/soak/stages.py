@@ -1,7 +1,5 @@
 """The stages of the pipeline, each a command of about a second on the shipped models, and their undisturbed runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache

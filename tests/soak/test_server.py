@@ -1,7 +1,5 @@
 """Every fault befalls a server that logs its rounds, while clients wait for their texts."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from random import Random

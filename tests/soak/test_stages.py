@@ -1,7 +1,5 @@
 """Every fault befalls every stage: its files stay whole, and it comes to the same end when it is given again."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from itertools import count
