@@ -11,38 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from .kv_cache import RaggedKVCache, RaggedLayer
+from .given import mirrored
+from .kv_cache import LayerSlots, RaggedKVCache
 
 GROUPED = "specpilot_grouped_query"
 SIZES = 512  # sizes for which a layer's code is compiled at most, over all models of a process
-
-
-class LayerSlots:
-    """The buffers of one layer, and where a forward writes; the layers take it for their cache.
-
-    Args:
-        rows, columns: (B, 1) and (B, n) places of the new keys and values.
-
-    Raises:
-        ValueError: the layer has none, since it shares another's.
-    """
-
-    def __init__(self, layer: RaggedLayer, rows: Tensor, columns: Tensor) -> None:
-        if layer.keys is None or layer.values is None:
-            raise ValueError("a layer shares another's keys")
-        self.keys, self.values, self.rows, self.columns = layer.keys, layer.values, rows, columns
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write (B, H, n, D); return the whole rows, (B, H, C, D)."""
-        self.keys[self.rows, :, self.columns] = key_states.transpose(1, 2).to(self.keys.dtype)  # autocast gives others
-        self.values[self.rows, :, self.columns] = value_states.transpose(1, 2).to(self.values.dtype)
-        return self.keys[: len(self.rows)], self.values[: len(self.rows)]
 
 
 def grouped_attention(
@@ -84,9 +63,15 @@ class FixedLayers:
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
             raise ValueError("it has hooks")
         self.slots: Sequence[LayerSlots] = []  # of the current forward
-        copies: dict[nn.Module, nn.Module] = {}
         configs: dict[int, Any] = {}
-        self.model = cast(PreTrainedModel, _copied(model, copies, configs))
+
+        def name_attention(other: Any, module: nn.Module) -> None:
+            config = vars(module).get("config")
+            if config is not None:
+                own = configs.setdefault(id(config), copy(config))
+                own._attn_implementation, other.config = GROUPED, own
+
+        self.model: PreTrainedModel = mirrored(model, name_attention)
         found = self.model.get_decoder()._modules.get("layers")
         if not isinstance(found, nn.ModuleList) or len(found) != layers:
             raise ValueError("its layers are not in a list")
@@ -111,20 +96,3 @@ class FixedLayers:
             return arguments, keywords | {"past_key_values": self.slots[index]}
 
         return give
-
-
-def _copied(module: nn.Module, copies: dict[nn.Module, nn.Module], configs: dict[int, Any]) -> nn.Module:
-    """``module`` with submodules of its own, the same parameters, and configs that name :data:`GROUPED`."""
-    if module not in copies:
-        other: Any = copy(module)
-        copies[module] = other
-        other._modules = {
-            n: part if part is None else _copied(part, copies, configs) for n, part in module._modules.items()
-        }
-        config = vars(module).get("config")
-        if config is not None:
-            if id(config) not in configs:
-                configs[id(config)] = copy(config)
-                configs[id(config)]._attn_implementation = GROUPED
-            other.config = configs[id(config)]
-    return copies[module]

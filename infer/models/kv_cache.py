@@ -107,12 +107,7 @@ class RaggedLayer(CacheLayerMixin):
         """Called by transformers' models: :meth:`write` with the cache's plan, or to its ``slots``."""
         if self.cache.slots is None:
             return self.write(self.cache.plan, key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
-        rows, columns = self.cache.slots
-        self.keys[rows, :, columns] = key_states.transpose(1, 2).to(self.keys.dtype)
-        self.values[rows, :, columns] = value_states.transpose(1, 2).to(self.values.dtype)
-        return self.keys[: len(rows)], self.values[: len(rows)]
+        return LayerSlots(self, *self.cache.slots).update(key_states, value_states)
 
     def write(self, plan: WritePlan, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Write (B, H, n, D) at the positions of ``plan``; return views for attention, (B, H, width, D)."""
@@ -171,6 +166,28 @@ class RaggedLayer(CacheLayerMixin):
         self.keys = self.values = None
         self.rows = self.columns = 0
         self.is_initialized = False
+
+
+class LayerSlots:
+    """The buffers of one layer, and where a forward writes; the layers take it for their cache.
+
+    Args:
+        rows, columns: (B, 1) and (B, n) places of the new keys and values.
+
+    Raises:
+        ValueError: the layer has none, since it shares another's.
+    """
+
+    def __init__(self, layer: RaggedLayer, rows: Tensor, columns: Tensor) -> None:
+        if layer.keys is None or layer.values is None:
+            raise ValueError("a layer shares another's keys")
+        self.keys, self.values, self.rows, self.columns = layer.keys, layer.values, rows, columns
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write (B, H, n, D); return the whole rows, (B, H, C, D)."""
+        self.keys[self.rows, :, self.columns] = key_states.transpose(1, 2).to(self.keys.dtype)  # autocast gives others
+        self.values[self.rows, :, self.columns] = value_states.transpose(1, 2).to(self.values.dtype)
+        return self.keys[: len(self.rows)], self.values[: len(self.rows)]
 
 
 class RaggedKVCache(Cache, TextCache):

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .fixed_layers import SIZES, FixedLayers, LayerSlots
-from .kv_cache import RaggedKVCache, size_above
+from .fixed_layers import SIZES, FixedLayers
+from .kv_cache import LayerSlots, RaggedKVCache, size_above
 from .masks import CHUNKED, FULL, SLIDING, MaskTypes
 from .text_cache import Read, Results
 
