@@ -10,7 +10,7 @@ from specpilot.compare.decoders import ComparedDecoder
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.demo import OURS, SPECDEC, TREES, UNTRAINED, run_demo
+from specpilot.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
 from specpilot.infer.options import DecodingOptions
 from specpilot.real_model import talk
 
@@ -22,17 +22,17 @@ def test_demo(tmp_path: Path) -> None:
     console = Console(record=True, width=80, force_terminal=False)
     run_demo(output, **SMALL, console=console)
     report = json.loads((output / "report.json").read_text())
-    names = ["none", OURS, SPECDEC, TREES, UNTRAINED, FIXED, CONFIDENCE]
+    names = ["none", OURS, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
     page = (output / "report.md").read_text()
     assert [*report["temperatures"]] == ["1", "0"]
     for one in report["temperatures"].values():
         assert list(one["decoders"]) == names
         assert all(name in page for name in names)
-        assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {TREES, UNTRAINED}
+        assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
         assert all(row["clock"] is not None for row in one["decoders"].values())
         assert one["sentences"][0] in page
         costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
-        assert costs[TREES] == costs[OURS] == CostModel.load(output / "cost.json")
+        assert costs[COPIES] == costs[TREES] == costs[OURS] == CostModel.load(output / "cost.json")
         assert costs[UNTRAINED] == costs["none"]
     assert report["greedy"] == {"checked": 3, "identical": 3}
     assert report["seconds"].keys() == {"data", "training", "export", "replay", "clock", "check", "total"}
