@@ -94,8 +94,8 @@ def check_words(words: list[str]) -> None:
             pytest.fail(f"no check for {words}")
 
 
-# The README and the first steps train, measure and compare as well, and each of these has tests of its own.
-SLOW = ("training.md", "drafts.md", "routers.md", "cost.md", "compare.md", "pipeline.ipynb")
+# The README trains, measures and compares as well, and each of these has tests of its own.
+SLOW = ("quickstart.md", "training.md", "drafts.md", "routers.md", "cost.md", "compare.md", "pipeline.ipynb")
 
 
 def each(pages: Iterable[Path]) -> list[Any]:

@@ -230,7 +230,8 @@ def attempt(name, revision=None):
     except InputError as error:
         return str(error)
 
-print(json.dumps([[attempt(*names) for names in json.loads(sys.argv[1])], waits]))
+for line in sys.stdin:
+    print(json.dumps([[attempt(*names) for names in json.loads(line)], waits]), flush=True)
 """
 
 
@@ -241,32 +242,33 @@ def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
 
     def ask(*names: list[str]) -> list[Any]:
-        command = [sys.executable, "-c", CLIENT, json.dumps(names)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
-        assert done.returncode == 0, done.stderr
-        found, waits = json.loads(done.stdout)
+        client.stdin.write(f"{json.dumps(names)}\n")
+        client.stdin.flush()
+        found, waits = json.loads(client.stdout.readline())
         assert waits == []
         return list(found)
 
     Hub.asked.clear()
-    target, old, unknown, revision, pickles, prompts = ask(
-        ["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"], ["gpt2", "pickles"], ["owner/nothing", "prompts"]
-    )
-    assert target == [2, 257]
-    assert old == [1, 257]
-    assert unknown.startswith("tinny: no such folder, and not found on the hub (")
-    assert "or a shipped model: tiny, tiny-draft, " in unknown
-    assert "new is not a valid git identifier" in revision
-    assert "convert them: hf download gpt2 --revision pickles --local-dir gpt2 && cd gpt2 && python -c" in pickles
-    assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
-    for name in ("tinny", "owner/nothing"):
-        assert len([path for path in Hub.asked if path.endswith(name)]) == 1
-    hub.shutdown()
-    hub.server_close()
-    cached, unknown, elsewhere = ask(["gpt2"], ["tinny"], ["owner/tinny"])
-    assert cached == [2, 257]
-    assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
-    assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", CLIENT], env=environment, text=True, **pipes) as client:
+        target, old, unknown, revision, pickles, prompts = ask(
+            ["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"], ["gpt2", "pickles"], ["owner/nothing", "prompts"]
+        )
+        assert target == [2, 257]
+        assert old == [1, 257]
+        assert unknown.startswith("tinny: no such folder, and not found on the hub (")
+        assert "or a shipped model: tiny, tiny-draft, " in unknown
+        assert "new is not a valid git identifier" in revision
+        assert "convert them: hf download gpt2 --revision pickles --local-dir gpt2 && cd gpt2 && python -c" in pickles
+        assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
+        for name in ("tinny", "owner/nothing"):
+            assert len([path for path in Hub.asked if path.endswith(name)]) == 1
+        hub.shutdown()
+        hub.server_close()
+        cached, unknown, elsewhere = ask(["gpt2"], ["tinny"], ["owner/tinny"])
+        assert cached == [2, 257]
+        assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
+        assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
 
 
 # Dtypes and devices

@@ -45,6 +45,7 @@ with torch.inference_mode():
 """
 
 
+@pytest.mark.slow  # a process of its own computes some thousand products
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not torch.backends.mkldnn.is_available(), reason="needs glibc and oneDNN"
 )

@@ -55,6 +55,7 @@ def assert_same_metrics(one: Path, two: Path) -> None:
         np.testing.assert_allclose(*numbers, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(settings: LagFreeTrainingOptions, tmp_path: Path) -> None:
     """With dropout, batches that do not divide by two, and a last batch of one example."""
     rows = sum(s["rows"] for s in read_manifest(settings.folders[0])["shards"] if s["part"].startswith("train"))
