@@ -1,6 +1,5 @@
 """What a checkpoint's generation_config.json asks for: followed, without effect, or refused by name."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,10 @@ from specpilot.infer.loading.generation_defaults import (
     generation_defaults,
 )
 from specpilot.infer.loading.names import load_model
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 
 from .refusals import refused
 from .tiny import make
-
-QWEN = {
-    "bos_token_id": 1, "pad_token_id": 1, "do_sample": True, "eos_token_id": [2, 1], "repetition_penalty": 1.1,
-    "temperature": 0.7, "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0",
-}  # fmt: skip
-
-
-def saved(folder: Path, settings: dict[str, Any], architecture: str = "llama") -> PreTrainedModel:
-    """A tiny model loaded from a folder whose generation_config.json holds ``settings``."""
-    make(architecture).save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps(settings))
-    return load_model(str(folder), device="cpu")
 
 
 def asked(**settings: Any) -> GenerationDefaults:
@@ -50,21 +37,6 @@ def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
     assert plain == GenerationDefaults()
     assert plain.sampling_params() == SamplingParams()
     assert plain.budget("auto", 7) == 128
-
-
-def test_qwen(tmp_path: Path) -> None:
-    model = saved(tmp_path, QWEN)
-    with pytest.raises(InputError) as caught:
-        generation_defaults(model)
-    assert str(caught.value) == (
-        "generation_config: the checkpoint sets repetition_penalty=1.1, which the decoder does not support; set "
-        "model.generation_config.repetition_penalty=1.0, or pass generation_config='ignore' "
-        "(--generation-config ignore)"
-    )
-    model.generation_config.repetition_penalty = 1.0  # the first remedy
-    defaults = generation_defaults(model)
-    assert defaults == GenerationDefaults(temperature=0.7, top_k=20, top_p=0.8)
-    assert defaults.sampling_params() == SamplingParams(0.7, 20, 0.8)
 
 
 @pytest.mark.parametrize(
