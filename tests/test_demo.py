@@ -17,6 +17,7 @@ from specpilot.real_model import talk
 SMALL = {"prompts": 40, "held_out": 3, "max_new_tokens": 12, "seed": 0}
 
 
+@pytest.mark.slow  # the README's commands go the same way in the others
 def test_demo(tmp_path: Path) -> None:
     output = tmp_path / "demo"
     console = Console(record=True, width=80, force_terminal=False)
