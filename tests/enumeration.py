@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader
 from specpilot.infer.models.longrope import TokenKVCache
 from specpilot.infer.random_source import RandomSource
+from specpilot.infer.verify.otm import Transport, optimal_transport
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -78,11 +81,21 @@ def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]
         choices[-1] += 1
 
 
+@lru_cache(maxsize=1000)
+def solved(p: tuple[float, ...], q: tuple[float, ...], k: int) -> Transport:
+    return optimal_transport(torch.tensor(p, dtype=torch.float64), torch.tensor(q, dtype=torch.float64), k)
+
+
 def output_distribution(procedure: Callable[[RandomSource], T]) -> dict[T, float]:
-    """The distribution of ``procedure``'s result."""
+    """The distribution of ``procedure``'s result. Linear programs are the same for many outcomes, and solved once."""
     total: dict[T, float] = {}
-    for probability, result in outcomes(procedure):
-        total[result] = total.get(result, 0.0) + probability
+
+    def once(p: Tensor, q: Tensor, k: int) -> Transport:
+        return solved(tuple(p.tolist()), tuple(q.tolist()), k)
+
+    with patch.dict(optimal_transport.__globals__, optimal_transport=once):
+        for probability, result in outcomes(procedure):
+            total[result] = total.get(result, 0.0) + probability
     return total
 
 
