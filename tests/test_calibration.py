@@ -1,7 +1,5 @@
 """Calibration: closed forms, fits that find what they were made from, and the same numbers in training and serving."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

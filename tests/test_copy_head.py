@@ -1,7 +1,5 @@
 """Copy heads: their predictions, training on a target's texts, and copies steered by one."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Energy of a known power, counted by a monitor with the interface of zeus."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """N-gram drafts alone, before a draft model's, and as a router's arm: what is copied, exact distributions, names."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul

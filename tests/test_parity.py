@@ -4,8 +4,6 @@ Serving reads token by token, its caches rolled back round by round, alone or in
 Both are compared with transformers' own forward.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training of the router: rewards, gradients, metrics, exact resume, export."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

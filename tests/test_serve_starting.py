@@ -1,7 +1,5 @@
 """What a server answers before it can decode."""
 
-from __future__ import annotations
-
 import json
 import socket
 import urllib.error

@@ -1,7 +1,5 @@
 """Drafts made of a target's layers: initial weights, the loss, data, exact resume, export."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Drafts with a trimmed vocabulary, and with the target's embedding: their folders, their logits, exactness."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

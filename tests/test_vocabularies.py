@@ -1,7 +1,5 @@
 """Drafts that know fewer or more tokens than their target, or read shorter texts: decoding, data and training."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from copy import deepcopy

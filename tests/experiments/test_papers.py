@@ -1,7 +1,5 @@
 """The papers' tables, by the command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

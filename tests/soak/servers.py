@@ -1,7 +1,5 @@
 """Servers that log their rounds, the load that clients put on them, and whether texts and log are right."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import signal

@@ -1,7 +1,5 @@
 """Requests of all kinds through one server: right texts, none is lost, and memory stays flat."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
