@@ -202,9 +202,8 @@ def test_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.Monk
         found += made
     assert outputs[:-1] == outputs[1:]
     accepted = sum(one.stats.n_accepted for one in found)
-    assert (
-        accepted > 0 or draft == "eagle3"
-    )  # of random weights: where it is read, tests.test_eagle3 sees some accepted
+    # Of EAGLE-3's random weights none may be; where q is compared with them, some are.
+    assert accepted > 0 or draft == "eagle3"
     assert accepted < sum(one.stats.n_drafted for one in found)
 
 
