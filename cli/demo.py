@@ -72,8 +72,8 @@ NOTE = (
 
 def run_demo(
     output: Path, *, prompts: int, held_out: int, max_new_tokens: int, seed: int, console: Console | None = None
-) -> dict[str, Any]:
-    """Run all stages into ``output`` and return the report that is also written there.
+) -> None:
+    """Run all stages into ``output``, which gets the report.
 
     A demo that was cut short goes on; a finished one starts over (only what a demo wrote is removed).
 
@@ -123,7 +123,6 @@ def run_demo(
         console.print(line, highlight=False)
     ending = f"All of it: {output}/report.html. Decode with your controller:\n{words}"
     console.print(ending, style="dim", soft_wrap=True)
-    return report
 
 
 class Stages:

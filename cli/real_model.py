@@ -25,8 +25,8 @@ PROMPTS = (
 )
 
 
-def run_real(folder: Path, max_new_tokens: int, console: Console | None = None) -> float:
-    """Let the model that `make real` has put into ``folder`` answer; returns how much faster it is with drafts.
+def run_real(folder: Path, max_new_tokens: int) -> None:
+    """Let the model that `make real` has put into ``folder`` answer without and with drafts.
 
     Raises:
         InputError: there is none.
@@ -38,7 +38,7 @@ def run_real(folder: Path, max_new_tokens: int, console: Console | None = None) 
         base, "ours", length=str(folder / "head"), copies=str(folder / "copies"), tree="auto", cost="auto",
         draft_dtype="int4",
     )  # fmt: skip
-    return talk(base, drafting, max_new_tokens, console or Console(highlight=False))
+    talk(base, drafting, max_new_tokens, Console(highlight=False))
 
 
 def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console) -> float:

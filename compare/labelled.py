@@ -31,7 +31,7 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
 from ..data_gen.dataset import read_manifest
 from ..data_gen.draft_states import at_drafted_tokens, match_all, signals_of
-from ..data_gen.kinds import AcceptanceRow, RoundsRow
+from ..data_gen.kinds import LABELLED, RoundsRow
 from ..data_gen.prompts import load_prompts
 from ..data_gen.texts import Text, read_texts
 from ..infer.models import CausalLM, LanguageModel, language_model, output_embedding
@@ -136,7 +136,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
         for found in sorted(Path(folder).glob(pattern))
     ]  # fmt: skip
     folders = within or folders
-    manifests = [read_manifest(folder, AcceptanceRow.kind, RoundsRow.kind) for folder in folders]
+    manifests = [read_manifest(folder, *LABELLED) for folder in folders]
     check_same(folders, manifests, ("fingerprint",))
     texts: list[Text] = []
     of_text: list[dict[str, Any]] = []

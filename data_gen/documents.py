@@ -15,13 +15,13 @@ from ..common.files import MANIFEST
 from ..infer.prompting import encode_prompt, text_of, turn_end
 from .columns import Example, answer_text, as_prompt, read_examples
 from .dataset import read_manifest, shard_files
-from .kinds import AcceptanceRow, AnswerRow, RoundsRow, read_shard
+from .kinds import LABELLED, AnswerRow, read_shard
 from .options import TextFormOptions
 from .prompts import report
 from .rows import RowSource, name_of
 
 PLAIN = TextFormOptions()
-KINDS: dict[str, type[AnswerRow]] = {kind.kind: kind for kind in (AnswerRow, AcceptanceRow, RoundsRow)}
+KINDS: dict[str, type[AnswerRow]] = {AnswerRow.kind: AnswerRow, **LABELLED}
 
 
 @dataclass(frozen=True)

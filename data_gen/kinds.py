@@ -101,6 +101,10 @@ class RoundsRow(AnswerRow):
         }
 
 
+LABELLED: dict[str, type[AcceptanceRow] | type[RoundsRow]] = {kind.kind: kind for kind in (AcceptanceRow, RoundsRow)}
+"""The kinds of dataset with drafted tokens and their acceptance, by name."""
+
+
 @dataclass(frozen=True)
 class RouterRow(Row):
     """One prompt for a router (Huang et al. 2024, §2.3); the lists over arms are in the manifest's order.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..common.errors import InputError
 from .dataset import shard_files
-from .kinds import AcceptanceRow, RoundsRow, read_shard
+from .kinds import LABELLED, AcceptanceRow, RoundsRow, read_shard
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def text_of(row: AcceptanceRow | RoundsRow) -> Text:
 
 def texts_of(file: Path, kind: str) -> list[Text]:
     """The texts of one shard of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
-    rows: type[AcceptanceRow] | type[RoundsRow] = RoundsRow if kind == RoundsRow.kind else AcceptanceRow
-    return [text_of(row) for row in read_shard(file, rows)]
+    return [text_of(row) for row in read_shard(file, LABELLED[kind])]
 
 
 def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:

@@ -12,7 +12,7 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..data_gen.dataset import mean_acceptance, read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
-from ..data_gen.kinds import AcceptanceRow, RoundsRow, RouterRow
+from ..data_gen.kinds import LABELLED, AcceptanceRow, RouterRow
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset
 from ..infer.loading.devices import pick_device
 from ..infer.loading.names import load_any_model
@@ -127,9 +127,7 @@ def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
     Raises:
         InputError: one is of another kind, incomplete, or not of the same pair as the first.
     """
-    manifests = [
-        read_manifest(folder, AcceptanceRow.kind, RoundsRow.kind, complete=True) for folder in settings.folders
-    ]
+    manifests = [read_manifest(folder, *LABELLED, complete=True) for folder in settings.folders]
     check_same(settings.folders, manifests, ("fingerprint",))
     return manifests
 

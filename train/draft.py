@@ -118,7 +118,7 @@ def _train(
     return result
 
 
-def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: Path, *, overwrite: bool) -> Path:
+def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: Path, *, overwrite: bool) -> None:
     """Write the best weights of ``run`` as a draft folder, in bfloat16.
 
     Raises:
@@ -139,4 +139,4 @@ def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: P
             )
     shared = shared_with(target, draft, settings, run.dataset["fingerprint"]["target"])
     draft.load_state_dict(best["head"], strict=False)
-    return save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
+    save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)

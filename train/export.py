@@ -20,15 +20,13 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import Provenance, prompt_digest
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import read_manifest
-from ..data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
+from ..data_gen.kinds import LABELLED, read_dataset
 from .controller_module import module_of
 from .datasets import fingerprints, is_validation, samplings
 from .draft import KIND as DRAFT
 from .draft import export_draft
 from .options import CONTROLLERS, DraftTrainingOptions, SpecDecTrainingOptions
 from .run_folder import Run, read_checkpoint, read_run, run_kind
-
-ROWS: dict[str, type[AcceptanceRow] | type[RoundsRow]] = {kind.kind: kind for kind in (AcceptanceRow, RoundsRow)}
 
 
 def export(run: str | Path, output: str | Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
@@ -113,7 +111,7 @@ def trained_prompts(run: Run[Any]) -> tuple[str, ...]:
     for folder in getattr(settings, "folders", ()):
         try:
             kind = read_manifest(folder)["kind"]
-            rows = read_dataset(folder, ROWS[kind]) if kind in ROWS else []
+            rows = read_dataset(folder, LABELLED[kind]) if kind in LABELLED else []
         except InputError:  # moved or changed since
             return ()
         fraction = settings.validation_fraction
