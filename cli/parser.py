@@ -6,11 +6,10 @@ Flags override `--config` in any order. Fields that are not keyword-only may be 
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-from argparse import ArgumentError
-from collections.abc import Callable, Sequence
+from argparse import ArgumentError, BooleanOptionalAction
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
 from functools import cache
@@ -25,31 +24,6 @@ from .common.errors import InputError, did_you_mean
 from .common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
-
-
-class _Bool:
-    """The type of a switch; called for values from a configuration file, since a flag has no value."""
-
-    def __call__(self, value: object) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError(f"Expected a bool. Got value: {value}")
-        return value
-
-    def __repr__(self) -> str:  # what --help shows
-        return "bool"
-
-
-class Switch(argparse.Action):
-    """`--name` and `--no-name` for a bool."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
-        names = [*option_strings, *("--no-" + name.removeprefix("--") for name in option_strings)]
-        super().__init__(names, dest, nargs=0, type=_Bool(), **settings)
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None
-    ) -> None:
-        namespace[self.dest] = option_string in self.option_strings[: len(self.option_strings) // 2]
 
 
 class CommandParser:
@@ -89,7 +63,7 @@ class CommandParser:
         else:
             settings["required"] = True
         if hint is bool:
-            group.add_argument(flag, action=Switch, **settings)
+            group.add_argument(flag, action=BooleanOptionalAction, **settings)
         else:
             group.add_argument(flag, type=hint, **settings)
             self.with_value.add(flag)
@@ -213,7 +187,10 @@ def one_line(message: str) -> str:
 def _expectation(found: re.Match[str]) -> str:
     types = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", found[1]).replace("NoneType", "null")
     types = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"\1", types)
-    return f"expected {types.replace(', ', ' or ')}, got {'null' if found[2] == 'None' else repr(found[2])}"
+    expected = types.replace(", ", " or ")
+    if found[2] != "None" and re.search(r"\bstr\b", types):  # a number, switch or list, as YAML reads it
+        return f"expected {expected}, got {found[2]}; put text in quotes"
+    return f"expected {expected}, got {'null' if found[2] == 'None' else repr(found[2])}"
 
 
 _REWORDED = [

@@ -53,12 +53,6 @@ def check_count(name: str, value: object) -> int:
     return value
 
 
-def check_boolean(name: str, value: bool) -> None:
-    """Raise InputError if ``value`` is neither True nor False."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name}={value!r}: must be True or False")
-
-
 def is_finite(value: SupportsFloat) -> bool:
     """False also for a whole number beyond the largest float, with which ``math.isfinite`` fails."""
     try:

@@ -156,7 +156,7 @@ def blaming(file: str | Path, remedy: str) -> Iterator[None]:
 
 
 def build(kind: type[T], value: object, name: str = "") -> T:
-    """Convert a JSON value to ``kind``: a dataclass of numbers, text, lists, dictionaries, unions and dataclasses.
+    """Convert a JSON value, path or tuple to ``kind``: a dataclass of numbers, text, lists, dictionaries and unions.
 
     Raises:
         InputError: a value has another type or is not finite, or a key is unknown or missing.
@@ -174,7 +174,7 @@ def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line f
         return _build_union(arguments, value, name)
     if origin is Literal and value in arguments:
         return value
-    if origin in (list, tuple) and isinstance(value, list):
+    if origin in (list, tuple) and isinstance(value, list | tuple):
         return origin(_build(arguments[0], element, f"{name}[{i}]") for i, element in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return {key: _build(arguments[1], element, f"{name}.{key}") for key, element in value.items()}
@@ -182,20 +182,22 @@ def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line f
         return value
     if kind in (bool, int, str) and type(value) is kind:
         return value
-    if kind is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, str | Path):
         return Path(value)
+    if kind is str and isinstance(value, Path):  # a folder, whatever ships or is on the hub
+        return os.path.join(os.curdir, value)
     expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else EXPECTED[origin or kind]
-    raise InputError(f"{name}={short(value)}: {expected} is expected")
+    raise InputError(f"{name}={' '.join(short(value).split())}: {expected} is expected")
 
 
 def _build_union(options: Sequence[Any], value: Any, name: str) -> Any:
     if value is None and NoneType in options:
         return None
-    *others, last = (option for option in options if option is not NoneType)
-    for option in others:
+    known = [option for option in options if option is not NoneType]
+    for option in known:
         with suppress(InputError):
             return _build(option, value, name)
-    return _build(last, value, name)
+    return _build(known[-1] if isinstance(value, list | tuple | Mapping) else known[0], value, name)
 
 
 def _build_dataclass(kind: Any, value: Any, name: str) -> Any:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from .errors import InputError, is_finite
+from .json_file import build
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Range:
     ends: str = "[]"
 
     def check(self, name: str, value: Any) -> None:
-        if isinstance(value, bool | str):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return
         problem = None
         if not is_finite(value):
@@ -48,7 +50,10 @@ class Several:
     distinct: bool = True
 
     def check(self, name: str, value: Any) -> None:
-        if isinstance(value, tuple) and (len(value) < self.least or (self.distinct and len(set(value)) < len(value))):
+        if not isinstance(value, tuple):
+            return
+        names = [one for one in value if isinstance(one, str | int | float)]  # in Python also rows
+        if len(value) < self.least or (self.distinct and len(set(names)) < len(names)):
             least = "one value" if self.least == 1 else f"{self.least} values"
             raise InputError(f"{name}={list(value)}: give at least {least}{', and none twice' * self.distinct}")
 
@@ -61,7 +66,7 @@ class Pattern:
     remedy: str
 
     def check(self, name: str, value: Any) -> None:
-        if not re.fullmatch(self.regex, str(value)):
+        if isinstance(value, str | Path) and not re.fullmatch(self.regex, str(value)):
             raise InputError(f"{name}={str(value)!r}: {self.remedy}")
 
 
@@ -72,6 +77,8 @@ class Place:
     folder: bool
 
     def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, str | Path):
+            return
         path = Path(value)
         if not self.folder and path.exists() and not path.is_file():
             raise InputError(f"{name}={str(path)!r}: is a folder or a device; name a file")
@@ -92,7 +99,17 @@ class Choice:
             raise InputError(f"{name}={value!r}: choose one of {', '.join(map(str, self.words))}")
 
 
-Limit = Range | Several | Pattern | Place | Choice
+@dataclass(frozen=True)
+class Objects:
+    """What calls from Python may also give, besides the values of the command line; by default anything."""
+
+    also: tuple[type, ...] = (object,)
+
+    def check(self, name: str, value: Any) -> None:
+        """Nothing: who uses an object checks it."""
+
+
+Limit = Range | Several | Pattern | Place | Choice | Objects
 
 LARGEST = 2**31 - 1  # largest count
 Count = Annotated[int, Range(1, LARGEST)]
@@ -126,23 +143,26 @@ def _limits(hint: Any) -> Iterator[Limit]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base class: converts lists to tuples, and checks every value against the limits in its field's type.
+    """Base class: converts lists to tuples and paths, and checks every value against its field's type and its limits.
 
     Raises:
-        InputError: a value is outside its limits.
+        InputError: a value is of another type, or outside its limits.
     """
 
     def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             value = getattr(self, name)
-            if isinstance(value, list):  # from YAML or a flag
-                value = tuple(value)
-                object.__setattr__(self, name, value)
-            for limit in _limits(hint):
+            value = tuple(value) if isinstance(value, list) else value  # from YAML or a flag
+            limits = [*_limits(hint)]
+            for limit in limits:
                 several = isinstance(value, tuple) and not isinstance(limit, Several)
                 for one in value if several else (value,):
                     if one is not None:
                         limit.check(name, one)
+            if not any(isinstance(value, limit.also) for limit in limits if isinstance(limit, Objects)):
+                value = build(types[name], value, name)
+            object.__setattr__(self, name, value)
             if value == "" or (isinstance(value, tuple) and "" in value):
                 raise InputError(f"{name}: it is empty; give a value, or leave it out")
 
@@ -151,8 +171,8 @@ class Options:
         for entry in fields(self):
             if entry.name in names and getattr(self, entry.name) != entry.default:
                 value = getattr(self, entry.name)
-                shown = str(value) if isinstance(value, Path) else value
-                raise InputError(f"{entry.name}={shown!r}: would be ignored, {reason}; leave it out")
+                shown = repr(str(value)) if isinstance(value, str | Path) else reprlib.repr(value)
+                raise InputError(f"{entry.name}={shown}: would be ignored, {reason}; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)

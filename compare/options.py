@@ -124,11 +124,6 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         if self.data is not None:
             self.refuse_ignored(OF_DECODING, "nothing is decoded with --data")
 
-    @staticmethod
-    def folders(given: str | tuple[str, ...]) -> tuple[str, ...]:
-        """One folder or several as a tuple."""
-        return (given,) if isinstance(given, str) else given
-
     @property
     def words(self) -> list[str]:
         """The decoders of ``length``, or those that are compared if none are named."""

@@ -12,7 +12,8 @@ from typing import Any
 from ..checkpoints import shipped
 from ..common.errors import InputError
 from ..controllers.sampling import SamplingParams
-from ..data_gen.prompts import PromptRow, prompts_of
+from ..data_gen.prompts import prompts_of
+from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
@@ -73,9 +74,7 @@ class Comparison:
         return document_of(self.report).html()
 
 
-def compare(
-    decoders: Given | None = None, prompts: str | Path | Sequence[str] = "builtin", **options: Any
-) -> Comparison:
+def compare(decoders: Given | None = None, prompts: RowSource = "builtin", **options: Any) -> Comparison:
     """Compare decoders on prompts, as ``specpilot compare`` does, and write the report to the folder ``output``.
 
     With ``data``, as ``specpilot compare --data``: acceptance in a dataset, and with ``against`` where that drifted.
@@ -83,44 +82,37 @@ def compare(
     Args:
         decoders: words as for ``--length``, such as ``["3", "tiny-lag-free+ngram"]``; or by name a word or a mapping of
             options, as in the file of ``--decoders``; or such a file. None: what the command compares by default.
-        prompts: texts, or what ``--prompts`` takes.
+        prompts: texts, conversations, rows or a ``datasets.Dataset``, or what ``--prompts`` takes.
         options: other fields of :class:`.CompareOptions`, such as ``target``, ``draft``, ``minutes`` and ``output``.
 
     Raises:
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
             compared.
     """
-    source: dict[str, Any] = {"prompts": str(prompts)} if isinstance(prompts, str | Path) else {}
-    given = CompareOptions(**options, **source)
-    given = replace(given, output=Path(given.output))
-    if isinstance(decoders, str | Path):
-        given, decoders = replace(given, decoders=Path(decoders)), None
+    given = CompareOptions(**options, prompts=prompts)  # type: ignore[arg-type]  # rows, as from Python
     specs = None
-    if isinstance(decoders, Mapping):
+    if isinstance(decoders, str | Path):
+        given = replace(given, decoders=Path(decoders))
+    elif isinstance(decoders, Mapping):
         specs = decoders_of(decoders, paired(given).base)
     elif decoders is not None:
         given = replace(given, length=tuple(decoders))
-    rows = None
-    if not isinstance(prompts, str | Path):
-        rows = [PromptRow(str(index), "prompts", text) for index, text in enumerate(prompts)]
-    found = run(given, specs, rows)
+    found = run(given, specs)
     found.save()
     return found
 
 
-def run(
-    options: CompareOptions, decoders: list[ComparedDecoder] | None = None, rows: list[PromptRow] | None = None
-) -> Comparison:
-    """Compare as ``options`` say; ``decoders`` and ``rows`` take the place of theirs.
+def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) -> Comparison:
+    """Compare as ``options`` say; ``decoders`` take the place of theirs.
 
     Raises:
         InputError: as :func:`compare`.
     """
     if options.against is not None and options.data is None:
         raise InputError(f"against={options.against!r}: is compared with a dataset; name that with --data")
-    if options.data is not None and (decoders is not None or rows is not None):
-        raise InputError(f"data={options.data!r}: nothing is decoded; give controllers as a list, and no prompts")
-    found = _of_decoders(options, decoders, rows) if options.data is None else _of_data(options)
+    if options.data is not None and decoders is not None:
+        raise InputError(f"data={options.data!r}: nothing is decoded; give controllers as a list")
+    found = _of_decoders(options, decoders) if options.data is None else _of_data(options)
     if options.wandb is not None:
         log(found, options.wandb)
     return found
@@ -128,19 +120,18 @@ def run(
 
 def _of_data(options: CompareOptions) -> Comparison:
     cost, priced = given_costs(options.hardware, options.cost)
-    given = [options.folders(side) for side in (options.data, options.against) if side is not None]
+    sides = [side for side in (options.data, options.against) if side is not None]
+    given = [(side,) if isinstance(side, str) else side for side in sides]
     return Comparison(report_of([read_labelled(folders, options) for folders in given], cost, priced), options.output)
 
 
-def _of_decoders(
-    options: CompareOptions, decoders: list[ComparedDecoder] | None, rows: list[PromptRow] | None
-) -> Comparison:
+def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None) -> Comparison:
     options = paired(options)
     cost, priced = given_costs(options.hardware, options.cost)
     if decoders is None:
         decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
         decoders += [ComparedDecoder.parse(word, options.base) for word in options.words]
-    rows = prompts_of(options) if rows is None else rows
+    rows = prompts_of(options)
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     task = Task(sampling, options.max_new_tokens, options.chat, options.system, options.seed)
     # Included models gain little from more threads, and lose much where other processes are at work.

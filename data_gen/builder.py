@@ -127,7 +127,7 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any], begun: str 
         if room < 1:
             raise InputError(
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
-                f"leave such prompts out with --max-prompt-tokens {context - s.max_new_tokens}"
+                f"leave such prompts out with --max-prompt-tokens {max(context - s.max_new_tokens, context // 2)}"
             )
         items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain))
     if not items:

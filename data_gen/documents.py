@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
 from ..common.files import MANIFEST
-from ..infer.prompting import encode_prompt, text_of, turn_end
+from ..infer.prompting import as_plain_text, encode_prompt, text_of, turn_end
 from .columns import Example, answer_text, as_prompt, read_examples
 from .dataset import read_manifest, shard_files
 from .kinds import LABELLED, AnswerRow, read_shard
@@ -166,9 +166,7 @@ def _of_turns(
             continue
         answer = answer_text(turns[place])
         asked = as_prompt(turns[:place])
-        if not chat and not isinstance(asked, str):
-            raise InputError("a conversation, which needs the chat template; leave --no-chat out")
-        head = encode_prompt(tokenizer, asked, chat=chat, day=day)
+        head = encode_prompt(tokenizer, asked if chat else as_plain_text(tokenizer, asked), chat=chat, day=day)
         if tokens and head[: len(tokens)] == tokens:
             prompts.append((len(tokens), len(head)))
         else:

@@ -49,7 +49,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         controller = length_digest(s.length)
         return {
             **pair_identity(s, self.decoder.fingerprint, *self.models),
-            "length": s.length,
+            "length": str(s.length),
             "threshold": s.threshold,
             "cost": cost_identity(s.cost),
             # The digest: a controller retrained in the same folder drafts differently.

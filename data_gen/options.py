@@ -13,6 +13,7 @@ from ..common.options import (
     Folder,
     Names,
     Natural,
+    Objects,
     Options,
     Pattern,
     Positive,
@@ -47,7 +48,7 @@ class PromptSourceOptions(Options):
         system: System message of the chat.
     """
 
-    prompts: str = "builtin"
+    prompts: Annotated[str, Objects()] = "builtin"
     column: str | None = None
     split: str = "train"
     domains: Names | None = None
@@ -171,7 +172,7 @@ class AnswersDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
 class OnPolicyDataOptions(AcceptanceDataOptions, LengthOptions):
     """Dataset of the decoder's rounds."""
 
-    length: str = "8"
+    length: int | str = "8"
 
 
 ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sql-shell", "autoregressive")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..infer.prompting import Message, encode_prompt
+from ..infer.prompting import Message, as_plain_text, encode_prompt
 from .builtin import FILES, builtin_prompts
 from .columns import as_text, prompt_of, read_examples
 from .options import PromptOptions
@@ -41,68 +41,47 @@ class PromptRow:
         Raises:
             InputError: it is a conversation and ``chat`` is false; or the tokenizer cannot encode it.
         """
-        if not isinstance(self.prompt, str):
-            if not chat:
-                raise InputError(
-                    f"prompt {self.id}: a conversation, which needs the chat template; leave --no-chat out"
-                )
-            system = None if self.prompt[0]["role"] == "system" else system
-        return encode_prompt(tokenizer, self.prompt, chat=chat, system=system, day=day)
+        try:
+            prompt = self.prompt if chat else as_plain_text(tokenizer, self.prompt)
+            own = not isinstance(prompt, str) and prompt[0]["role"] == "system"
+            return encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day)
+        except InputError as error:
+            raise InputError(f"prompt {self.id}: {error}") from error
 
 
-def load_prompts(
-    source: RowSource,
-    *,
-    column: str | None = None,
-    split: str = "train",
-    limit: int | None = None,
-    skip: int = 0,
-    domains: Sequence[str] | None = None,
-) -> list[PromptRow]:
-    """Prompts of ``source`` in its order, without duplicates.
+def load_prompts(source: RowSource, **chosen: Any) -> list[PromptRow]:
+    """The prompts of ``source``, as of :func:`~.rows.read_rows`, with ``chosen`` fields of :class:`.PromptOptions`."""
+    return prompts_of(PromptOptions(prompts=source, **chosen))  # type: ignore[arg-type]  # rows, as from Python
 
-    Args:
-        source: ``builtin``, ``builtin-large`` (2,000 prompts of each of its domains), ``builtin-copy`` (prompts
-            that invite copying, 200 in each of the splits ``train`` and ``test``), or whatever
-            :func:`~.rows.read_rows` reads: files, folders, hub datasets, and ``datasets.Dataset`` objects.
-        column: the column that holds the prompt or conversation; by default it is found by its name. Columns ``id``
-            and ``domain`` are used if present. Answers in the rows are left out, with a line that says so.
-        split: split of the built-in prompts (train, validation, test), of a hub dataset or of a ``DatasetDict``; local
-            files have none.
-        limit: maximum number of prompts.
-        skip: number of prompts to skip first.
-        domains: take only prompts of these domains.
+
+def prompts_of(options: PromptOptions) -> list[PromptRow]:
+    """The prompts that ``options`` name, in their order and without duplicates.
+
+    Columns ``id`` and ``domain`` are used if present. Answers in the rows are left out, with a line that says so.
 
     Raises:
         InputError: the source, the column or the split does not exist, or a prompt is empty or not text.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit={limit}: must be at least 1")
-    name, prompts = name_of(source), read_prompts(source, column=column, split=split)
+    name = name_of(options.prompts)
+    prompts = read_prompts(options.prompts, column=options.column, split=options.split)
     unique = list({p.text: p for p in reversed(prompts)}.values())[::-1]
     if len({p.id for p in unique}) < len(unique):
         raise InputError(f"{name}: the column 'id' repeats an id; ids name the rollouts and must be unique")
-    if domains is not None:
+    if options.domains is not None:
         known = {p.domain for p in unique}
-        for domain in domains:
+        for domain in options.domains:
             if domain not in known:
                 raise InputError(f"domains: no prompt of {domain!r} in {name}; it has {', '.join(sorted(known))}")
-        unique = [p for p in unique if p.domain in domains]
-    if skip >= len(unique):
+        unique = [p for p in unique if p.domain in options.domains]
+    if options.skip >= len(unique):
         raise InputError(
-            f"skip={skip}: {name} has {len(unique)} prompts, so none is left; skip fewer, or give more prompts"
+            f"skip={options.skip}: {name} has {len(unique)} prompts, so none is left; skip fewer, or give more prompts"
         )
-    return unique[skip:][:limit]
-
-
-def prompts_of(options: PromptOptions) -> list[PromptRow]:
-    """The prompts that ``options`` name; errors as for :func:`load_prompts`."""
-    chosen = ("column", "split", "limit", "skip", "domains")
-    return load_prompts(options.prompts, **{name: getattr(options, name) for name in chosen})
+    return unique[options.skip :][: options.limit]
 
 
 def read_prompts(source: RowSource, *, column: str | None = None, split: str = "train") -> list[PromptRow]:
-    """All prompts of ``source`` in its order; arguments and errors as for :func:`load_prompts`."""
+    """All prompts of ``source`` in its order; arguments and errors as for :func:`prompts_of`."""
     if isinstance(source, str) and source in FILES:
         if split not in BUILTIN_SPLITS:
             raise InputError(f"split={split!r}: the built-in prompts have {', '.join(BUILTIN_SPLITS)}")

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..common.console import said_at_the_end
-from ..common.errors import InputError, check_boolean, check_count
+from ..common.errors import InputError, check_count
+from ..common.json_file import build
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT
@@ -61,7 +62,8 @@ class SpeculativeDecoder:
         draft: the draft model; None decodes autoregressively. Several form one tree, each with its own branches.
         routing: chooses one of several arms for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
-        length: length controller of chains, or their number of tokens. Default: four tokens.
+        length: length controller of chains, or its name, or their number of tokens. Default: four tokens.
+        threshold, cost: of a controller that is named, as for :meth:`from_pretrained`.
         verifier: the verification rule, with its threshold if it has one: ``"block"``, ``"mtad:0.5"``; see
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens per step.
         beams: beam search of MTAD and MTJD. Default: four beams, drawn.
@@ -84,7 +86,9 @@ class SpeculativeDecoder:
         draft: Model | Sequence[Model] | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
-        length: LengthController | int | None = None,
+        length: LengthController | Name | int | None = None,
+        threshold: float | None = None,
+        cost: CostModel | str | float | None = None,
         verifier: str = "token-wise",
         beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
@@ -94,11 +98,19 @@ class SpeculativeDecoder:
         generation_config: str = FOLLOW,
         pair_check: str = EXACT,
     ) -> None:
-        if isinstance(length, int):
+        drafts: list[Any] = [] if draft is None else list(draft) if isinstance(draft, list | tuple) else [draft]
+        self.drafts = [wrap_model(model, "draft") for model in drafts]
+        reader = wrap_model(target, "target") if routing is None else routing.target
+        if isinstance(length, Name):
+            named = DecodingOptions(length=str(length), threshold=threshold, cost=cost, pair_check=pair_check)  # type: ignore[arg-type]
+            loaded = Pair(reader, self.drafts, tokenizer, None, ngram)  # type: ignore[arg-type]  # None is refused
+            length = steered(loaded, named).length
+        elif threshold is not None or cost is not None:
+            raise InputError("threshold, cost: tell a controller when to stop; name one as length, or leave them out")
+        elif isinstance(length, int):
             length = Fixed(length)
         if not isinstance(length, LengthController | None):
-            raise InputError(f"length={length!r}: give a number or a controller; from_pretrained also takes names")
-        drafts: list[Any] = [] if draft is None else list(draft) if isinstance(draft, list | tuple) else [draft]
+            raise InputError(f"length: of type {type(length).__name__}; give a number, a name, or a length controller")
         self.config = DecoderConfig(
             len(drafts), length, verifier, beams, None if tree is None else parse_tree(tree), routing is not None, ngram
         )
@@ -106,8 +118,6 @@ class SpeculativeDecoder:
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
-        self.drafts = [wrap_model(model, "draft") for model in drafts]
-        reader = wrap_model(target, "target") if routing is None else routing.target
         for model in self.drafts:
             check_pair(reader, model)
         self.target = with_states(reader, self.drafts if routing is None else routing.models)
@@ -140,6 +150,8 @@ class SpeculativeDecoder:
             InputError: a model, tokenizer or controller is missing or does not fit this pair, or options cannot be
                 combined.
         """
+        if any(isinstance(model, nn.Module) for model in (target, draft)):
+            raise InputError("target, draft: loaded models; give SpeculativeDecoder(target, draft, tokenizer) these")
         beams = options.get("beams")
         if isinstance(beams, Beams):
             options |= {"beams": beams.width, "argmax": beams.argmax}
@@ -389,7 +401,7 @@ class SpeculativeDecoder:
         return self.drafts if self.routing is None else self.routing.models
 
     def _encode(self, prompt: PromptLike, chat: bool, system: str | None) -> list[int]:
-        check_boolean("chat", chat)
+        build(bool, chat, "chat")
         return encode_prompt(self.tokenizer, prompt, chat=chat, system=system, vocab_size=self.target.vocab_size)
 
     def configured(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..common.errors import InputError
-from ..common.options import Count, Folder, NotNegative, Options, Pattern, Range, SeedOptions, Several, Share
+from ..common.options import Count, Folder, NotNegative, Objects, Options, Pattern, Range, SeedOptions, Several, Share
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p")
 AUTO = "auto"  # as a cost: measured when the decoder is made
@@ -113,6 +114,11 @@ class PairCheckOptions(Options):
     pair_check: Literal["exact", "tokenizer"] = "exact"
 
 
+def _sampling(options: Options) -> dict[str, Any]:
+    """Keywords of ``SpeculativeDecoder.generate``."""
+    return {name: getattr(options, name) for name in SAMPLING}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions(Options):
     """Sampling.
@@ -129,10 +135,7 @@ class SamplingOptions(Options):
     top_p: Annotated[float, Range(0, 1, "(]")] = 1.0
     temperature: NotNegative = 1.0
 
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """Keywords of ``SpeculativeDecoder.generate``."""
-        return {name: getattr(self, name) for name in SAMPLING}
+    sampling = property(_sampling)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +155,9 @@ class LengthOptions(Options):
             measures the cost in a second, once on a machine, and adapts it while decoding.
     """
 
-    length: Annotated[int | str | tuple[int | str, ...], Several(distinct=False)] | None = None
+    length: Annotated[int | str | tuple[int | str, ...] | None, Several(distinct=False), Objects()] = None
     threshold: Share | None = None
-    cost: str | float | None = None
+    cost: Annotated[str | float | None, Objects()] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,19 +203,19 @@ class DecodingOptions(
             steps are then about 1.5 × as fast, after some 5 s at first and 2 s for each further size.
     """
 
-    target: str = "auto"
-    draft: Annotated[str | tuple[str, ...], Several(distinct=False)] | None = "auto"
-    router: str | None = None
+    target: Annotated[str, Objects((Path,))] = "auto"
+    draft: Annotated[str | tuple[str, ...] | None, Several(distinct=False), Objects((Path,))] = "auto"
+    router: Annotated[str | None, Objects()] = None
     sample_arm: bool = False
     adapt: bool = False
-    copies: str | None = None
-    tree: str | None = None
+    copies: Annotated[str | None, Objects()] = None
+    tree: Annotated[str | None, Objects()] = None
     verifier: str = "token-wise"
     beams: Count | None = None
     argmax: bool = False
     generation_config: Literal["follow", "ignore"] = "follow"
     revision: str | None = None
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, Objects((Path,))] = None
     max_running: Annotated[int, Range(1, 4096)] = 64
     graphs: Literal["on", "off", "compiled"] = "on"
 
@@ -237,7 +240,7 @@ class GenerateOptions(DecodingOptions, SeedOptions):
         top_k: Sample from the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
         top_p: Sample from the most probable tokens with this total probability; 1 keeps all. "auto" as for temperature,
             else 1.
-        chat: Apply the tokenizer's chat template, if it has one.
+        chat: Apply the tokenizer's chat template; otherwise the prompt is continued as plain text.
         system: System message of the chat.
         stream: Print the text while it is generated.
         color: Print the complete text with accepted, rejected and target tokens in colour.
@@ -257,6 +260,7 @@ class GenerateOptions(DecodingOptions, SeedOptions):
     color: bool = False
     stats: bool = False
     json: bool = False
+    sampling = property(_sampling)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,8 +268,3 @@ class GenerateOptions(DecodingOptions, SeedOptions):
             raise InputError("system: is part of the chat template; leave it or --no-chat out")
         if self.color and self.json:
             raise InputError("color: JSON has no colours; give one of color and json")
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """Keywords of ``SpeculativeDecoder.generate``."""
-        return {name: getattr(self, name) for name in SAMPLING}

@@ -25,16 +25,18 @@ Prompt: TypeAlias = str | list[int] | list[Message]
 # User input: one prompt or several, in any of these containers.
 PromptLike: TypeAlias = str | Sequence[Any] | Mapping[str, Any] | Tensor | np.ndarray[Any, Any]
 
+PLAIN_TEXT = "plain text is continued with chat=False (--no-chat)"
 INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def as_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     """The prompts in plain form, and whether a single one was given.
 
-    One prompt is text; a list, tuple, range, 1-D tensor or 1-D array of token ids; a list of chat messages; or a
-    tokenizer's result for one text. Several prompts are a list or tuple of these, all of one kind; a 2-D tensor or
-    array with one prompt per row; or a tokenizer's result for several texts. With ``return_tensors`` a tokenizer's
-    result always counts as several. With an ``attention_mask``, padding on the left or right is removed.
+    One prompt is text; a sequence, 1-D tensor or 1-D array of token ids; a list of chat messages; or a tokenizer's
+    result for one text. Several prompts are a sequence of these, such as a list or a column of a ``datasets.Dataset``,
+    all of one kind; a 2-D tensor or array with one prompt per row; or a tokenizer's result for several texts. With
+    ``return_tensors`` a tokenizer's result always counts as several. With an ``attention_mask``, padding on the left or
+    right is removed.
 
     Raises:
         InputError: the prompt, called ``name``, is empty, has ids that are not integers ≥ 0, or is of another type.
@@ -46,11 +48,11 @@ def as_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
         return _from_array(prompt, name)
     if isinstance(prompt, Mapping):
         return _from_encoding(prompt, name)
-    if not isinstance(prompt, list | tuple | range):
+    if not _is_list(prompt):
         raise InputError(
             f"{name}: of type {type(prompt).__name__}; give text, token ids, chat messages, or a list of these"
         )
-    if not prompt:
+    if not len(prompt):
         raise InputError(f"{name}=[]: empty; give at least one token")
     kinds = {_kind(element) for element in prompt}
     if len(kinds) > 1:
@@ -114,12 +116,21 @@ def _encode(
         raise InputError(f"prompt={prompt!r}: empty; give some text")
     elif chat or system is not None:
         messages += [{"role": "user", "content": prompt}]
-    ids = _apply_template(tokenizer, messages, day) if messages else list(tokenizer(prompt)["input_ids"])
+    ids = _apply_template(tokenizer, messages, day) if messages else _text_ids(tokenizer, str(prompt))
     if not ids and messages:
         name = tokenizer.name_or_path or type(tokenizer).__name__
-        raise InputError(f"{name}: the chat template gives no tokens for the messages; give plain text (chat=False)")
+        raise InputError(f"{name}: the chat template gives no tokens for the messages; {PLAIN_TEXT}")
     if not ids:
         raise InputError(f"prompt={reprlib.repr(prompt)}: the tokenizer gives no tokens; give other text")
+    return ids
+
+
+def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of plain text. Text that begins with the BOS token, as a chat template writes it, gets no second one."""
+    ids = list(tokenizer(text)["input_ids"])
+    twice = [tokenizer.bos_token_id] * 2
+    if ids[:2] == twice and tokenizer(text, add_special_tokens=False)["input_ids"][:2] != twice:
+        return ids[1:]
     return ids
 
 
@@ -130,7 +141,7 @@ def _is_ids(prompt: Prompt) -> TypeGuard[list[int]]:
 def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message], day: str | None = None) -> list[int]:
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if tokenizer.chat_template is None:
-        raise InputError(f"{name}: the tokenizer has no chat template; give plain text (chat=False)")
+        raise InputError(f"{name}: the tokenizer has no chat template, which conversations need; {PLAIN_TEXT}")
     fitted = _in_form(messages, _content_forms(tokenizer, str(tokenizer.chat_template)))
     try:
         dated = None if day is None else _clock(day) + tokenizer.get_chat_template()
@@ -143,6 +154,19 @@ def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message],
         raise InputError(
             f"{name}: the chat template does not support these messages (roles: {roles}): {reason}"
         ) from error
+
+
+def as_plain_text(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt) -> str:
+    """``prompt``, where it is to be continued without the chat template.
+
+    Raises:
+        InputError: it is a conversation.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    none = tokenizer is not None and tokenizer.chat_template is None
+    remedy = "give text, since the tokenizer has none" if none else "leave --no-chat out"
+    raise InputError(f"a conversation, which needs the chat template; {remedy}")
 
 
 def _clock(day: str) -> str:
@@ -222,6 +246,11 @@ def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat
     return [own if own in stops else min(stops)]
 
 
+def _is_list(value: Any) -> bool:
+    """Whether ``value`` is a list of any kind: a tuple, a range, a column of a dataset, …"""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
 def _kind(element: Any) -> str:
     """The kind of a list with this element: ids, messages, or several prompts."""
     if isinstance(element, int):  # the most frequent case first
@@ -230,9 +259,7 @@ def _kind(element: Any) -> str:
         return "texts"
     if isinstance(element, Mapping):
         return "tokenizer results" if "input_ids" in element else "messages"
-    if isinstance(element, list | tuple | range):
-        return "lists"
-    if isinstance(element, Tensor | np.ndarray) and element.ndim > 0:
+    if _is_list(element) or (isinstance(element, Tensor | np.ndarray) and element.ndim > 0):
         return "lists"
     return "token ids"  # or an invalid type, which `_token` refuses
 

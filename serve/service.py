@@ -95,7 +95,9 @@ class Service:
             config = self._config(given)
             return self._queue(given, prompts, sampling, config)
         except InputError as error:
-            raise ApiError(400, str(error), param=str(error).partition("=")[0].partition(":")[0]) from None
+            named = str(error).partition("=")[0].partition(":")[0]
+            text = "messages" if isinstance(given, ChatCompletionRequest) else "prompt"
+            raise ApiError(400, str(error), param=named if named in type(given).model_fields else text) from None
 
     def _encode(self, given: ChatCompletionRequest | CompletionRequest) -> list[list[int]]:
         """The token ids of each prompt, for models that are as they were."""

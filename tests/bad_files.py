@@ -18,7 +18,6 @@ from .eagle3 import write_draft
 from .tiny import byte_tokenizer, save_pair
 
 FILES = Path(__file__).parent / "files"  # a small dataset, run and controller of some kinds, all valid
-BOM = b"\xef\xbb\xbf"
 
 Change = bytes | dict[str, Any] | None | Callable[[bytes], bytes]
 
@@ -109,15 +108,13 @@ QUANTISED = {
 
 
 def controllers(place: Path) -> None:
-    head, router = FILES / "acceptance-head", FILES / "router"
+    head = FILES / "acceptance-head"
     changes: dict[str, dict[str, Change]] = {
         "head-flipped": {"model__safetensors": lambda content: content[:-1] + b"?"},
         "head-cut": {"config__json": b"{"},
-        "head-type": {"config__json": {"kind": "toaster"}},
     }
     for name, files in changes.items():
         copy(head, place / name, **files)
-    copy(router, place / "router-arm", config__json={"arms": [{"kind": "draft"}, 3]})
     shutil.copytree(FOLDER / "tiny-head", place / "head-shipped")
 
 
@@ -168,7 +165,6 @@ def datasets_and_runs(place: Path) -> None:
 
 def prompts(place: Path) -> None:
     (place / "prompts.txt").write_text("".join(f"prompt {i}\n" for i in range(6)))
-    (place / "bom.txt").write_bytes(BOM + b"prompt\n")
     for name, content in {
         "long.txt": b"long " * 60 + b"\n",
         "latin.txt": b"caf\xe9\n",
@@ -180,7 +176,6 @@ def prompts(place: Path) -> None:
         "list.jsonl": b"[1]\n",
         "deep.jsonl": b"[" * 100_000 + b"\n",
         "other.jsonl": b'{"words": "a"}\n',
-        "empty-prompt.jsonl": b'{"prompt": " "}\n',
         "number.jsonl": b'{"prompt": 5}\n',
         "ids.jsonl": b'{"prompt": "a", "id": 1}\n{"prompt": "b", "id": 1}\n',
         "nothing.jsonl": b"",
@@ -206,7 +201,6 @@ def small_files(place: Path) -> None:
         "cost-key.json": b'{"cost": {"t_draft": 1}}',
         "cost-text.json": b'{"cost": {"t_draft": "x", "t_verify": 1, "t_verify_token": 0}}',
         "cost-negative.json": b'{"cost": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}',
-        "cost-nan.json": b'{"cost": {"t_draft": NaN, "t_verify": 1, "t_verify_token": 0}}',
         "cost-zero.json": b'{"cost": {"t_draft": 0, "t_verify": 0, "t_verify_token": 0}}',
         "cost-unknown.json": b'{"cost": {"t_draft": 0, "t_verify": 1, "t_verify_token": 0, "t_coffee": 9}}',
         "unknown.yaml": b"max_new_tokens: 4\nmax_new_token: 4\n",

@@ -10,7 +10,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from specpilot import main as cli
 
@@ -22,7 +21,6 @@ TABLES: dict[str, list[tuple[str, str]]] = {}
 
 TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("nothing", "nothing: no such model folder"),
-    ("file", "file: a file; give the folder of a model"),
     ("folder", "in transformers' format, it holds no config.json"),
     ("cut", "a weight file is truncated or damaged"),
     ("empty", "a weight file is truncated or damaged"),
@@ -52,10 +50,10 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("quant-nothing", "its quantization_config is damaged"),
     *((f"quant-{method}", package) for method, package in QUANTISED.items()),
     ("broken", "NaN or infinite logits"),
-    ("other", "do not share a tokenizer: 2 tokens differ, the first is '<0>'"),
+    ("other", "target other and draft draft do not share a tokenizer: 2 tokens differ, the first is '<0>'"),
+    ("target --tokenizer @place/other", "target target and tokenizer other do not share a tokenizer"),
 ]
 TABLES["generate hello --target @place/target --draft {}"] = [
-    ("@place/nothing", "nothing: no such model folder"),
     ("@place/cut", "a weight file is truncated or damaged"),
     ("@place/broken", "NaN or infinite logits"),
     ("''", "draft: it is empty"),
@@ -70,12 +68,10 @@ TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("prompts.txt", "prompts.txt: not a controller"),
     ("head-flipped", "model.safetensors: truncated or changed"),
     ("head-cut", "config.json: not JSON"),
-    ("head-type", "kind='toaster': unknown kind of controller"),
     ("head-shipped", "another target and draft and tokenizer is given"),
 ]
 TABLES["generate hello --target @place/target --router @place/{}"] = [
     ("nothing", "nothing: no such controller"),
-    ("router-arm", "config.json: arms[0]: key 'name' is missing"),
     ("head-shipped", "is of kind 'acceptance-head', which chooses no arm"),
 ]
 TABLES["generate hello --length tiny-lag-free --cost {}"] = [
@@ -86,10 +82,8 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/cost-key.json", "cost-key.json: cost: key 't_verify' is missing"),
     ("@place/cost-text.json", "cost.t_draft='x': a finite number is expected"),
     ("@place/cost-negative.json", "cost-negative.json: t_draft=-1: a cost must be"),
-    ("@place/cost-nan.json", "cost.t_draft=nan: a finite number is expected"),
     ("@place/cost-zero.json", "t_verify=0: the time of a target forward must be positive"),
     ("@place/cost-unknown.json", "unknown key 't_coffee'"),
-    ("-1", "cost=-1: must be a finite number"),
     ("nan", "cost=nan: must be a finite number"),
     ("cheap", "cheap: no such file"),
 ]
@@ -103,20 +97,17 @@ TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts
     ("@place/prompts.txt --output out.jsonl --split test", "is a file or folder and has no splits"),
     ("@place/prompts.txt --output out.jsonl --column x", "row 1: no column 'x' holds a prompt"),
     ("@place/prompts.txt --output out.jsonl --target @place/broken", "NaN or infinite logits"),
+    ("@place/prompts.txt --output out.jsonl --chat --target @place/template", "prompts.txt: row 1: prompt"),
 ]
 TABLES["generate {}"] = [
     ("hello --output out.jsonl", "output='out.jsonl': would be ignored, no file of prompts is given"),
-    ("", "prompt: standard input is closed"),
     ("''", "prompt: it is empty"),
-    ("hello --draft tiny-t5-draft-sql", "one of them is an encoder-decoder"),
     ("caf\udce9", r"prompt: character 4 is '\udce9': half of a character, or a byte that is not UTF-8"),
     ("hello --system \ud83d", "system: character 1"),
     ("hello --length tiny-lag-free", "length='tiny-lag-free': has no threshold of its own"),
     ("hello --length tiny-head --cost 0.2 --threshold 0.5", "give one of threshold and cost"),
     ("hello --length a/b/c/d", "a/b/c/d: no such folder, and not found on the hub"),
     ("hello --length tiny-hed", "tiny-hed: no such controller, did you mean 'tiny-head'? give a folder, tiny-copies"),
-    ("hello --length cumulative-confidence:7", "cumulative-confidence:7.0: the threshold must be in [0, 1]"),
-    ("hello --length confidence:x", "length='confidence:x': give the rule's number"),
     (
         "hello --length confidense:0.4",
         "length='confidense:0.4': no such rule; give a whole number or one of none, oracle",
@@ -128,7 +119,6 @@ TABLES["generate {}"] = [
     ("hello --length bandit:3", "length='bandit:3': the rule takes no number; give 'bandit'"),
     ("hello --length 0.4", "length='0.4': no such rule"),
     ("hello --draft null --length tiny-head", "length='tiny-head': a trained controller needs a draft"),
-    ("hello --temperature hot", "temperature: expected float or 'auto', got 'hot'"),
     ("hello --dtype float8", "dtype: expected 'float32' or 'bfloat16' or 'float16' or 'float64' or 'auto', got"),
     ("hello --threshold 0.5", "threshold=0.5: belongs to a trained controller"),
     ("hello --length 4 --cost 0.2", "the rule '4' does not use costs"),
@@ -141,13 +131,13 @@ TABLES["generate {}"] = [
     ("hello --config @place/unknown.yaml", "unknown key 'max_new_token'"),
     ("hello --config @place/wrong.yaml", "max_new_tokens: expected int or 'auto', got 'four'"),
     ("hello --config @place/list.yaml", "list.yaml: an object of keys and values is expected, not a list"),
-    ("hello --config @place/cut.yaml", "cut.yaml: not YAML"),
+    ("hello '--config={target: 7}'", "config: target: expected str, got 7; put text in quotes"),
 ]
 TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("''", "prompts: it is empty"),
     ("@place/nothing.txt", "nothing.txt: no such file"),
     ("@place/folder", "the folder holds no .parquet, .jsonl, .json"),
-    ("@place/long.txt", "300 tokens, but the context holds 128; leave such prompts out with --max-prompt-tokens"),
+    ("@place/long.txt", "300 tokens, but the context holds 128; leave such prompts out with --max-prompt-tokens 64"),
     ("@place/latin.txt", "latin.txt: not UTF-8 text (byte 3)"),
     ("@place/null.txt", "null.txt: a binary file; give a JSON Lines"),
     ("@place/blank.txt", "blank.txt: holds no rows"),
@@ -158,7 +148,6 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/list.jsonl", "list.jsonl:1: an object of keys and values is expected, not a list"),
     ("@place/deep.jsonl", "deep.jsonl:1: not JSON"),
     ("@place/other.jsonl", "row 1: no column of a known form holds a prompt; it has words"),
-    ("@place/empty-prompt.jsonl", "row 1: the prompt is empty or not text"),
     ("@place/number.jsonl", "prompt is empty or not text: 5"),
     ("@place/ids.jsonl", "the column 'id' repeats an id"),
     ("@place/nothing.jsonl", "nothing.jsonl: holds no rows"),
@@ -361,10 +350,3 @@ def test_a_training_that_diverges(words: str, tmp_path: Path, capsys: pytest.Cap
     *_, line = capsys.readouterr().err.splitlines()
     assert re.match("specpilot: error: lr=.*: training diverged, .* not finite after step 1; use a smaller lr", line)
     assert {path.name for path in out.glob("*")} <= {"features"}
-
-
-def test_a_byte_order_mark_is_no_part_of_a_prompt(place: Path, tmp_path: Path) -> None:
-    words = f"data acceptance {PAIR} --prompts @place/bom.txt --no-chat --max-new-tokens 4 --output {tmp_path / 'data'}"
-    assert cli.main(words.replace("@place", str(place)).split()) == 0
-    (row,) = pq.read_table(tmp_path / "data" / "shard-00000.parquet").to_pylist()
-    assert row["prompt"] == "prompt"

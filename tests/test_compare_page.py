@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import specpilot
+from datasets import Dataset
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
@@ -305,8 +306,13 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (output / "report.html").read_text() == whole(found.report)
     assert found.sentences[0] in " ".join(Parsed(found._repr_html_()).of("p"))
     assert len([*(output / "wandb").glob("offline-run-*")]) == 1
-    words = specpilot.compare([2, "3", "ngram"], ["one"], output=str(tmp_path / "other"), clock=False, **options)
+    rows = [{"messages": [{"role": "user", "content": text}]} for text in ("one", "two")]
+    other = options | {"chat": True, "output": str(tmp_path / "other"), "clock": False, "limit": 1}
+    words = specpilot.compare([2, "3", "ngram"], Dataset.from_list(rows), **other)
     assert {"2", "3", "ngram"} <= words.report["decoders"].keys()
+    assert words.report["prompts"] == 1
+    with pytest.raises(specpilot.InputError, match="holds no rows"):
+        specpilot.compare([2], [], **other)
     with pytest.raises(specpilot.InputError, match="nowhere"):
         specpilot.compare(["nowhere"], ["one"], output=output, **options)
     with pytest.raises(specpilot.InputError, match="unknown key 'lenght'"):

@@ -23,7 +23,7 @@ PROMPTS = ["one two", "three", "four five six", "seven", "eight nine", "ten", "e
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, OnPolicyDataOptions, Path]:
     folder = tmp_path_factory.mktemp("lag-free")
     given = pair_and_prompts(folder, PROMPTS)
-    settings = OnPolicyDataOptions(**given, max_new_tokens=24, batch_size=3, shard_size=3, length="5")
+    settings = OnPolicyDataOptions(**given, max_new_tokens=24, batch_size=3, shard_size=3, length=5)
     return folder, settings, make_on_policy_data(settings, folder / "rounds")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import date
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.infer.prompting import as_prompts, day_of, encode_prompt, turn_end
+from specpilot.infer.prompting import as_plain_text, as_prompts, day_of, encode_prompt, turn_end
+from tokenizers.processors import TemplateProcessing
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .refusals import refused
@@ -31,6 +33,7 @@ SINGLE = {
     "list": (IDS, IDS),
     "tuple": (tuple(IDS), IDS),
     "range": (range(3, 6), [3, 4, 5]),
+    "deque": (deque(IDS), IDS),
     "tensor": (torch.tensor(IDS), IDS),
     "tensor of int32": (torch.tensor(IDS, dtype=torch.int32), IDS),
     "array": (np.array(IDS), IDS),
@@ -178,8 +181,22 @@ def test_what_needs_a_tokenizer_or_a_template() -> None:
     plain.chat_template = None
     assert encode_prompt(plain, "hello")
     for options in ({"chat": True}, {"system": "be brief"}):
-        with pytest.raises(InputError, match="has no chat template"):
+        with pytest.raises(InputError, match=r"has no chat template.*chat=False \(--no-chat\)"):
             encode_prompt(plain, "hello", **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a conversation, which needs the chat template; give text, since"):
+        as_plain_text(plain, CHAT)
+
+
+def test_text_that_begins_with_the_bos_token() -> None:
+    """As a rendered chat template does: the tokenizer's own is not added to it."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    written = tokenizer("<s>a")["input_ids"]
+    assert encode_prompt(tokenizer, "<s><s>a") == [written[0], *written]  # none is added, so none is too many
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", written[0])]
+    )
+    assert encode_prompt(tokenizer, "<s>a") == encode_prompt(tokenizer, "a") == written
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.documents import read_documents
 from specpilot.data_gen.kinds import AnswerRow, read_dataset
 from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
-from specpilot.data_gen.prompts import fingerprint, load_prompts
+from specpilot.data_gen.prompts import PromptRow, fingerprint, load_prompts
 from specpilot.data_gen.rows import RowSource
 from specpilot.infer.loading.names import load_tokenizer
 
@@ -40,13 +40,8 @@ def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
     assert fingerprint(read[0]) == fingerprint(read[1])
     assert load_prompts(str(tmp_path)) == read[0]  # repeated prompts once
     assert load_prompts(str(tmp_path / "a.txt"), limit=2) == read[0][:2]
-
-
-def test_columns_ids_and_domains(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "why?", "id": 7, "domain": "doubt"}\n')
-    (row,) = load_prompts(str(path), column="question")
-    assert (row.id, row.domain, row.prompt) == ("7", "doubt", "why?")
+    named = load_prompts([{"question": "why?", "id": 7, "domain": "doubt"}], column="question")
+    assert named == [PromptRow("7", "doubt", "why?")]
 
 
 USER, SAID = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -166,7 +161,7 @@ def test_a_file_is_read_as_what_it_holds(name: str, content: str, tmp_path: Path
 def test_text_stays_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('prompt,answer\nNA,007\n"a, b","1\n2"\n')
     assert documents(str(tmp_path / "a.csv")) == ["[user]NA|007", "[user]a, b|1\n2"]
-    (tmp_path / "a.txt").write_text("[INST] x\n{y}\n")
+    (tmp_path / "a.txt").write_text("\ufeff[INST] x\n{y}\n")  # a byte order mark
     assert [one.prompt for one in load_prompts(str(tmp_path / "a.txt"))] == ["[INST] x", "{y}"]
 
 

@@ -21,6 +21,7 @@ from specpilot.train.acceptance import train_acceptance
 from specpilot.train.copies import train_copies
 from specpilot.train.draft import train_draft
 from specpilot.train.features import make_features
+from specpilot.train.options import LagFreeTrainingOptions
 from specpilot.train.router import train_router
 from transformers import BartConfig, BartForConditionalGeneration
 
@@ -59,7 +60,7 @@ def decoder() -> SpeculativeDecoder:
         ("top_k", 2.5, "top_k=2.5: must be a whole number"),
         ("top_p", None, "top_p=None: must be a number"),
         ("top_p", 2, "top_p=2: must be in"),
-        ("chat", 1, "chat=1: must be True or False"),
+        ("chat", 1, "chat=1: true or false is expected"),
         ("length", -1, "length=-1: a fixed draft length"),
         ("length", 2.5, "length=2.5: give a number of tokens, a rule, or a controller"),
         ("length", True, "length=True: give a number of tokens"),
@@ -90,7 +91,9 @@ MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
     ({"max_running": 0}, "max_running=0: must be at least 1"),
     ({"generation_config": "obey"}, "generation_config='obey': give 'follow' or 'ignore'"),
     ({"length": -1}, "length=-1: a fixed draft length must be between 0"),
-    ({"length": "confidence:0.4"}, r"length='confidence:0\.4': give a number or a controller; from_pretrained"),
+    ({"length": object()}, "length: of type object; give a number, a name, or a length controller"),
+    ({"length": "confidence:4"}, "confidence:4.0: the threshold must be in"),
+    ({"cost": 0.2}, "threshold, cost: tell a controller when to stop; name one as length"),
     ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
     ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts can only form one tree"),
     ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
@@ -132,8 +135,8 @@ def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> 
 
 
 NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
+    ({"draft": DRAFT}, "target, draft: loaded models; give SpeculativeDecoder"),
     ({"draft": "ngram:0"}, "ngram:0: the longest n-gram must be from 1 to 16 tokens"),
-    ({"draft": "ngram:x"}, "draft='ngram:x': give the longest n-gram as a number, as in 'ngram:4'"),
     ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 'ngram' is one of several; n-grams join one model"),
     ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
     ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
@@ -188,6 +191,7 @@ def test_paths_precisions_and_numbers(tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained(Path(target), Path(draft), length=2, dtype="auto")
     assert decoder.target.model.dtype == torch.float32
     assert len(decoder.generate("hello", max_new_tokens=5).rounds[1].drafted) == 2
+    assert LagFreeTrainingOptions(data=Path("a")).data == "./a"  # a folder, whatever is named so
     shipped = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, dtype="auto")
     assert shipped.target.model.dtype == torch.bfloat16
     head = Path(specpilot.checkpoints.__path__[0]) / "tiny-head"
@@ -203,7 +207,8 @@ def test_length_and_rule_of_one_call() -> None:
     """Given per call they mean what they mean in the constructor, and leave the decoder as it was."""
     target, draft = make(), make(layers=1)
     decoder = SpeculativeDecoder(target, draft)
-    for options in ({"length": Fixed(2)}, {"length": Fixed(5), "verifier": "block"}, {"verifier": "typical:0.2"}):
+    rules = {"length": Fixed(2)}, {"length": Fixed(5), "verifier": "block"}, {"length": "heuristic:3"}
+    for options in (*rules, {"verifier": "typical:0.2"}):
         made = SpeculativeDecoder(target, draft, **options).generate([1, 2, 3], max_new_tokens=20, seed=4)
         assert decoder.generate([1, 2, 3], max_new_tokens=20, seed=4, **options).rounds == made.rounds
     tree = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="spec-infer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..common.errors import InputError
 from ..common.options import (
@@ -17,6 +17,7 @@ from ..common.options import (
     LearningRate,
     Natural,
     NotNegative,
+    Objects,
     Options,
     OverwriteOptions,
     Picture,
@@ -358,7 +359,13 @@ class TextOptions(TextFormOptions, DataOptions):
             on-policy. Or several, as "[A,B]".
     """
 
-    data: Annotated[str | tuple[str, ...], Several()]
+    data: Annotated[str | tuple[str, ...], Several(), Objects()]
+
+    @property
+    def folders(self) -> tuple[Any, ...]:
+        """Its sources; rows from Python are one."""
+        given: Any = self.data
+        return given if isinstance(given, tuple) and type(given[0]) not in (dict, tuple, list) else (given,)
 
 
 @dataclass(frozen=True, kw_only=True)

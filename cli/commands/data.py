@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from ..data_gen.options import (
+    ONE_PROCESS,
     AcceptanceDataOptions,
     AnswersDataOptions,
     DatasetFolderOptions,
@@ -22,37 +27,45 @@ def acceptance(
     SpecDec++, §3.3: the proposals are drawn after every prefix of the target's outputs.
     """
     from ..data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
-    from ..data_gen.builder import plan
 
-    _prepare()
-    if dataset.plan:
-        print(plan(AcceptanceDatasetBuilder(options), workers))
-        return
-    make_acceptance_data(options, dataset.output, workers=workers, responses=responses)
+    _make(AcceptanceDatasetBuilder, make_acceptance_data, options, dataset, workers=workers, responses=responses)
 
 
 def answers(options: AnswersDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Generate the target's answers, to train a draft on."""
     from ..data_gen.acceptance import AnswersBuilder, make_answers
-    from ..data_gen.builder import plan
 
-    _prepare()
-    if dataset.plan:
-        print(plan(AnswersBuilder(options), workers))
-        return
-    make_answers(options, dataset.output, workers=workers)
+    _make(AnswersBuilder, make_answers, options, dataset, workers=workers)
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
     """Log the decoder's rounds: drafts and their acceptance."""
-    from ..data_gen.builder import plan
     from ..data_gen.on_policy import OnPolicyDatasetBuilder, make_on_policy_data
+
+    _make(OnPolicyDatasetBuilder, make_on_policy_data, options, dataset)
+
+
+def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
+    """Generate outputs of the target and of a router's arms.
+
+    They are scored by their similarity (assistant selection, §2.3).
+    """
+    from ..data_gen.router import RouterDatasetBuilder, make_router_data
+
+    _make(RouterDatasetBuilder, make_router_data, options, dataset, workers=workers)
+
+
+def _make(
+    builder: Callable[[Any], Any], make: Callable[..., Path], options: Any, dataset: DatasetFolderOptions, **how: Any
+) -> None:
+    """Make a dataset; or print the plan of its ``builder``."""
+    from ..data_gen.builder import plan
 
     _prepare()
     if dataset.plan:
-        print(plan(OnPolicyDatasetBuilder(options)))
-        return
-    make_on_policy_data(options, dataset.output)
+        print(plan(builder(options), how.get("workers", ONE_PROCESS)))
+    else:
+        make(options, dataset.output, **how)
 
 
 def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
@@ -67,21 +80,6 @@ def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers
         print(plan_features(options, workers))
         return
     make_features(options, dataset.output, workers=workers)
-
-
-def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
-    """Generate outputs of the target and of a router's arms.
-
-    They are scored by their similarity (assistant selection, §2.3).
-    """
-    from ..data_gen.builder import plan
-    from ..data_gen.router import RouterDatasetBuilder, make_router_data
-
-    _prepare()
-    if dataset.plan:
-        print(plan(RouterDatasetBuilder(options), workers))
-        return
-    make_router_data(options, dataset.output, workers=workers)
 
 
 def _prepare() -> None:

@@ -22,6 +22,7 @@ from transformers import (
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from ...common.errors import InputError
+from ...common.files import without_places
 from ..models import GgufModel, LoadedModel
 from ..models.base import input_device
 from ..models.given import unwrapped
@@ -239,19 +240,20 @@ def load_stop_tokens(
     return stop_tokens(found.eos_token_id, tokenizer)
 
 
-def check_same_tokenizer(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
-    """Target and draft must give every id the same meaning.
+def check_same_tokenizer(target: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, role: str = "draft") -> None:
+    """The target's tokenizer and that of its draft, or the ``tokenizer`` it is given, must give ids the same meaning.
 
     Raises:
         InputError: they don't; names the first difference.
     """
-    ours, theirs = target.get_vocab(), draft.get_vocab()
+    ours, theirs = target.get_vocab(), other.get_vocab()
     if ours != theirs:
         differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
         token = differing[0]
+        names = [without_places(one.name_or_path) for one in (target, other)]
         raise InputError(
-            f"target and draft do not share a tokenizer: {len(differing)} tokens differ, the first is {token!r} "
-            f"(id {ours.get(token)} in the target, {theirs.get(token)} in the draft); choose a draft of the same family"
+            f"target {names[0]} and {role} {names[1]} do not share a tokenizer: {len(differing)} tokens differ, the "
+            f"first is {token!r} (id {ours.get(token)} and {theirs.get(token)}); name a {role} of the target's family"
         )
 
 

@@ -101,7 +101,7 @@ def load_target(options: DecodingOptions) -> tuple[LoadedModel, PreTrainedTokeni
     if isinstance(model, GgufModel):
         check_gguf_tokenizer(model, text)
     elif tokenizer is not None:
-        check_same_tokenizer(load_tokenizer(name, **own), text)
+        check_same_tokenizer(load_tokenizer(name, **own), text, "tokenizer")
     return model, text
 
 
