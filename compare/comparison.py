@@ -345,8 +345,9 @@ class _Comparing:
         return (stats.seconds + stats.prefill_seconds) / stats.n_generated
 
     def _encoded(self, rows: Sequence[PromptRow]) -> list[list[int]]:
-        tokenizer, day = self.loader.target().tokenizer, self._day()
-        return [row.encode(tokenizer, chat=self.task.chat, system=self.task.system, day=day) for row in rows]
+        pair, task = self.loader.target(), self.task
+        how: dict[str, Any] = {"chat": task.chat, "system": task.system, "day": self._day()}
+        return [row.encode(pair.tokenizer, **how, context=pair.target.context) for row in rows]
 
     def _day(self) -> str | None:
         """The date for chat templates that write today's: that on which the comparison was begun."""

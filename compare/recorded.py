@@ -123,7 +123,8 @@ class Tracer:
         """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
-        prompts = [row.encode(decoder.tokenizer, chat=self.chat, system=self.system, day=self.day) for row in rows]
+        how: dict[str, Any] = {"chat": self.chat, "system": self.system, "day": self.day, "context": decoder.context}
+        prompts = [row.encode(decoder.tokenizer, **how) for row in rows]
         for row, prompt in zip(rows, prompts, strict=True):
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(

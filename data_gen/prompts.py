@@ -34,17 +34,22 @@ class PromptRow:
         return as_text(self.prompt)
 
     def encode(
-        self, tokenizer: PreTrainedTokenizerBase | None, *, chat: bool, system: str | None, day: str | None = None
-    ) -> list[int]:
+        self, tokenizer: PreTrainedTokenizerBase | None, *, chat: bool, system: str | None, day: str | None = None,
+        context: int | None = None,
+    ) -> list[int]:  # fmt: skip
         """The prompt's token ids; see :func:`~..infer.prompting.encode_prompt`. Its own system message counts.
 
         Raises:
-            InputError: it is a conversation and ``chat`` is false; or the tokenizer cannot encode it.
+            InputError: it is a conversation and ``chat`` is false; the tokenizer cannot encode it; or it fills the
+                ``context``.
         """
         try:
             prompt = self.prompt if chat else as_plain_text(tokenizer, self.prompt)
             own = not isinstance(prompt, str) and prompt[0]["role"] == "system"
-            return encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day)
+            ids = encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day)
+            if context is not None and len(ids) >= context:
+                raise InputError(f"{len(ids)} tokens, but the context holds {context}; leave it out")
+            return ids
         except InputError as error:
             raise InputError(f"prompt {self.id}: {error}") from error
 

@@ -259,6 +259,7 @@ TABLES["compare --output @out {}"] = [
     ("--draft null --length 3", "drafts need a draft model"),
     ("--minutes 0", "minutes=0"),
     ("--decoders @place/none.yaml", "no such file"),
+    (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
 ]
 TABLES["serve --port 0 {}"] = [
     ("--host 203.0.113.7", "host='203.0.113.7'"),
