@@ -156,14 +156,6 @@ class Measure:
     of: Callable[[Sequence[Trace]], Any]
 
 
-def replay_all(
-    tracer: Tracer, rows: Sequence[PromptRow], rules: Sequence[Rule], store: Store, console: Console
-) -> dict[Setting, list[Counts]]:
-    """Counters of every setting on every prompt; counters in ``store`` are reused."""
-    measures = {rule.name: replayed_by(tracer, rule) for rule in rules}
-    return by_setting(rules, measure_all(tracer, rows, measures, store, console))
-
-
 def replayed_by(tracer: Tracer, rule: Rule) -> Measure:
     """The counters of a rule by parameter and trace."""
     identity = {**rule.identity, "parameters": list(rule.parameters), "counters": list(Counts._fields)}

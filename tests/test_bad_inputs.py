@@ -260,6 +260,7 @@ TABLES["compare --output @out {}"] = [
     ("--minutes 0", "minutes=0"),
     ("--decoders @place/none.yaml", "no such file"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
+    ("--length 2,oracle", "decoder 'oracle': length='oracle': not defined at temperature 1.0"),
 ]
 TABLES["serve --port 0 {}"] = [
     ("--host 203.0.113.7", "host='203.0.113.7'"),

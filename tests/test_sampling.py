@@ -1,8 +1,11 @@
 """Sampling: distributions against transformers' own processors and their definitions, and draws from them."""
 
+import json
 import math
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -39,6 +42,11 @@ def test_same_distribution_as_transformers(seed: int, temperature: float, top_k:
     expected = processors(torch.zeros(3, 1, dtype=torch.long), logits.clone()).softmax(-1)
     found = SamplingParams(temperature, top_k, top_p)(logits)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_settings_are_plain_numbers() -> None:
+    given = SamplingParams(Fraction(1, 2), np.int64(5), np.float32(0.5))  # type: ignore[arg-type]
+    assert json.dumps(given.as_dict()) == '{"temperature": 0.5, "top_k": 5, "top_p": 0.5}'
 
 
 def test_zero_temperature_is_the_point_mass_on_the_argmax() -> None:

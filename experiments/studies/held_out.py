@@ -10,7 +10,7 @@ from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, Folder, OutputFileOptions
 from specpilot.compare import recorded
-from specpilot.compare.recorded import Array, Counts, Rule, Setting, Tracer, replay_all
+from specpilot.compare.recorded import Array, Counts, Rule, Setting, Tracer, by_setting, measure_all, replayed_by
 from specpilot.compare.store import Store
 from specpilot.data_gen.options import BUILTIN, PromptSourceOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
@@ -91,8 +91,9 @@ def texts(rows: Rows) -> set[str]:
 def replay_domains(tracer: Tracer, rows: Rows, rules: Sequence[Rule], store: Store, console: Console) -> Counted:
     """Counters of every setting by domain; a rule that learns does so within a domain."""
     found: dict[Setting, dict[str, list[Counts]]] = {}
+    measures = {rule.name: replayed_by(tracer, rule) for rule in rules}
     for domain, of_domain in rows.items():
-        for setting, counts in replay_all(tracer, of_domain, rules, store, console).items():
+        for setting, counts in by_setting(rules, measure_all(tracer, of_domain, measures, store, console)).items():
             found.setdefault(setting, {})[domain] = counts
     return found
 
