@@ -44,7 +44,6 @@ from ..infer.generation import Stats
 from ..infer.models import CausalLM
 from ..infer.options import AUTO, DecodingOptions
 from ..infer.prompting import day_of
-from ..infer.random_source import RandomSource
 from ..infer.text_stream import COPY, DRAFT, TextStream, written
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
@@ -255,14 +254,8 @@ class _Comparing:
         }  # fmt: skip
         for name, spec in self.specs.items():  # before anything is measured
             with blaming(f"decoder {name!r}", "leave it out"):
-                self._check(spec)
-
-    def _check(self, spec: ComparedDecoder) -> None:
-        """Refuse a decoder that cannot decode the task; a router's models are not loaded for that."""
-        if spec.engine is not None:
-            self.loader.generate(spec, self.task.sampling, self.task.max_new_tokens)
-        elif spec.router is None:
-            self.loader.decoder(spec, at_ratio(0.2)).new_request([0], self.task.sampling, 1, RandomSource(0))
+                if spec.router is None:  # whose models are loaded once
+                    self._generate(spec, at_ratio(0.2))
 
     def _settled(self, spec: ComparedDecoder) -> ComparedDecoder:
         """``spec`` with the draft's precision that was the fastest when the comparison was begun, if it is "auto"."""

@@ -32,6 +32,7 @@ from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import Pair, load_target, wrapped_draft
 from ..infer.models import GgufModel, LanguageModel, language_model
 from ..infer.options import DecodingOptions
+from ..infer.random_source import RandomSource
 from .options import VllmBenchOptions, WorkloadOptions
 
 NONE, NGRAM, DEFAULT = "none", "ngram", "default"
@@ -231,6 +232,7 @@ class Loader:
         settings: dict[str, Any] = {**sampling.as_dict(), "max_new_tokens": max_new_tokens}
         if options.engine is None:
             decoder = self.decoder(options, cost)
+            decoder.new_request([0], sampling, 1, RandomSource(0))  # refuses what the sampling does not allow
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings).stats
         engine, _, how = options.engine.partition(":")
         target = self.target(options)

@@ -159,7 +159,7 @@ class Measure:
 def replayed_by(tracer: Tracer, rule: Rule) -> Measure:
     """The counters of a rule by parameter and trace."""
     identity = {**rule.identity, "parameters": list(rule.parameters), "counters": list(Counts._fields)}
-    return Measure(identity, lambda traces: replay_rule(tracer, traces, rule))
+    return Measure(identity, lambda traces: replay_rule(traces, rule, tracer.decoder.stop_tokens))
 
 
 def by_setting(rules: Sequence[Rule], measured: Mapping[str, Sequence[Any]]) -> dict[Setting, list[Counts]]:
@@ -191,17 +191,17 @@ def measure_all(
     return found
 
 
-def replay_rule(tracer: Tracer, traces: Sequence[Trace], rule: Rule) -> list[list[Counts]]:
+def replay_rule(traces: Sequence[Trace], rule: Rule, stop_tokens: frozenset[int]) -> list[list[Counts]]:
     """Counters by parameter and trace."""
     make = rule.make(traces)
-    return [replay_counts(tracer, traces, lambda index, x=x: make(index, x)) for x in rule.parameters]  # type: ignore[misc]
+    return [replay_counts(traces, lambda index, x=x: make(index, x), stop_tokens) for x in rule.parameters]  # type: ignore[misc]
 
 
 def replay_counts(
-    tracer: Tracer, traces: Sequence[Trace], controller: Callable[[int], LengthController]
+    traces: Sequence[Trace], controller: Callable[[int], LengthController], stop_tokens: frozenset[int]
 ) -> list[Counts]:
     """Counters of decoding each of ``traces`` with the controller made for its index."""
-    return [Counts.of(replay(t, controller(i), tracer.decoder.stop_tokens)) for i, t in enumerate(traces)]
+    return [Counts.of(replay(t, controller(i), stop_tokens)) for i, t in enumerate(traces)]
 
 
 def columns(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:

@@ -17,13 +17,13 @@ from ..common.errors import InputError
 from ..controllers.length import RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..infer.random_source import drawn_for
-from ..simulate.replay import PrecomputedPredictor, replay
+from ..simulate.replay import PrecomputedPredictor
 from ..simulate.trace import END, Trace
 from .decoders import NONE
 from .drafted import ALL, OWN, drift_of, judgements
 from .interval import Interval, show
 from .labelled import Labelled, Reading, predicted
-from .recorded import INFORMED, Counts, Rule, Setting, figures_of, informed_rule, speed_of
+from .recorded import INFORMED, Counts, Rule, Setting, figures_of, informed_rule, replay_rule, speed_of
 from .report import difference, group_name
 from .settings import FAMILIES, FIXED, by_length, crossed, rule_of, tuned, word_of
 
@@ -122,10 +122,8 @@ def replayed(data: Labelled, cost: CostModel | None) -> Report:
             rules.append(Rule(name, (0.0,), {}, lambda _, made=made: lambda index, x: made[index]))  # type: ignore[misc]
     counts: dict[Setting, list[Counts]] = {}
     for rule in rules:
-        make = rule.make(traces)
-        for x in rule.parameters:
-            runs = [replay(traced, make(i, x), frozenset()) for i, traced in enumerate(traces)]
-            counts[rule.name, x] = [Counts.of(each) for each in runs]
+        by_parameter = zip(rule.parameters, replay_rule(traces, rule, frozenset()), strict=True)
+        counts |= {(rule.name, x): of for x, of in by_parameter}
     if cost is None:
         rows = {word_of(*setting): figures_of(of, None) for setting, of in counts.items()}
         return found | {"decoders": {name: {"title": name, **row} for name, row in rows.items()}}

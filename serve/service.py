@@ -244,9 +244,10 @@ class Service:
     def _check(self, job: Job) -> None:
         if job.late:
             raise ApiError(408, f"the request took longer than {self.time_limit:g} s", code="time_limit")
-        if job.error is not None:
-            status = 400 if isinstance(job.error, InputError) else 500
-            raise ApiError(status, f"decoding failed: {job.error}", code="decoding_failed")
+        error = job.request.error
+        if error is not None:
+            status = 400 if isinstance(error, InputError) else 500
+            raise ApiError(status, f"decoding failed: {error}", code="decoding_failed")
 
     def _count(self, call: Call, choice: Choice) -> None:
         total = time.perf_counter() - call.started

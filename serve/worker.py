@@ -56,10 +56,6 @@ class Job:
     reported: int = 0
     late: bool = False
 
-    @property
-    def error(self) -> BaseException | None:
-        return self.request.error
-
     def cancel(self) -> None:
         """Leave before the next round; no more news come."""
         self.request.cancelled = True

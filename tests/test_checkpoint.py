@@ -350,12 +350,6 @@ def test_damaged_controllers_are_refused(
         load_controller(folder)
 
 
-def test_a_byte_order_mark_is_no_harm(saved: Path) -> None:
-    file = saved / "config.json"
-    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    assert load_controller(saved).config == CONFIG
-
-
 def test_check_pair_names_what_differs() -> None:
     PROVENANCE.check_pair(PAIR)
     for part in ("target", "draft", "tokenizer"):

@@ -172,7 +172,7 @@ def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
     for traced in traces:
         assert max([*traced.text[:-1], *traced.tokens], default=0) < pair.sizes[1]
     assert any(max(traced.text) >= pair.sizes[1] for traced in traces) == (pair.sizes[0] > pair.sizes[1])
-    counts = replay_counts(tracer, traces, lambda index: Fixed(4))
+    counts = replay_counts(traces, lambda index: Fixed(4), decoder.stop_tokens)
     assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
     far = [PromptRow("far", "x", "a b")]
     decoder.drafts[0].vocab_size = 100

@@ -61,17 +61,17 @@ def test_the_tables_by_hand() -> None:
 
 
 def test_precomputed_predictions_are_those_of_serving() -> None:
-    tracer = Tracer(
-        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4), SamplingParams(1.0, 50), 16, seed=0
-    )
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
+    tracer = Tracer(decoder, SamplingParams(1.0, 50), 16, seed=0)
     torch.manual_seed(0)
     head = AcceptanceHead(128, 2)
     rows = next(iter(held_out(SweepOptions(prompts="builtin", per_domain=3)).values()))
     traces = tracer.traces(rows)
     predictors = precompute(head, traces)
+    stops = decoder.stop_tokens
     for threshold in (0.2, 0.6):
-        found = replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(predictors[i], h))
-        assert found == replay_counts(tracer, traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h))
+        found = replay_counts(traces, lambda i, h=threshold: AcceptanceLength(predictors[i], h), stops)
+        assert found == replay_counts(traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h), stops)
     again = tracer.traces(rows)
     assert [t.text for t in again] == [t.text for t in traces]
 
