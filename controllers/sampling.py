@@ -48,9 +48,8 @@ class SamplingParams:
             raise InputError(f"top_k={self.top_k}: must be at least 1; leave it out (null) to keep every token")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p={self.top_p}: must be in (0, 1]; 1 keeps every token")
-        for name, kind in (("temperature", float), ("top_k", int), ("top_p", float)):  # NumPy's, and fractions
-            value = vars(self)[name]
-            object.__setattr__(self, name, None if value is None else kind(value))
+        top_k = None if self.top_k is None else int(self.top_k)  # NumPy's numbers, and fractions, are made plain
+        vars(self).update(temperature=float(self.temperature), top_k=top_k, top_p=float(self.top_p))
 
     def as_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
