@@ -127,7 +127,7 @@ def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tenso
             mask = seen & (distance < size)
         elif size is not None and name == CHUNKED:
             mask = seen & (t // size == (t - distance) // size)
-        masks[name] = as_scores(mask.unsqueeze(0), like.dtype, like.device)
+        masks[name] = as_scores(mask.unsqueeze(0), like.dtype).to(like.device)
     return masks if types.by_type else next(iter(masks.values()))
 
 

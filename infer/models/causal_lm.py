@@ -30,9 +30,9 @@ from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, longrope_switch, read_by_factors
-from .masks import as_scores, layer_masks, mask_types, positions_of
+from .masks import as_scores, layer_masks, mask_types, placed
 from .static_forward import read_static
-from .text_cache import Read, TextCache, TreeMask, joined, read_in_groups
+from .text_cache import Read, TextCache, TreeMask, ends, fill, joined, read_in_groups
 from .trimmed_head import TrimmedHead
 
 Graphs = Literal["on", "off", "compiled"]
@@ -269,30 +269,24 @@ class CausalLM(LanguageModel):
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
         n, keep = plan.new, max(read.keep for read in reads)
         kept = max(read.kept_states for read in reads)
-        tokens = torch.zeros(plan.high - plan.low, n, dtype=torch.long)
-        states = None
+        rows = [cache.rows[read.text] - plan.low for read in reads]
+        tokens, states = torch.zeros(plan.high - plan.low, n, dtype=torch.long), None
         if self.reads_states:
             states = torch.zeros(*tokens.shape, self.hidden_size, dtype=self.model.dtype, device=self.device)
-        picked, picked_states = [], []
-        for read in reads:
-            row = cache.rows[read.text] - plan.low
-            tokens[row, n - len(read.tokens) :] = torch.tensor(read.tokens, dtype=torch.long)
-            if states is not None and read.states is not None:
-                states[row, n - len(read.tokens) :] = read.states
-            picked += [row * keep + place for place in range(keep - read.keep, keep)]
-            picked_states += [row * kept + place for place in range(kept - read.kept_states, kept)]
-        masks = layer_masks(self.types, plan, reads, cache)
+        fill(reads, rows, tokens, states)
+        places = placed(plan, reads, cache).to(self.device, non_blocking=True)
+        masks = layer_masks(self.types, places, torch.arange(plan.width, device=self.device))
         if blind is not None:
             masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
-        scores = {name: as_scores(mask, self.model.dtype, self.device) for name, mask in masks.items()}
+        scores = {name: as_scores(mask, self.model.dtype) for name, mask in masks.items()}
         mask = scores if self.types.by_type else next(iter(scores.values()))
-        positions = positions_of(plan, reads, cache)
         tokens = tokens.to(self.device, non_blocking=True)
-        for read in reads:
-            read.put_drawn(tokens[cache.rows[read.text] - plan.low])
-        logits, hidden = self.run(cache, tokens, keep, kept, mask, positions, states)
+        for row, read in zip(rows, reads, strict=True):
+            read.put_drawn(tokens[row])
+        logits, hidden = self.run(cache, tokens, keep, kept, mask, places[..., 0], states)
         cache.end_forward()
-        return _rows(logits.flatten(0, 1), picked), _rows(hidden.flatten(0, 1), picked_states)
+        picked = ends(rows, [read.keep for read in reads], keep), ends(rows, [read.kept_states for read in reads], kept)
+        return _rows(logits.flatten(0, 1), picked[0]), _rows(hidden.flatten(0, 1), picked[1])
 
     def _read_paths(self, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
         """Read a tree as a batch: each path to a leaf is a row, with a copy of the cached columns it attends to."""
@@ -339,7 +333,7 @@ class CausalLM(LanguageModel):
         if mask is not None:
             inputs["attention_mask"] = mask
         if positions is not None:
-            inputs["position_ids"] = positions.to(self.device)
+            inputs["position_ids"] = positions
         model, inner = self.packed, self._inner
         if self.fixed is not None and cache.slots is not None:
             model, inner = self.fixed.model, [self.fixed.layers[layer - 1] for layer in self.state_layers]

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
-from .masks import as_scores, positions_of, visible
-from .text_cache import Read
+from .masks import FULL, MaskTypes, as_scores, layer_masks, placed
+from .text_cache import Read, ends
 
+WHOLE = MaskTypes({FULL: None}, False)
 SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed triangular mask
 
 
@@ -135,48 +136,30 @@ def attention_group(
             mask = per_group(_chain_mask(n, past, tables), group)
             cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
             return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
-        positions = positions_of(plan, reads, cache)[0]
-        scores = per_group(as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype), group)
-        return AttentionGroup(plan, tokens, tables.cos[positions], tables.sin[positions], scores)
-    new = _places(cache, reads, plan)
+        places = placed(plan, reads, cache)
+        positions = places[0, :, 0]
+        return AttentionGroup(
+            plan, tokens, tables.cos[positions], tables.sin[positions], _mask(places, plan, tables, group)
+        )
+    places = placed(plan, reads, cache)
+    slots = ends([cache.rows[read.text] - plan.low for read in reads], [len(read.tokens) for read in reads], plan.new)
+    index = torch.tensor(slots)
+    positions, columns = places.flatten(0, 1)[index, :2].unbind(-1)
     whole = plan.aligned and plan.new == 1 and all(read.tree is None for read in reads)
-    slots = None if new.slots == list(range((plan.high - plan.low) * plan.new)) else torch.tensor(new.slots)
-    positions = torch.tensor(new.positions)
     return AttentionGroup(
         plan,
-        torch.tensor(new.tokens),
+        torch.tensor([token for read in reads for token in read.tokens]),
         tables.cos[positions],
         tables.sin[positions],
-        None if whole else per_group(as_scores(visible(plan, reads, cache)[0], tables.triangle.dtype), group),
-        places=(torch.tensor(new.rows), torch.tensor(new.columns)),
-        slots=slots,
+        None if whole else _mask(places, plan, tables, group),
+        places=(index // plan.new + plan.low, columns),
+        slots=None if slots == list(range((plan.high - plan.low) * plan.new)) else index,
     )
 
 
-class _Places(NamedTuple):
-    """Ids, positions, cache rows and columns, and slots in the padded batch of N tokens of several texts."""
-
-    tokens: list[int]
-    positions: list[int]
-    rows: list[int]
-    columns: list[int]
-    slots: list[int]
-
-
-def _places(cache: RaggedKVCache, reads: Sequence[Read], plan: WritePlan) -> _Places:
-    found = _Places([], [], [], [], [])
-    for read in reads:
-        row, count = cache.rows[read.text], len(read.tokens)
-        start, end = plan.starts[row - plan.low], (row - plan.low + 1) * plan.new
-        columns = [*range(start, start + count)]
-        found.columns.extend(columns)
-        found.tokens.extend(read.tokens)
-        found.rows.extend([row] * count)
-        found.slots.extend(range(end - count, end))  # aligned at the right
-        if read.tree is not None:
-            columns[count - len(read.tree.above) :] = read.tree.positions()
-        found.positions.extend(columns)
-    return found
+def _mask(places: Tensor, plan: WritePlan, tables: Tables, group: int) -> Tensor | None:
+    mask = layer_masks(WHOLE, places, torch.arange(plan.width))[FULL]
+    return per_group(as_scores(mask, tables.triangle.dtype), group)
 
 
 def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:

@@ -2,12 +2,12 @@
 
 With draft trees in a cache, columns are not positions, so windows are counted in positions. A token at position i
 attends to position j of its own text if j ≤ i; in a sliding layer also i - j < window; in a chunked layer both must be
-in the same chunk.
+in the same chunk. The masks are computed on the model's device from a few numbers for each token (:func:`placed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from .kv_cache import RaggedKVCache, WritePlan
-from .text_cache import Read
+from .text_cache import Read, TreeMask
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-CPU = torch.device("cpu")
+PLACES = 3  # numbers of a token before the columns it attends to: position, column, number of first columns
 
 
 @dataclass(frozen=True)
@@ -58,62 +58,63 @@ def mask_types(config: Any) -> MaskTypes | None:
     return MaskTypes({only: sizes[only]}, False)
 
 
-def positions_of(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> Tensor:
-    """(B, n) position of each new token in its text, aligned at the right; 0 at padding."""
-    positions = torch.zeros(plan.high - plan.low, plan.new, dtype=torch.long)
-    for read in reads:
-        row = cache.rows[read.text] - plan.low
-        start, count = plan.starts[row], len(read.tokens)
-        place = positions[row, plan.new - count :]
-        place.copy_(torch.arange(start, start + count))
-        if read.tree is not None:
-            place[count - len(read.tree.above) :] = torch.tensor(read.tree.positions())
-    return positions
+def placed(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> Tensor:
+    """(B, n, 3 + E) :func:`places` of the tokens of a forward."""
+    trees = {cache.rows[read.text] - plan.low: read.tree for read in reads if read.tree is not None}
+    return places(plan.starts, plan.counts, plan.new, trees, longest_path(trees.values()))
 
 
-def visible(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> tuple[Tensor, Tensor]:
-    """The columns that each new token may attend to by causality, and every column's position.
+def longest_path(trees: Iterable[TreeMask]) -> int:
+    """The largest number of columns that a token sees beside the first ones."""
+    return max([1, *(len(ancestors) + 1 for tree in trees for ancestors in tree.above)])
 
-    Returns:
-        (B, n, width) bool, at padding true only for column 0; (B, width) positions.
+
+def places(
+    starts: Sequence[int], counts: Sequence[int], n: int, trees: Mapping[int, TreeMask], others: int, padding: int = 0
+) -> Tensor:
+    """(B, n, 3 + E) where the tokens of a padded forward are, aligned at the right, and what they attend to.
+
+    These are position, column, the number of first columns that it attends to, and E = ``others`` further columns: its
+    ancestors in a tree, and its own, which may repeat.
+
+    Args:
+        starts: each row's number of columns before the forward.
+        counts: each row's number of new tokens.
+        trees: by row.
+        padding: the column of padding, which attends to this column alone.
     """
-    rows, n = plan.high - plan.low, plan.new
-    last = torch.zeros(rows, n, dtype=torch.long)  # the column of each new token
-    columns = torch.arange(plan.width)
-    keys = columns.repeat(rows, 1)
-    for row, (start, count) in enumerate(zip(plan.starts, plan.counts, strict=True)):
-        last[row, n - count :] = torch.arange(start, start + count)
-    seen = columns <= last.unsqueeze(-1)
-    for read in reads:
-        if read.tree is not None:
-            row, first = cache.rows[read.text] - plan.low, n - len(read.tree.above)
-            for node, ancestors in enumerate(read.tree.above):
-                own = plan.starts[row] + len(read.tokens) - len(read.tree.above) + node
-                seen[row, first + node] = False
-                seen[row, first + node, : read.tree.trunk] = True
-                path = [*ancestors, own]
-                seen[row, first + node, path] = True
-                keys[row, path] = torch.arange(read.tree.trunk, read.tree.trunk + len(path))
-    return seen, keys
+    past, new = torch.tensor([starts, counts]).unsqueeze(-1)  # (B, 1) each
+    columns = past + new - n + torch.arange(n)  # (B, n)
+    found: Tensor = columns.unsqueeze(-1).repeat(1, 1, PLACES + others)
+    found[columns < past] = torch.tensor([0, padding, 0, *[padding] * others])
+    for row, tree in trees.items():
+        if tree.above:
+            end = starts[row] + counts[row]
+            found[row, n - len(tree.above) :] = torch.tensor([
+                [tree.trunk + len(above), own, tree.trunk, *above, *[own] * (others - len(above))]
+                for own, above in enumerate(tree.above, end - len(tree.above))
+            ])  # fmt: skip
+    return found
 
 
-def layer_masks(types: MaskTypes, plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> dict[str, Tensor]:
-    """(B, n, width) bool by layer type: the columns that each new token attends to."""
-    seen, keys = visible(plan, reads, cache)
-    queries = None if types.plain else positions_of(plan, reads, cache)
+def layer_masks(types: MaskTypes, places: Tensor, columns: Tensor) -> dict[str, Tensor]:
+    """(B, n, C) bool by layer type: which of the ``columns`` 0 … C - 1 each of the tokens at ``places`` attends to."""
+    positions, first, others = places[..., :1], places[..., 2:PLACES], places[..., PLACES:]
+    seen = columns < first
+    of_others = torch.minimum(first + columns[: others.shape[-1]], positions)  # their positions, the own one the last
     masks = {}
     for name, size in types.sizes.items():
-        mask = seen
-        if size is not None and queries is not None:
-            if name == SLIDING:
-                mask = seen & (queries.unsqueeze(-1) - keys.unsqueeze(1) < size)
-            else:
-                mask = seen & (queries.unsqueeze(-1) // size == keys.unsqueeze(1) // size)
-        masks[name] = mask
+        if size is None:
+            masks[name] = seen.scatter(-1, others, torch.ones_like(others, dtype=torch.bool))
+        elif name == SLIDING:
+            masks[name] = (seen & (positions - columns < size)).scatter(-1, others, positions - of_others < size)
+        else:
+            chunk = positions // size
+            masks[name] = (seen & (columns // size == chunk)).scatter(-1, others, of_others // size == chunk)
     return masks
 
 
-def as_scores(mask: Tensor, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
-    """(B, 1, n, width) additive mask for all layers: 0 where ``mask`` is true, the lowest number elsewhere."""
-    lowest = torch.finfo(dtype).min
-    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, lowest).unsqueeze(1).to(device)
+def as_scores(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, 1, n, C) additive mask for all layers: 0 where ``mask`` is true, the lowest number elsewhere."""
+    scores = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return scores.masked_fill_(~mask, torch.finfo(dtype).min).unsqueeze(1)

@@ -22,12 +22,11 @@ from torch import Tensor
 
 from .fixed_layers import SIZES, FixedLayers
 from .kv_cache import LayerSlots, RaggedKVCache, size_above
-from .masks import CHUNKED, FULL, SLIDING, MaskTypes
-from .text_cache import Read, Results
+from .masks import PLACES, MaskTypes, as_scores, layer_masks, longest_path, places
+from .text_cache import Read, Results, ends, fill
 
 LONGEST = 64  # longer reads are bound by arithmetic, not by launches
 WARM = 2  # forwards of a shape before it is captured: some are used once, and the first ones prepare libraries
-INTEGERS = 4  # for each token: its id, position, column, and number of first columns seen
 
 
 class Model(Protocol):
@@ -70,7 +69,7 @@ class StaticForward:
     """The forward of one shape on the buffers of one cache: B rows, n tokens, E other columns.
 
     Attributes:
-        inputs: (B, n, 4 + E) integers, see ``INTEGERS``; then the other columns.
+        inputs: (B, n, 1 + 3 + E) of each token its id and its :func:`.masks.places`.
         states: (B, n, d) the states before each token, for models that read them.
     """
 
@@ -78,13 +77,12 @@ class StaticForward:
         self.model, self.cache, self.shape = model, cache, shape
         rows, tokens, others, *_ = shape
         device = model.device
-        self.inputs = torch.zeros(rows, tokens, INTEGERS + others, dtype=torch.long, device=device)
+        self.inputs = torch.zeros(rows, tokens, 1 + PLACES + others, dtype=torch.long, device=device)
         self.states: Tensor | None = None
         if model.reads_states:
             self.states = torch.zeros(rows, tokens, model.hidden_size, dtype=model.model.dtype, device=device)
         self.rows = torch.arange(rows, device=device).unsqueeze(1)
         self.columns = torch.arange(cache.n_columns, device=device)
-        self.depths = torch.arange(others, device=device)
         self.slots: list[LayerSlots] = []
         if model.fixed is not None:
             places = self.rows, self.inputs[..., 2]
@@ -108,7 +106,7 @@ class StaticForward:
         torch.cuda.synchronize(self.model.device)
         # A capture takes its workspaces from its own pool and leaves none there for graphs of other pools:
         # those would outlive the pool, or be cleared by graphs of torch.compile.
-        _clear_workspaces()
+        torch._C._cuda_clearCublasWorkspaces()
         try:
             with torch.cuda.graph(graph, pool=self.cache.pool(), capture_error_mode="thread_local"):
                 self.results = self._compute()
@@ -121,44 +119,23 @@ class StaticForward:
         else:
             self.graph = graph
         finally:
-            _clear_workspaces()
+            torch._C._cuda_clearCublasWorkspaces()
 
     def _compute(self) -> Results:
-        tokens, positions, columns, _ = self.inputs[..., :INTEGERS].unbind(-1)
+        tokens, positions, columns = self.inputs[..., :3].unbind(-1)
         self.cache.slots = self.rows, columns
         if self.model.fixed is not None:
             self.model.fixed.slots = self.slots
         try:
-            masks = self.masks()
             assert self.model.types is not None
+            found = layer_masks(self.model.types, self.inputs[..., 1:], self.columns)
+            masks = {name: as_scores(mask, self.model.model.dtype) for name, mask in found.items()}
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
             n = self.shape.tokens
             with torch._dynamo.config.patch(recompile_limit=SIZES):
                 return self.model.run(self.cache, tokens, n, n, mask, positions, self.states)
         finally:
             self.cache.slots = None
-
-    def masks(self) -> dict[str, Tensor]:
-        """(B, 1, n, C) additive masks by layer type, as :func:`.masks.layer_masks` makes them on the host."""
-        positions, limits = self.inputs[..., 1, None], self.inputs[..., 3, None]
-        others = self.inputs[..., INTEGERS:]
-        seen = self.columns < limits
-        of_others = torch.minimum(limits + self.depths, positions)  # their positions; the last one is the token's own
-        masks = {}
-        assert self.model.types is not None
-        dtype = self.model.model.dtype
-        for name, size in self.model.types.sizes.items():
-            if size is None or name == FULL:
-                mask = seen.scatter(-1, others, torch.ones_like(others, dtype=torch.bool))
-            elif name == SLIDING:
-                mask = (seen & (positions - self.columns < size)).scatter(-1, others, positions - of_others < size)
-            else:
-                assert name == CHUNKED
-                chunk = positions // size
-                mask = (seen & (self.columns // size == chunk)).scatter(-1, others, of_others // size == chunk)
-            scores = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-            masks[name] = scores.masked_fill_(~mask, torch.finfo(dtype).min).unsqueeze(1)
-        return masks
 
 
 def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Results | None:
@@ -169,53 +146,26 @@ def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Re
     plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
     cache.fit()
     n, rows = size_above(longest), size_above(plan.high)
-    depth = max([1, *(len(above) + 1 for read in reads if read.tree is not None for above in read.tree.above)])
-    shape = Shape(rows, n, size_above(depth), model.layers, model.state_layers)
+    trees = {cache.rows[read.text]: read.tree for read in reads if read.tree is not None}
+    shape = Shape(rows, n, size_above(longest_path(trees.values())), model.layers, model.state_layers)
     forward = cache.forwards.get(shape)
     if forward is None:
         forward = cache.forwards[shape] = StaticForward(model, cache, shape)
-    last = cache.n_columns - 1
-    padding = [0, 0, last, 0, *[last] * shape.others]
-    integers = [[padding] * n for _ in range(rows)]
-    picked: list[int] = []
-    picked_states: list[int] = []
+    starts, counts = ([*[0] * plan.low, *of_rows, *[0] * (rows - plan.high)] for of_rows in (plan.starts, plan.counts))
+    inputs = torch.zeros(forward.inputs.shape, dtype=torch.long)
+    inputs[..., 1:] = places(starts, counts, n, trees, shape.others, cache.n_columns - 1)
     if forward.states is not None:
         forward.states.zero_()
-    for read in reads:
-        row = cache.rows[read.text]
-        start, count = cache.lengths[row], len(read.tokens)
-        integers[row] = [padding] * (n - count) + _of_read(read, start, shape.others)
-        if forward.states is not None and read.states is not None:
-            forward.states[row, n - count :] = read.states
-        end = (row + 1) * n
-        picked += range(end - read.keep, end)
-        picked_states += range(end - read.kept_states, end)
-    forward.inputs.copy_(torch.tensor(integers), non_blocking=True)
-    for read in reads:
-        read.put_drawn(forward.inputs[cache.rows[read.text], :, 0])
+    own = [cache.rows[read.text] for read in reads]
+    fill(reads, own, inputs[..., 0], forward.states)
+    forward.inputs.copy_(inputs, non_blocking=True)
+    for row, read in zip(own, reads, strict=True):
+        read.put_drawn(forward.inputs[row, :, 0])
     logits, hidden = forward()
     cache.end_forward()
     # Copies, since the next replay overwrites the results.
-    return _picked(logits.flatten(0, 1), picked), _picked(hidden.flatten(0, 1), picked_states)
-
-
-def _of_read(read: Read, start: int, others: int) -> list[list[int]]:
-    """The integers of each token of ``read``, whose first column is ``start``."""
-    above: Sequence[Sequence[int]] = [] if read.tree is None else read.tree.above
-    chain = len(read.tokens) - len(above)
-    rows = [
-        [token, start + i, start + i, start + i, *[start + i] * others] for i, token in enumerate(read.tokens[:chain])
-    ]
-    for i, ancestors in enumerate(above):
-        assert read.tree is not None
-        trunk, column = read.tree.trunk, start + chain + i
-        seen = [*ancestors, *[column] * (others - len(ancestors))]
-        rows.append([read.tokens[chain + i], trunk + len(ancestors), column, trunk, *seen])
-    return rows
-
-
-def _clear_workspaces() -> None:
-    torch._C._cuda_clearCublasWorkspaces()
+    picked = ends(own, [read.keep for read in reads], n), ends(own, [read.kept_states for read in reads], n)
+    return _picked(logits.flatten(0, 1), picked[0]), _picked(hidden.flatten(0, 1), picked[1])
 
 
 def _picked(values: Tensor, rows: list[int]) -> Tensor:

@@ -133,6 +133,21 @@ class Read(NamedTuple):
         return self.keep if self.hidden is None else self.hidden
 
 
+def fill(reads: Sequence[Read], rows: Sequence[int], tokens: Tensor, states: Tensor | None) -> None:
+    """Put tokens and states of ``reads`` into ``rows`` of ``tokens`` (B, n) and ``states`` (B, n, d), at their ends."""
+    for row, read in zip(rows, reads, strict=True):
+        first = tokens.shape[1] - len(read.tokens)
+        tokens[row, first:] = torch.tensor(read.tokens)
+        if states is not None and read.states is not None:
+            states[row, first:] = read.states
+
+
+def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
+    """Where the last ``counts`` of ``rows`` of a flattened (B, width) are, one row after another."""
+    whole = [(row + 1) * width for row in rows]
+    return [place for end, count in zip(whole, counts, strict=True) for place in range(end - count, end)]
+
+
 def read_in_groups(
     reads: Sequence[Read], groups: Iterable[Sequence[int]], forward: Callable[[Sequence[Read]], Results]
 ) -> Results:
