@@ -165,17 +165,24 @@ def alike(parts: Sequence[TokenDistribution]) -> list[list[int]]:
     return list(groups.values())
 
 
-def draw_unread(q: Sequence[TokenDistribution], uniforms: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
-    """A token (1,) of each of ``q``, which have one row, and its probability (1,): the host reads neither."""
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for group in alike(q):
-        together = TokenDistribution.joined([q[i] for i in group])
-        numbers = torch.tensor([uniforms[i] for i in group], dtype=torch.float64)
+def draw_unread(
+    q: Sequence[TokenDistribution], uniforms: Sequence[float]
+) -> list[tuple[list[int], TokenDistribution, Tensor, Tensor]]:
+    """A token of each of ``q``, which have one row, and its probability: the host reads neither.
+
+    Returns:
+        For n of equal widths each: their indices, these distributions, the tokens (n,), and their probabilities (n,).
+    """
+    found = []
+    for rows in alike(q):
+        together = TokenDistribution.joined([q[row] for row in rows])
+        numbers = torch.tensor([uniforms[row] for row in rows], dtype=torch.float64)
         numbers = numbers.to(together.probabilities.device, non_blocking=True)
         places = draw_unchecked(together.probabilities, numbers).unsqueeze(-1)
         tokens = places if together.tokens is None else together.tokens.gather(-1, places)
-        found |= zip(group, zip(tokens, together.probabilities.gather(-1, places), strict=True), strict=True)
-    return [found[i] for i in range(len(q))]
+        chosen = together.probabilities.gather(-1, places)
+        found.append((rows, together, tokens.squeeze(-1), chosen.squeeze(-1)))
+    return found
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

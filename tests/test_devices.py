@@ -3,8 +3,6 @@
 They cannot be read by the host or mixed with the CPU's, so that each read and each mixture is an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -17,10 +15,8 @@ from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
 from specpilot.controllers.acceptance.ngram_index import NgramIndex
 from specpilot.controllers.acceptance.step import FEW
 from specpilot.controllers.length import (
-    AcceptanceLength,
     FeaturePredictor,
     LagFreePredictor,
-    LengthController,
     RateOptimal,
     Step,
 )
@@ -88,31 +84,26 @@ KINDS = ("few", "all", "greedy")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", [lambda s: RateOptimal(s, CostModel(0.1, 1.0, 0.0)), lambda s: AcceptanceLength(s, 1)])
-def test_the_lag_free_head_is_read_once_a_token(
-    make: Callable[[LagFreePredictor], LengthController], kind: str
-) -> None:
-    controller = make(on_meta())
+@pytest.mark.parametrize("reads_state", [True, False])
+def test_a_controller_reads_once_a_token(reads_state: bool, kind: str) -> None:
+    features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1))
+    controller = RateOptimal(on_meta() if reads_state else features, CostModel(0.1, 1.0, 0.0))
     assert controller.start_round()
     for step in steps("meta", kind=kind):
         with Reads() as reads:
             controller.observe(step)
-        assert reads.count == 1
-
-
-def test_a_prediction_is_the_same_from_lists_and_from_tensors() -> None:
-    found = predictor("cpu")
-    for step in steps("cpu", kind="few"):
-        longer = torch.nn.functional.pad(step.q, (0, FEW))  # than what is handled as a list
-        assert found.predict(replace(step, q=longer, listed=None)) == pytest.approx(found.predict(step), abs=1e-6)
+        assert reads.count == (reads_state or kind != "few")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_signals_are_the_same_from_lists_and_from_tensors(kind: str) -> None:
+def test_signals_and_predictions_are_the_same_from_lists_and_from_tensors(kind: str) -> None:
+    found = predictor("cpu")
     for step in steps("cpu", kind=kind):
         one_by_one = step.confidence(), step.top_probability(), step.entropy()
-        assert step.signals_tensor().tolist() == pytest.approx(one_by_one, abs=1e-6)
+        assert step.signals_tensor()[0].tolist() == pytest.approx(one_by_one, abs=1e-6)
         assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
+        longer = torch.nn.functional.pad(step.q, (0, FEW))  # than what is handled as a list
+        assert found.predict(replace(step, q=longer, listed=None)) == pytest.approx(found.predict(step), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,14 +118,6 @@ def test_signals_of_a_trimmed_vocabulary(kind: str) -> None:
         assert trimmed.unwarped_entropy == pytest.approx(whole.unwarped_entropy, abs=1e-6)
         for token in range(VOCAB + 1):
             assert trimmed.unwarped_of(token) == pytest.approx(whole.unwarped_of(token), abs=1e-6)
-
-
-def test_a_feature_controller_is_read_once_a_token_at_most() -> None:
-    features = FeaturePredictor(FeatureModel(0.0, 1.0, 1.0, 0.1))
-    for kind in KINDS:
-        with Reads() as reads:
-            features.predict(steps("meta", kind=kind)[0])
-        assert reads.count == (kind != "few")
 
 
 def test_a_distribution_is_read_once() -> None:

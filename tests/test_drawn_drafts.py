@@ -1,8 +1,6 @@
 """Chains that are drawn and verified where the models are, by the code of an accelerator on a CPU."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -24,11 +22,13 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.chain import Chain, ChainDrafter
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from .drafts import state_draft, trimmed
@@ -108,11 +108,11 @@ def decoder(length: str, draft: str = "whole", way: str = "drawn", **options: An
     return SpeculativeDecoder(*models, length=rule, **options)
 
 
-def rounds(outputs: list[Generation]) -> Any:
-    """Text and trace; the ratios up to rounding."""
+def rounds(outputs: list[Generation]) -> tuple[Any, list[float]]:
+    """Texts and traces; the ratios."""
     traces = [[(r.drafted, r.path, r.emitted) for r in output.rounds] for output in outputs]
     ratios = [ratio for output in outputs for r in output.rounds for ratio in r.ratios]
-    return [output.tokens for output in outputs], traces, pytest.approx(ratios, rel=1e-3)
+    return ([output.tokens for output in outputs], traces), ratios
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,9 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
                 one = decoder(length, draft, each, verifier=verifier)
                 one.stop_tokens = frozenset(STOPS)
                 found.append(one.generate(PROMPTS, max_new_tokens=24, seed=turn, **sampling))
-            assert rounds(found[0])[:2] == rounds(found[1])[:2]
-            assert rounds(found[0])[2] == rounds(found[1])[2].expected
+            (same, ratios), (expected, given) = map(rounds, found)
+            assert same == expected
+            assert ratios == pytest.approx(given, rel=1e-3)
             stops += sum(bool(STOPS & {*r.drafted}) for output in found[0] for r in output.rounds)
     assert stops > 0 or draft == "trimmed"
 
@@ -146,8 +147,8 @@ def test_reads_by_the_host(
     one = decoder(length, way="static", verifier=verifier)
     one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
     engine = one.scheduler.engine
+    propose, step = engine._propose, engine.step
     drafting: list[int] = []
-    propose = engine._propose
 
     def counted(*arguments: Any) -> Any:
         with Reads() as reads:
@@ -157,31 +158,50 @@ def test_reads_by_the_host(
         drafting.append(reads.count)
         return drafts
 
-    read = engine._verify
-
-    def verified(drafts: Any, p: Any) -> Any:
-        with Reads() as reads:
-            verdicts = read(drafts, p)
-        if all(draft.tokens for draft in drafts.values()):
-            assert reads.count == 1
-        return verdicts
-
-    monkeypatch.setattr(engine, "_propose", counted)
-    monkeypatch.setattr(engine, "_verify", verified)
-    step = engine.step
-
     def whole(requests: Any) -> None:
+        joining = any(not request.text for request in requests)
         with Reads() as reads:
-            joining = any(not request.text for request in requests)
             step(requests)
         drawn = all(request.output.rounds and request.output.rounds[-1].drafted for request in requests)
         if not joining and drawn:
-            assert reads.count <= drafting[-1] + 1
+            assert reads.count == drafting[-1] + 1
 
+    monkeypatch.setattr(engine, "_propose", counted)
     monkeypatch.setattr(engine, "step", whole)
     one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
     assert len(drafting) > 3
     assert length in PLANNED or max(drafting) > 1
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that an accelerator would run: all but views."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("length", ASKING)
+def test_a_token_takes_as_many_operations_for_five_requests_as_for_two(
+    length: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[int, set[int]] = {}  # by requests, from the forward to the next one
+    draw = ChainDrafter._draw
+
+    def counted(self: ChainDrafter, chains: Sequence[Chain], *others: Any) -> None:
+        with Launches() as launches:
+            draw(self, chains, *others)
+        found.setdefault(len(chains), set()).add(launches.count)
+
+    one = decoder(length, way="static")
+    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # makes a predictor's tables
+    monkeypatch.setattr(ChainDrafter, "_draw", counted)
+    for count in (2, 5):
+        one.generate([[1, 2, 3]] * count, max_new_tokens=6, seed=[*range(count)], top_k=5)
+    assert found[5] == found[2]
+    assert len(found[2]) == 1
 
 
 @pytest.mark.parametrize("which", ["target", "draft"])

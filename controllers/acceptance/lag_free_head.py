@@ -136,12 +136,12 @@ class LagFreePredictor(TrainedPredictor):
         ngram_match = step.match() if self.uses_ngrams else NOTHING
         signals, hidden = step.host_signals(entropy=False), step.of_state
         if hidden is None:
-            added = self.of_state(step.hidden)[0]
+            added = self.of_state(step.hidden)
             if signals is None:
-                *hidden, confidence, top, entropy = torch.cat([added, step.signals_tensor()]).tolist()
+                ((*hidden, confidence, top, entropy),) = torch.cat([added, step.signals_tensor()], -1).tolist()
                 signals = confidence, top, entropy
             else:
-                hidden = added.tolist()
+                (hidden,) = added.tolist()
         assert signals is not None
         return self._finish(hidden, signals, ngram_match, step.token)
 

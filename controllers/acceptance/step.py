@@ -19,40 +19,28 @@ At temperature 0, where q is a point mass, all three are those of the softmax at
 """
 
 
-def signals_tensor(token: Tensor, chosen: Tensor, q: Tensor, logits: Tensor) -> Tensor:
-    """(3,) draft signals of ``token`` (1,), float32, computed on the device without synchronization.
+def signals_tensor(tokens: Tensor, chosen: Tensor, q: Tensor, logits: Tensor) -> Tensor:
+    """(N, 3) draft signals of N tokens, as of :class:`Step`, computed on the device without synchronization.
 
     Args:
-        chosen: (1,) q(y).
-        q: (…, k) the distribution, without the tokens excluded by sampling.
-        logits: (…, V) the draft's logits.
-    """
-    unwarped = torch.softmax(logits.flatten().float(), -1)
-    certain, top = chosen == 1.0, q.max().float()
-    return torch.cat([
-        torch.where(certain, unwarped.gather(0, token), chosen.float()),
-        torch.where(top == 1.0, unwarped.max(), top).view(1),
-        torch.where(certain, torch.special.entr(unwarped).sum(), torch.special.entr(q).sum().float()),
-    ])  # fmt: skip
-
-
-def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
-    """Draft signals of N tokens, equal to those of :class:`Step`.
-
-    Args:
-        chosen: (N,) q(y) of each.
-        tokens: (N,) y.
+        tokens: (N,) y of each.
+        chosen: (N,) its q(y).
         q: (N, k) the distributions, without the tokens excluded by sampling.
         logits: (N, V) the draft's logits.
     """
-    top, entropy = q.max(-1).values.tolist(), torch.special.entr(q).sum(-1).tolist()
     unwarped = torch.softmax(logits.float(), -1)
-    own = unwarped.gather(1, torch.tensor(tokens, device=q.device).unsqueeze(1)).squeeze(1).tolist()
-    best, doubt = unwarped.max(-1).values.tolist(), torch.special.entr(unwarped).sum(-1).tolist()
-    return [
-        (own[n] if q_y == 1.0 else q_y, best[n] if top[n] == 1.0 else top[n], doubt[n] if q_y == 1.0 else entropy[n])
-        for n, q_y in enumerate(chosen)
-    ]
+    certain, top = chosen == 1.0, q.max(-1).values
+    return torch.stack([
+        torch.where(certain, unwarped.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), chosen),
+        torch.where(top == 1.0, unwarped.max(-1).values, top),
+        torch.where(certain, torch.special.entr(unwarped).sum(-1), torch.special.entr(q).sum(-1)),
+    ], -1)  # fmt: skip
+
+
+def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
+    """The draft signals of N tokens, read by the host; the arguments are those of :func:`signals_tensor`."""
+    y, q_y = torch.tensor(tokens, device=q.device), torch.tensor(chosen, dtype=q.dtype, device=q.device)
+    return [(confidence, top, entropy) for confidence, top, entropy in signals_tensor(y, q_y, q, logits).tolist()]
 
 
 FEW = 128  # distributions up to this size are handled as lists
@@ -114,7 +102,7 @@ class Step:
         known = self.host_signals()
         if known is not None:
             return known
-        confidence, top, entropy = self.signals_tensor().tolist()
+        ((confidence, top, entropy),) = self.signals_tensor().tolist()
         return confidence, top, entropy
 
     def host_signals(self, *, entropy: bool = True) -> DraftSignals | None:
@@ -136,11 +124,11 @@ class Step:
         return self.confidence(), self.top_probability(), self.entropy() if entropy else 0.0
 
     def signals_tensor(self) -> Tensor:
-        """(3,) all three, on the device of q."""
+        """(1, 3) all three, on the device of q."""
         token, chosen = (
             torch.tensor([value]).to(self.q.device, non_blocking=True) for value in (self.token, self.probability)
         )
-        return signals_tensor(token, chosen, self.q, self.logits)
+        return signals_tensor(token, chosen, self.q.reshape(1, -1), self.logits.reshape(1, -1))
 
     @cached_property
     def unwarped(self) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,44 +56,34 @@ class Chain:
             kept: (M,) the only tokens with finite logits; None for all.
         """
         token = q.sample(0, self.request.rng)
-        self._append(token, q, hidden)
-        step = Step(
-            len(self.tokens), token, q.of([token])[0], q.probabilities, logits, hidden, self._match,
-            listed=None if q.lists is None else q.lists[0][0], kept=kept,
-        )  # fmt: skip
-        self._ask(step)
+        listed = None if q.lists is None else q.lists[0][0]
+        self._ask(token, q.of([token])[0], q, logits, hidden, listed=listed, kept=kept)
 
-    def add_drawn(
-        self, drawn: tuple[Tensor, Tensor], uniform: float, q: TokenDistribution, logits: Tensor, hidden: Tensor
-    ) -> Tensor | None:
-        """Add a token that was drawn on the device.
+    def add_drawn(self, drawn: tuple[Tensor, Tensor], uniform: float, q: TokenDistribution, hidden: Tensor) -> bool:
+        """Add a token (1,) that was drawn on the device, and its probability (1,).
 
         Returns:
-            What the host has to read for :meth:`add_read`, float64: the token, q(token), its draft signals, and what
-            the controller's predictor computes of ``hidden``. None if the length is planned.
+            Whether the host has to read the token for :meth:`add_read`: the length is not planned.
         """
         self.drawn.append(drawn)
-        if self.planned is not None:
-            self.uniforms.append(uniform)
-            self._append(0, q, hidden)
-            self.drafting = len(self.tokens) < min(self.longest, self.planned)
-            return None
-        of_state = self.request.length.of_state(hidden)
-        numbers = [*drawn, signals_tensor(*drawn, q.probabilities, logits)]
-        return torch.cat([*(one.double() for one in numbers), *(() if of_state is None else of_state.double())])
+        if self.planned is None:
+            return True
+        self.uniforms.append(uniform)
+        self._append(0, q, hidden)
+        self.drafting = len(self.tokens) < min(self.longest, self.planned)
+        return False
 
     def add_read(
         self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None
     ) -> None:
-        """The ``numbers`` of :meth:`add_drawn` have been read."""
+        """The host has read the ``numbers`` of the token.
+
+        These are the token, q(token), its draft signals, and what the controller's predictor computes of ``hidden``.
+        """
         token, probability, confidence, top, entropy, *of_state = numbers
         require_finite(probability)
-        self._append(int(token), q, hidden)
-        step = Step(
-            len(self.tokens), int(token), probability, q.probabilities, logits, hidden, self._match, kept=kept,
-            known=(confidence, top, entropy), of_state=of_state or None,
-        )  # fmt: skip
-        self._ask(step)
+        known = confidence, top, entropy
+        self._ask(int(token), probability, q, logits, hidden, kept=kept, known=known, of_state=of_state or None)
 
     def _append(self, token: int, q: TokenDistribution, hidden: Tensor) -> None:
         self.hidden = hidden
@@ -100,11 +91,15 @@ class Chain:
         self.distributions.append(q)
         self.unread = [token]
 
-    def _ask(self, step: Step) -> None:
-        """Ask the length controller whether to draft another token after that of ``step``."""
+    def _ask(
+        self, token: int, probability: float, q: TokenDistribution, logits: Tensor, hidden: Tensor, **known: Any
+    ) -> None:
+        """Append a token, and ask the length controller whether to draft another after it."""
+        self._append(token, q, hidden)
+        step = Step(len(self.tokens), token, probability, q.probabilities, logits, hidden, self._match, **known)
         self.drafting = (
             len(self.tokens) < self.longest
-            and step.token not in self.request.stop_tokens
+            and token not in self.request.stop_tokens
             and self.request.length.observe(step)
         )
 
@@ -159,20 +154,45 @@ class ChainDrafter(ModelDrafter):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
 
     def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
-        """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once."""
+        """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once.
+
+        What these are decided by is computed for all chains together, since each operation is a launch.
+        """
         uniforms = [chain.request.rng.uniform() for chain in chains]
-        asked: list[tuple[int, Tensor]] = []
-        for row, (chain, drawn) in enumerate(zip(chains, draw_unread(q, uniforms), strict=True)):
-            unread = chain.add_drawn(drawn, uniforms[row], q[row], logits[row : row + 1], hidden[row : row + 1])
-            if unread is not None:
-                asked.append((row, unread))
+        asked: list[int] = []
+        parts: list[tuple[list[int], Tensor]] = []  # n rows, and (n, m) numbers for them
+        for rows, together, tokens, chosen in draw_unread(q, uniforms):
+            asking = []
+            for place, row in enumerate(rows):
+                drawn = tokens[place : place + 1], chosen[place : place + 1]
+                if chains[row].add_drawn(drawn, uniforms[row], q[row], hidden[row : row + 1]):
+                    asking.append(row)
+            if asking:
+                asked += asking
+                signals = signals_tensor(tokens, chosen, together.probabilities, rows_of(logits, rows))
+                parts += [(rows, torch.stack([tokens.double(), chosen.double()], -1)), (rows, signals)]
         if not asked:
             return
-        numbers = iter(torch.cat([unread for _, unread in asked]).tolist())
-        for row, unread in asked:
+        controllers: dict[int, list[int]] = {}
+        for row in sorted(asked):
+            controllers.setdefault(id(chains[row].request.shared_length), []).append(row)
+        for rows in controllers.values():
+            of_state = chains[rows[0]].request.length.of_state(rows_of(hidden, rows))
+            if of_state is not None:
+                parts.append((rows, of_state))
+        read = iter(torch.cat([numbers.double().flatten() for _, numbers in parts]).tolist())
+        known: dict[int, list[float]] = {row: [] for row in range(len(chains))}
+        for rows, numbers in parts:
+            for row in rows:
+                known[row] += islice(read, numbers.shape[1])
+        for row in asked:
             with failing_alone(chains[row]):
-                own = [*islice(numbers, len(unread))]
-                chains[row].add_read(own, q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
+                chains[row].add_read(known[row], q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
+
+
+def rows_of(values: Tensor, rows: Sequence[int]) -> Tensor:
+    """``rows``, which ascend, of ``values``, without an index that the device would wait for."""
+    return values if len(rows) == len(values) else torch.cat([values[row : row + 1] for row in rows])
 
 
 class EarlyExitDrafter(ChainDrafter):
