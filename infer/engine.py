@@ -7,7 +7,9 @@ same sampling parameters. Under a lossless rule every request's output has the t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -23,6 +25,38 @@ from .verify.on_device import RULES, Drafted, verify_drawn
 NOTHING_READ = TokenDistribution(torch.empty(0, 0), None, 0)
 
 
+class RoundTimer:
+    """Times rounds, and tells their seconds when they are known.
+
+    On CUDA these are between events in the stream, which have passed by the end of a later round, so that nothing waits
+    for them. Elsewhere the host has waited for what it times, and they are known at once.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.untold: deque[tuple[Any, Any, Callable[[float], None]]] = deque()
+
+    def mark(self) -> Any:
+        """This moment."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def between(self, first: Any, last: Any) -> float | None:
+        """Seconds between two marks; None while that is not known."""
+        if self.device.type != "cuda":
+            return float(last - first)
+        return float(first.elapsed_time(last)) / 1e3 if last.query() else None
+
+    def stop(self, started: Any, tell: Callable[[float], None]) -> None:
+        """A round has ended that began at the mark ``started``; ``tell`` gets its seconds, in their order."""
+        self.untold.append((started, self.mark(), tell))
+        while self.untold and (seconds := self.between(*self.untold[0][:2])) is not None:
+            self.untold.popleft()[-1](seconds)
+
+
 class Engine:
     """A target, its cache and its requests. Not thread-safe: the scheduler calls it from one thread at a time.
 
@@ -34,6 +68,8 @@ class Engine:
     def __init__(self, target: LanguageModel, router: Router | None = None) -> None:
         self.target, self.router = target, router
         self.cache = target.new_cache()
+        self.timer = RoundTimer(target.device)
+        self.rows = 0  # requests of the current round
 
     def step(self, requests: Sequence[Request]) -> None:
         """One round: every request drafts, one target forward reads all drafts, each request verifies its draft.
@@ -43,7 +79,7 @@ class Engine:
         A joining request drafts nothing; the same forward reads its prompt. Between rounds the caches hold a prefix of
         each request's text; the target's lacks only the last token.
         """
-        started = time.perf_counter()
+        started, mark = time.perf_counter(), self.timer.mark()
         joining = self._begin(requests)
         drafts = self._propose(requests, joining)  # y_1 … y_K, or a tree of them, for each request
         p, hidden, logits = self._read(drafts, joining)  # p_1 … p_{K+1}, after the text and after each drafted token
@@ -65,7 +101,7 @@ class Engine:
             if request in logits and request.recorder is not None:
                 request.recorder.record(request, draft, verdict, p[request], logits[request])
         self._start_drafting(joining)
-        self._clock(drafts, joining, time.perf_counter() - started)
+        self._clock(drafts, joining, time.perf_counter() - started, mark)
 
     def _begin(self, requests: Sequence[Request]) -> list[Request]:
         """Give each joining request a row of the cache, and return these requests."""
@@ -181,8 +217,8 @@ class Engine:
         for drafter, group in groups.items():
             drafter.start(group)
 
-    def _clock(self, drafts: dict[Request, Draft], joining: Sequence[Request], seconds: float) -> None:
-        """Add the round's time to every request, since all of them waited for its forwards."""
+    def _clock(self, drafts: dict[Request, Draft], joining: Sequence[Request], seconds: float, mark: Any) -> None:
+        """Add the round's time to every request, since all of them waited for its forwards; it began at ``mark``."""
         for request in joining:
             request.output.stats.prefill_seconds = seconds
         controllers: dict[int, Request] = {}
@@ -196,16 +232,22 @@ class Engine:
         prompts = bool(joining) or first_drafts  # no cost model covers them; first drafts read them as well
         tokens = max((len(draft.tokens) for draft in drafts.values()), default=0)
         forwards = max((draft.n_forwards for draft in drafts.values()), default=0)
-        if not prompts:
-            for drafter in {request.drafter for request in drafts}:
-                drafter.timed(tokens, forwards, seconds)
+        timed = [] if prompts else [drafter.timed for drafter in {request.drafter for request in drafts}]
         # The controllers' cost models do not cover copied tokens.
         covered = not prompts and not any(draft.copied for draft in drafts.values())
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
             if covered:
-                request.length.timed(tokens, forwards, seconds)
+                timed.append(request.length.timed)
             else:
                 request.length.untimed()
+        self.rows = rows = len(drafts)
+
+        def tell(measured: float) -> None:
+            if self.rows == rows:  # otherwise what is told would count for rounds of other numbers of requests
+                for of_round in timed:
+                    of_round(tokens, forwards, measured)
+
+        self.timer.stop(mark, tell)
 
     @torch.inference_mode()
     def release(self, request: Request) -> None:

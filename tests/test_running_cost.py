@@ -18,6 +18,7 @@ from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
+from specpilot.infer.engine import RoundTimer
 from specpilot.infer.generation import Generation
 
 from .clock import Clock, Timed, time_forwards
@@ -185,9 +186,20 @@ def test_a_slower_machine_keeps_the_bar_where_it_is() -> None:
     assert rule.prior_rate == pytest.approx(steady_rate(0.6, rule.cost))
 
 
+class Late(RoundTimer):
+    """As on CUDA a round's seconds are known when the next one has ended."""
+
+    def between(self, first: float, last: float) -> float | None:
+        return last - first if len(self.untold) > 1 else None
+
+
 @pytest.mark.parametrize("batched", [False, True])
-def test_the_decoder_learns_what_its_models_take(batched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while requests leave, whose last rounds are told when others share none with them."""
     clock = Clock()
+    if late:
+        monkeypatch.setattr("specpilot.infer.engine.RoundTimer", Late)
     target, draft = make(seed=0), make(seed=0, layers=1)
     truth = CostModel(0.02, 0.09, 0.01)
     rule = RateOptimal(EVEN, slower(truth, 0.5), adapt=True)
