@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "budgets": Experiment("studies.budgets", "Replay vLLM's adaptive verification with other probabilities."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),
     "tiny-t5": Experiment("tiny_t5.recipe", "Train the encoder-decoders that ship with specpilot."),
+    "rounding": Experiment("rounding", "Round and pack a model's weights as those that ship are."),
     "gguf": Experiment("gguf", "Write a model as a GGUF file, for llama.cpp."),
     "real": Experiment("real.fetch", "Fetch SmolLM2-135M-Instruct with what was trained for it."),
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),

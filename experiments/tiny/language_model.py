@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM
 from .corpus import Packed
 from .distillation import SoftLabels
 from .optimisation import Trained, run, token_losses
+from .settings import TinyModelsOptions
 
 # tokens (B, T), whether each belongs to a response (B, T), and for distillation the target's probabilities (B, T, k) of
 # the most probable next tokens, and their ids (B, T, k)
@@ -25,19 +26,11 @@ class LanguageModel(Trained[Batch]):
     """
 
     def __init__(
-        self,
-        model: LlamaForCausalLM,
-        steps: int,
-        *,
-        lr: float,
-        prompt_weight: float,
-        decay: float,
-        overlap: bool,
-        compile: bool,
+        self, model: LlamaForCausalLM, steps: int, settings: TinyModelsOptions, *, lr: float, overlap: bool
     ) -> None:
-        super().__init__(model, steps, lr=lr, decay=decay)
-        self.overlap, self.prompt_weight = overlap, prompt_weight
-        self.loss = torch.compile(self._loss) if compile else self._loss
+        super().__init__(model, steps, lr=lr, decay=settings.decay)
+        self.overlap, self.prompt_weight = overlap, settings.prompt_weight
+        self.loss = torch.compile(self._loss) if settings.compile else self._loss
 
     def _loss(self, tokens: Tensor, weight: Tensor, probabilities: Tensor | None, likely: Tensor | None) -> Tensor:
         logits = self.model(input_ids=tokens, use_cache=False).logits[:, :-1].float()  # (B, T - 1, V)
@@ -56,17 +49,14 @@ def fit(
     train: Packed | SoftLabels,
     validation: Packed,
     folder: Path,
+    settings: TinyModelsOptions,
     *,
     tokens: int,
-    batch_size: int,
     lr: float,
-    prompt_weight: float,
-    decay: float,
     overlap: bool,
-    compile: bool,
-    seed: int,
-) -> LlamaForCausalLM:
+) -> None:
     """Train ``model`` on about ``tokens`` tokens in bf16 autocast; continues an interrupted run in ``folder``."""
+    batch_size = settings.batch_size
     steps = max(1, tokens // (batch_size * validation.tokens.shape[1]))
 
     def loader(data: Packed | SoftLabels, shuffle: bool) -> ResumableLoader[Batch]:
@@ -79,12 +69,7 @@ def fit(
             return text.tokens[rows], text.is_response[rows], None, None
 
         whole = len(text.tokens) // batch_size * batch_size  # whole batches: one compiled shape
-        return ResumableLoader(whole or len(text.tokens), batch_size, seed, batch, shuffle)
+        return ResumableLoader(whole or len(text.tokens), batch_size, settings.seed, batch, shuffle)
 
-    run(
-        LanguageModel(model, steps, lr=lr, prompt_weight=prompt_weight, decay=decay, overlap=overlap, compile=compile),
-        loader(train, True),
-        loader(validation, False),
-        folder,
-    )
-    return model
+    module = LanguageModel(model, steps, settings, lr=lr, overlap=overlap)
+    run(module, loader(train, True), loader(validation, False), folder)

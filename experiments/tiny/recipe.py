@@ -21,6 +21,7 @@ from rich.console import Console
 from specpilot.common.console import quiet
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
+from specpilot.compare.table import Row
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.data_gen.dataset import differences
 from specpilot.infer.loading.names import load_causal_lm
@@ -35,7 +36,7 @@ from transformers import (
 )
 
 from .. import FolderOptions
-from .agreement import Agreement, measure_agreement
+from .agreement import measure_agreement
 from .card import write_card
 from .corpus import Document, Packed, encode, load_documents, pack, train_tokenizer
 from .distillation import SoftLabels, compute_soft_labels, sample_outputs
@@ -264,9 +265,7 @@ class Recipe:
             read = [d for d in self.train if domains is None or d.domain in domains]
             self._write_card(name, read, losses, agreement)
 
-    def _write_card(
-        self, name: str, read: list[Document], losses: dict[str, float], agreement: list[Agreement]
-    ) -> None:
+    def _write_card(self, name: str, read: list[Document], losses: dict[str, float], agreement: list[Row]) -> None:
         settings = self.settings
         if name == "tiny":
             role, tokens = "target", settings.target_tokens
@@ -292,7 +291,7 @@ class Recipe:
             "Agreement with the target": (
                 "On the target's rollouts from held-out prompts at temperature 1, top-k 50: a = min(1, p(y)/q(y))\n"
                 "for tokens y drawn from this draft.",
-                [a.row() for a in agreement],
+                agreement,
             ),
         }
         write_card(self.output / name, name, "text-generation", about, facts, read, tables)
@@ -301,21 +300,7 @@ class Recipe:
         self, model: Any, data: Packed | SoftLabels, name: str, tokens: int, lr: float, overlap: bool = False
     ) -> None:
         """Train ``model`` in ``work/name`` and save it in bfloat16 to ``work/name/model``."""
-        settings, folder = self.settings, self.work / name
-        fit(
-            model,
-            data,
-            self.validation,
-            folder,
-            tokens=tokens,
-            batch_size=settings.batch_size,
-            lr=lr,
-            prompt_weight=settings.prompt_weight,
-            decay=settings.decay,
-            overlap=overlap,
-            compile=settings.compile,
-            seed=settings.seed,
-        )
+        fit(model, data, self.validation, self.work / name, self.settings, tokens=tokens, lr=lr, overlap=overlap)
         self._keep(model, name)
 
     def _keep(self, model: Any, name: str) -> None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase, T5Config, T5ForConditionalGene
 
 from ..tiny.optimisation import Trained, run, token_losses
 from .pairs import IGNORED, Pair, PairBatch, loader
+from .settings import TinyT5Options
 
 # Layers of encoder and decoder, width, feed-forward, heads. The target is deep and narrow, since the time of a step
 # grows with the layers, so that a draft of one layer is much faster.
@@ -92,18 +93,15 @@ def fit(
     train: list[Pair],
     validation: list[Pair],
     folder: Path,
+    settings: TinyT5Options,
     *,
     epochs: int,
-    batch_tokens: int,
     lr: float,
-    decay: float,
     overlap: bool,
-    seed: int,
-) -> T5ForConditionalGeneration:
+) -> None:
     """Train ``model`` in bf16 autocast; continues an interrupted run in ``folder``."""
     # The backward pass of torch's fused attention is six times as slow on the CPU.
     model.set_attn_implementation("eager")
-    batches = loader(train, batch_tokens, seed)
-    module = Seq2Seq(model, epochs * len(batches), lr=lr, decay=decay, overlap=overlap)
-    run(module, batches, loader(validation, batch_tokens, seed, shuffle=False), folder)
-    return model
+    batches = loader(train, settings.batch_tokens, settings.seed)
+    module = Seq2Seq(model, epochs * len(batches), lr=lr, decay=settings.decay, overlap=overlap)
+    run(module, batches, loader(validation, settings.batch_tokens, settings.seed, shuffle=False), folder)

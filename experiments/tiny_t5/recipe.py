@@ -20,15 +20,17 @@ from rich.console import Console
 from specpilot.common.console import quiet
 from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, versions
+from specpilot.compare.table import Row
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .. import FolderOptions
+from ..tiny.agreement import agreement_row
 from ..tiny.card import write_card
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
-from .evaluation import SAMPLING, Agreement, held_out_loss
+from .evaluation import SAMPLING, held_out_loss, overlaps
 from .model import fit, new_model
 from .pairs import Pair
 from .settings import TARGET, TinyT5Options, draft_name
@@ -167,15 +169,18 @@ class Recipe:
             name: {task: held_out_loss(model, [pair for _, pair in rows]) for task, rows in self.held_out.items()}
             for name, model in models.items()
         }
-        agreements = [
-            Agreement.of(models[draft_name(task)], draft_name(task), *one) for task in self.train for one in eval_sets
-        ]
+        agreements: dict[str, list[Row]] = {TARGET: []}
+        for draft in map(draft_name, self.train):
+            agreements[draft] = [
+                {"task": task, "prompts from": origin, **agreement_row(overlaps(models[draft], pairs))}
+                for task, origin, pairs in eval_sets
+            ]
         for name in models:
             served = next((task for task in self.train if name == draft_name(task)), None)
-            self._write_card(name, served, losses[name], [a for a in agreements if a.draft == name])
+            self._write_card(name, served, losses[name], agreements[name])
         result = {
             "held_out_loss": losses,
-            "agreement": [asdict(agreement) for agreement in agreements],
+            "agreement": agreements,
             "settings": asdict(settings) | {"data": "<folder of text>"},
             "commit": commit(),
             "machine": machine(),
@@ -184,7 +189,7 @@ class Recipe:
         with replacing(self.output / "results.json") as path:
             path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
-    def _write_card(self, name: str, task: str | None, losses: dict[str, float], agreements: list[Agreement]) -> None:
+    def _write_card(self, name: str, task: str | None, losses: dict[str, float], agreements: list[Row]) -> None:
         settings = self.settings
         if task is None:
             role, read = f"target for {' and '.join(self.train)}", [d for rows in self.train.values() for d, _ in rows]
@@ -215,7 +220,7 @@ class Recipe:
             "Agreement with the target": (
                 "On the target's outputs sampled at temperature 1, top-k 50, for prompts that neither has seen:\n"
                 "a = Σ min(p, q), the probability that a token drawn from this draft is accepted.",
-                [agreement.row() for agreement in agreements],
+                agreements,
             ),
         }
         write_card(self.output / name, name, "text2text-generation", about, facts, read, tables)
@@ -231,19 +236,8 @@ class Recipe:
         overlap: bool = False,
     ) -> None:
         """Train ``model`` in ``work/name`` and save it in bfloat16 to ``work/name/model``, atomically."""
-        settings, folder = self.settings, self.work / name
-        fit(
-            model,
-            train,
-            validation,
-            folder,
-            epochs=epochs,
-            batch_tokens=settings.batch_tokens,
-            lr=lr,
-            decay=settings.decay,
-            overlap=overlap,
-            seed=settings.seed,
-        )
+        folder = self.work / name
+        fit(model, train, validation, folder, self.settings, epochs=epochs, lr=lr, overlap=overlap)
         model.to(dtype=torch.bfloat16).save_pretrained(folder / "new", max_shard_size=MAX_SHARD)
         (folder / "new").rename(folder / "model")
 

@@ -1,8 +1,7 @@
 """The tiny encoder-decoders' recipe end to end on a handful of texts, and the models that ship."""
 
-from __future__ import annotations
-
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -45,9 +44,10 @@ def test_recipe_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert other not in card
         assert "| sql | built-in | 3 |" in card
     results = json.loads((output / "results.json").read_text())
-    assert [(a["draft"], a["task"], a["origin"]) for a in results["agreement"]] == [
-        (draft, task, origin) for draft in drafts for task in ("shell", "sql") for origin in ("text", "built-in")
-    ]
+    found = {
+        draft: [(row["task"], row["prompts from"]) for row in rows] for draft, rows in results["agreement"].items()
+    }
+    assert found == {TARGET: []} | {name: [*product(("shell", "sql"), ("text", "built-in"))] for name in drafts}
     decoder = SpeculativeDecoder.from_pretrained(str(output / TARGET), str(output / drafts[0]))
     plain = decoder.generate("List 3 files", max_new_tokens=10)
     assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens
