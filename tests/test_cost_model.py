@@ -153,18 +153,15 @@ def test_what_is_read_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = [5, 6, 7, 8]
     found = step_times(target, [*drafts, None], prompt, SamplingParams(), repeats=2)
     again = (prompt * 3)[: max(READ)]
-    verified = [(target, again[:1]), (target, again[:1])]
+    turn = [(target, again[:1])] * 2
     for n in READ[1:]:
-        verified += [(drafts[0], again[:1]), (target, again[:n])]
+        turn += [(drafts[0], again[:1]), (target, again[:n])]
     timed = read[1 + len(drafts) :]  # after the prompts
-    turn = len(timed) // (WARM + 2)
-    assert timed[: len(verified)] == verified
-    steps = [drafts[0]] * STEPS
+    assert timed[: len(turn)] == turn
+    models = [model for model, _ in turn] + [drafts[0]] * STEPS
     for draft in drafts[1:]:
-        steps += [target, *[draft] * STEPS]
-    models = [model for model, _ in timed]
-    assert models[len(verified) : turn] == steps
-    assert models == models[:turn] * (WARM + 2)
+        models += [target, *[draft] * STEPS]
+    assert [model for model, _ in timed] == models * (WARM + 2)
     assert found.t_draft == found.cost.t_draft == found.models[0] > 0
     assert found.models[-1] == found.verify[1] > 0
 
@@ -236,27 +233,33 @@ def test_the_line_through_the_times_with_drafts_is_found_again(slope: float, fix
     assert [found.round(k) for k in LENGTHS] == pytest.approx(times, abs=1e-9)
 
 
-def test_where_no_length_pays_a_token_is_as_dear_as_a_round() -> None:
-    paying = fitted([5.0, 7.0, 7.5, 8.5], 0.7, 1)
-    assert paying.as_dict() == pytest.approx(CostModel(0.5, 5.0, 0.0, 1.5).as_dict())
+@pytest.mark.parametrize(
+    ("times", "rows", "expected"),
+    [
+        ([5.0, 7.0, 7.5, 8.5], 1, CostModel(0.5, 5.0, 0.0, 1.5)),
+        (
+            [10.0, 19.0, 27.0, 43.0],
+            1,
+            CostModel(10.0, 10.0, 0.0),
+        ),  # 1.7 tokens in 1.9 times the time
+        ([10.0, 16.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # in 1.6 times: a gain of 6 %
+        ([10.0, 15.0, 20.0, 43.0], 4, CostModel(2.5, 2.5, 0.0)),  # 13 %, too little for requests that share rounds
+        ([10.0, 14.0, 15.0, 17.0], 4, CostModel(0.25, 2.5, 0.0, 0.75)),
+    ],
+)
+def test_drafts_are_priced_where_some_length_pays(times: list[float], rows: int, expected: CostModel) -> None:
     assert LENGTHS == (0, 1, 2, 4)
-    assert fitted([10.0, 19.0, 27.0, 43.0], 0.7, 1) == CostModel(10.0, 10.0, 0.0)  # 1.7 tokens in 1.9 times the time
-    assert fitted([10.0, 16.0, 27.0, 43.0], 0.7, 1) == CostModel(10.0, 10.0, 0.0)  # 1.7 in 1.6 times: a gain of 6 %
+    assert fitted(times, 0.7, rows).as_dict() == pytest.approx(expected.as_dict())
     assert fitted([10.0, 15.0, 20.0, 43.0], 0.7, 1).t_draft > 0.0
 
 
-def test_requests_that_share_rounds_draft_only_for_a_larger_gain_and_pay_their_share() -> None:
-    times = [10.0, 15.0, 20.0, 43.0]  # 1.7 tokens in 1.5 times the time: a gain of 13 %
-    assert fitted(times, 0.7, 4) == CostModel(2.5, 2.5, 0.0)
-    paying = fitted([10.0, 14.0, 15.0, 17.0], 0.7, 4)
-    assert paying.as_dict() == pytest.approx(CostModel(0.25, 2.5, 0.0, 0.75).as_dict())
-
-
-def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again() -> None:
-    rule = RateOptimal(Known([0.8] * 20, mean=0.8), CHEAP, batch=BatchCosts((1, 64), (CHEAP, DEAR)))
+@pytest.mark.parametrize("dear", [DEAR, CostModel(0.7, 0.7, 0.0)])
+def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel) -> None:
+    """Where a token is at least as dear as a round not even one that is certain would pay: there are no probes."""
+    rule = RateOptimal(Known([0.99] * 20, mean=0.99), CHEAP, batch=BatchCosts((1, 64), (CHEAP, dear)))
     rule.start_text()
     for rows, drafts in ((1, True), (64, False), (1, True)):
-        for _ in range(40):  # no probes either: not even a token that is certain would pay
+        for _ in range(300):
             rule.shared_by(rows)
             assert rule.start_round() == drafts
             if drafts:
@@ -271,24 +274,6 @@ def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
     rule.start_text()
     rule.shared_by(16)
     assert rule.start_round()
-
-
-def test_where_a_token_is_as_dear_as_a_round_nothing_is_drafted() -> None:
-    equal = CostModel(0.7, 0.7, 0.0)
-    rule = RateOptimal(Known([1.0] * 20, mean=0.99), CHEAP, batch=BatchCosts((1, 64), (CHEAP, equal)))
-    rule.start_text()
-    for _ in range(300):
-        rule.shared_by(64)
-        assert not rule.start_round()
-
-
-def test_requests_of_a_list_share_rounds() -> None:
-    rule = RateOptimal(Known([0.8] * 20, mean=0.8), CHEAP, batch=BatchCosts((1, 2), (CHEAP, DEAR)))
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=rule)
-    alone = decoder.generate("What is 12?", max_new_tokens=12)
-    assert alone.stats.n_drafted > 0
-    together = decoder.generate(["What is 12?"] * 2, max_new_tokens=12, seed=[0, 0])
-    assert all(one.stats.n_drafted == 0 for one in together)
 
 
 def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
