@@ -75,7 +75,9 @@ LAWS = [
         for kind in ("states", "states, trimmed", "eagle3", "eagle3, trimmed")
     ),
     *(Law(kind, ["2", "block"], SAMPLINGS[2:4], 2, slow=True) for kind in ("states, trimmed", "eagle3, trimmed")),
-    *(Law(kind, SOME, SAMPLINGS[:1], 1, 5, slow=kind != "int8") for kind in ROUNDED),
+    Law("int8", ["3", "block", "copies or 2"], SAMPLINGS[:1], 1, 5),
+    Law("int8", ["spec-infer 2x1"], SAMPLINGS[:1], 1, 5, slow=True),
+    *(Law(kind, SOME, SAMPLINGS[:1], 1, 5, slow=True) for kind in ("bfloat16", "int4")),
     Law("t5", ["2", "block", "head", "mcss 2x2"], FEW, 1),
     Law("t5", ["spec-infer 2x1"], FEW, 1, slow=True),
 ]
