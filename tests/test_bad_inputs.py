@@ -256,6 +256,8 @@ TABLES["compare --output @out {}"] = [
     ("--data @files/acceptance --cost 0.2 --hardware h100:8B/1B", "costs are given twice"),
     ("--length 2,2", "the name '2' is given twice"),
     ("--length nowhere", "nowhere"),
+    ("--length llama.cpp", "llama.cpp decodes GGUF files"),
+    ("--length transformers:fast", "no such generation"),
     ("--draft null --length 3", "drafts need a draft model"),
     ("--minutes 0", "minutes=0"),
     ("--decoders @place/none.yaml", "no such file"),

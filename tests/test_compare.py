@@ -111,16 +111,6 @@ def test_models_are_shared(tmp_path: Path) -> None:
     assert double.target is not one.target
 
 
-@pytest.mark.parametrize(
-    ("word", "message"), [("llama.cpp", "llama.cpp decodes GGUF files"), ("transformers:fast", "no such generation")]
-)
-def test_engines_that_cannot_decode(word: str, message: str, tmp_path: Path) -> None:
-    target, draft = save_pair(tmp_path)
-    base = DecodingOptions(target=target, draft=draft)
-    with pytest.raises(InputError, match=message):
-        Loader(base).generate(ComparedDecoder.parse(word, base), SamplingParams(), 8)
-
-
 # replay
 
 
