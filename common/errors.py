@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import SupportsFloat
@@ -33,6 +33,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     plain = {name.lstrip("-").replace("_", "-"): name for name in known}
     found = get_close_matches(word.lstrip("-").replace("_", "-").lower(), plain, n=1, cutoff=0.7)
     return f", did you mean {plain[found[0]]!r}?" if found else ""
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """``names`` with commas between them, and of more than ``most`` the first and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def is_whole(text: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..common.errors import listed
 from ..common.files import replacing
 from .comparison import Outcome, Result
 from .decoders import NONE
@@ -58,7 +59,7 @@ def _judgements(comparison: Outcome) -> list[str]:
         "machine's speed meanwhile. Compare again when it is idle."
     ]  # fmt: skip
     trained = [
-        f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {', '.join(ids)}."
+        f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {listed(ids)}."
         for name, ids in comparison.figures.get("trained_on", {}).items()
     ]
     return said + trained + judgements(comparison.figures.get("predictors", {}))

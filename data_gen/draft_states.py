@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.progress import track
 from torch import Tensor
 
+from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError
 from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
 from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
@@ -184,10 +184,12 @@ def read_positions(
         vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
     """
     found = []
-    for row in track(rows, "positions", transient=True):
-        logits, _, states = at_drafted_tokens(draft, row)
-        size = draft.vocab_size if vocab_size is None else vocab_size
-        found.append(examples_of(row, logits, states, sampling, size, places=torch.tensor(row.places)))
+    size = draft.vocab_size if vocab_size is None else vocab_size
+    with progress_bar(stderr_console(), "texts read by the draft", len(rows)) as advance:
+        for row in rows:
+            logits, _, states = at_drafted_tokens(draft, row)
+            found.append(examples_of(row, logits, states, sampling, size, places=torch.tensor(row.places)))
+            advance()
     return joined(found)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..common.errors import InputError
+from ..common.errors import InputError, listed
 from ..infer.prompting import Message, as_plain_text, encode_prompt
 from .builtin import FILES, builtin_prompts
 from .columns import as_text, prompt_of, read_examples
@@ -76,7 +76,7 @@ def prompts_of(options: PromptOptions) -> list[PromptRow]:
         known = {p.domain for p in unique}
         for domain in options.domains:
             if domain not in known:
-                raise InputError(f"domains: no prompt of {domain!r} in {name}; it has {', '.join(sorted(known))}")
+                raise InputError(f"domains: no prompt of {domain!r} in {name}; it has {listed(sorted(known))}")
         unique = [p for p in unique if p.domain in options.domains]
     if options.skip >= len(unique):
         raise InputError(

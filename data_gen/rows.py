@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..common.errors import InputError
+from ..common.errors import InputError, listed
 from ..common.json_file import MAX_BYTES, blaming, parse_object, read_parquet, read_text
 
 Record: TypeAlias = dict[str, Any]
@@ -114,8 +114,7 @@ def _read_folder(folder: Path) -> list[Record]:
     files = [path for path in kinds if kinds[path] == kind]
     if others := [str(path.relative_to(folder)) for path in there if path not in files]:
         print(
-            f"{folder}: {kind} files are read ({len(files)}), others are not: {', '.join(others[:8])}"
-            + (f" and {len(others) - 8} more" if len(others) > 8 else ""),
+            f"{folder}: {kind} files are read ({len(files)}), others are not: {listed(others)}",
             file=sys.stderr,
         )
     return [row for file in files for row in _read_file(file)]

@@ -31,8 +31,8 @@ class Calibration:
     def __post_init__(self) -> None:
         if not (self.scale > 0 and math.isfinite(self.scale) and math.isfinite(self.shift)):
             raise InputError(
-                f"calibration: scale={self.scale}, shift={self.shift}: must be finite, and the scale positive; "
-                "with another scale the head ranks tokens in reverse order"
+                f"calibration: scale={self.scale:.3g}, shift={self.shift:.3g}: must be finite, and the scale positive, "
+                "or accepted tokens rank below rejected ones; train the head on more data"
             )
 
     def __call__(self, logit: float) -> float:
