@@ -58,8 +58,6 @@ class CommandParser:
         settings: dict[str, Any] = {"help": text.replace("%", "%%")}
         if entry.default is not MISSING:
             settings["default"] = entry.default
-        elif entry.default_factory is not MISSING:
-            settings["default"] = entry.default_factory()
         else:
             settings["required"] = True
         if hint is bool:

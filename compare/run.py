@@ -120,8 +120,7 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
 
 def _of_data(options: CompareOptions) -> Comparison:
     cost, priced = given_costs(options.hardware, options.cost)
-    sides = [side for side in (options.data, options.against) if side is not None]
-    given = [(side,) if isinstance(side, str) else side for side in sides]
+    given = [(one,) if isinstance(one, str) else one for one in (options.data, options.against) if one is not None]
     return Comparison(report_of([read_labelled(folders, options) for folders in given], cost, priced), options.output)
 
 

@@ -58,14 +58,8 @@ class Table:
 
     def _with_headers(self, headers: Sequence[str]) -> rich.table.Table:
         title, note = Text(self.title, "table.title"), Text(self.note, "table.caption")
-        table = rich.table.Table(
-            title=title or None,
-            caption=note or None,
-            box=SIMPLE_HEAD,
-            padding=0,
-            pad_edge=False,
-            caption_justify="left",
-        )
+        table = rich.table.Table(title=title or None, caption=note or None, box=SIMPLE_HEAD, padding=0, pad_edge=False)
+        table.caption_justify = "left"
         for index, (header, name) in enumerate(zip(headers, self.columns, strict=True)):
             one_word = not any(" " in row.get(name, "") for row in self.rows)
             table.add_column(

@@ -48,7 +48,7 @@ def sigmoid(x: Any) -> Any:
         ({"method": "isotonic"}, "method='isotonic'"),
         ({"method": "platt", "scale": 1.0}, "its numbers are missing"),
         ({"method": "platt", "scale": "x", "shift": 0}, "its numbers are missing"),
-        ({"method": "platt", "scale": -1.0, "shift": 0}, "scale=-1.0, shift=0.0: must be finite, and the scale pos"),
+        ({"method": "platt", "scale": -1.0, "shift": 0}, "scale=-1, shift=0: must be finite, and the scale pos"),
         ({"method": "platt", "scale": 1.0, "shift": math.inf}, "must be finite"),
     ],
 )
