@@ -81,19 +81,13 @@ def _as_json(generation: Generation) -> str:
     from json import dumps
 
     stats = generation.stats
-    rates = {
-        "tokens_per_second": stats.tokens_per_second,
-        "acceptance_rate": stats.acceptance_rate,
-        "discard_rate": stats.discard_rate,
-        "verification_rate": stats.verification_rate,
-        "block_efficiency": stats.block_efficiency,
-    }
+    rates = ("tokens_per_second", "acceptance_rate", "discard_rate", "verification_rate", "block_efficiency")
     report = {
         "text": generation.text,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "arm": generation.arm,
-        "stats": asdict(stats) | rates,
+        "stats": asdict(stats) | {name: getattr(stats, name) for name in rates},
         "rounds": [one.as_dict() for one in generation.rounds],
     }
     return dumps(report, ensure_ascii=False)
