@@ -32,7 +32,7 @@ def test_settings() -> None:
     assert settings_of({}, {}) is None
     assert settings_of({}, {"SPECPILOT_VLLM": '{"length": 4}'}) == Settings(4)
     assert settings_of({"specpilot": {"length": "none"}}, {"SPECPILOT_VLLM": "rubbish"}) == Settings("none")
-    with pytest.raises(InputError, match=r"^specpilot: length=None: text is expected; give an object such as"):
+    with pytest.raises(InputError, match=r"^specpilot: length=None: a whole number is expected; give an object"):
         settings_of({"specpilot": {"length": None}}, {})
     check_version("0.32.1+cpu")
     with pytest.raises(InputError, match=r"^vllm 0.3: specpilot knows 0\.32"):

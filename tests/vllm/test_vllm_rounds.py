@@ -14,7 +14,7 @@ from specpilot.infer.loading.names import load_causal_lm
 
 from .engines import engine, generate, model_runner, prompts, vllm_sampling  # skips where the extra is missing
 
-SAMPLED, WARM, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.7, 20, 0.9), SamplingParams(0.0, None)
+SAMPLED, WARM, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.7, 20, 0.9), SamplingParams(0.0)
 FOLDERS = {
     "temperature-1-top-k-50-top-p-1": SAMPLED,
     "temperature-0.7-top-k-20-top-p-0.9": WARM,
