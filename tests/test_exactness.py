@@ -133,7 +133,7 @@ class Texts(NamedTuple):
 
 TREES = ["spec-infer 3x2x1", "mcss 3x2x1", "k-seq 3x2x1", "otm 3x2x1"]
 WAYS = [*LENGTHS, "block", "typical", "bild", *TREES, *AUTO]
-FEW_WAYS = ["3", "some rounds", "block", *TREES, "auto"]
+FEW_WAYS = ["3", "some rounds", "block", *TREES[:3], "auto"]
 TEXTS = [
     Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
     Texts("model", ["llama"], WAYS),
