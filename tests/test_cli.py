@@ -1,7 +1,5 @@
 """The command line from outside: what it prints, where, and how it ends."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,8 +1,6 @@
 """The page of a comparison: it asks no host for anything, shows the numbers of report.json, and hides what means
 nothing; what the figures are made from; and the comparison in Python."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

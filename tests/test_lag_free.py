@@ -1,7 +1,5 @@
 """The lag-free head: data of both kinds, training, checkpoint, and the same outputs in training and in serving."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Prompts in every form they come in, and every form they must not have."""
 
-from __future__ import annotations
-
 from collections import deque
 from datetime import date
 from typing import Any

@@ -1,7 +1,5 @@
 """What Python callers may give, and the one line that refuses the rest: the name, the value and the remedy."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

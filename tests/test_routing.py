@@ -1,7 +1,5 @@
 """Routers and early exits in the decoder: exact distributions, greedy text, idle drafts, arms refused by name."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence
