@@ -73,7 +73,7 @@ class CausalLM(LanguageModel):
         self.name = model.config.model_type
         head = model.get_output_embeddings()
         self.device: torch.device = input_device(model)
-        config = model.config.get_text_config(decoder=True)
+        config = self.config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
         # Absent if positions are not embedded (ALiBi): then there is no limit, except MPT's max_seq_len.
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
@@ -149,9 +149,9 @@ class CausalLM(LanguageModel):
             unwrapped(self.outer, role)
         head: Any = self.model.get_output_embeddings()
         change = None if self.given is None else self.given.change()
-        sizes = (self.vocab_size, self.hidden_size)
-        if change is None and (input_device(self.model) != self.device or output_size(head) != sizes):
-            change = "the model has another vocabulary or device"
+        made = self.device, self.vocab_size, self.hidden_size, self.layers
+        if change is None and (input_device(self.model), *output_size(head), self.config.num_hidden_layers) != made:
+            change = "the model has another vocabulary, device or number of layers"
         if change is not None:
             raise InputError(f"{role}: {change} than when the decoder was made; make a new decoder of the model")
         dropping = next((name for name, module in self.model.named_modules() if drops(module)), None)
