@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..controllers.acceptance.calibration import newton_weights
 from ..controllers.acceptance.feature_model import FEATURES, FeatureModel, FeatureModelConfig, FeaturePredictor
 from ..data_gen.draft_states import Examples
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
@@ -47,7 +48,7 @@ class FeatureModule(AcceptanceModule):
         (features,) = batch.inputs
         x = F.pad(features, (1, 0), value=1.0).cpu().double()  # (M, 4), a one for the bias
         p, accept = torch.sigmoid(self.logits(batch)).cpu().double(), batch.accept.cpu().double()
-        hessian, gradient = (x * (p * (1 - p)).unsqueeze(1)).T @ x, x.T @ (accept - p)
+        hessian, gradient = (x.T * newton_weights(p, accept)) @ x, x.T @ (accept - p)
         self.normal = self.normal + self.total(torch.cat([hessian, gradient.unsqueeze(1)], 1))
         step = torch.zeros(1 + FEATURES, dtype=torch.float64)
         if batch_idx + 1 == self.trainer.num_training_batches:

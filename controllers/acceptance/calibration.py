@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...common.errors import InputError
 
 METHODS = ("none", "weights", "platt")
@@ -18,6 +21,15 @@ METHODS = ("none", "weights", "platt")
 
 def sigmoid(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-max(logit, -700.0)))  # exp(700) does not overflow
+
+
+def newton_weights(p: Tensor, labels: Tensor) -> Tensor:
+    """Weights of the rows in a logistic regression's Hessian, given predictions and labels (N,).
+
+    They are p·(1 - p), but at least a quarter of the residual: where p is near 0 or 1 and wrong, a step by the exact
+    Hessian would overshoot, and steps could diverge.
+    """
+    return torch.maximum(p * (1 - p), (labels - p).abs() / 4)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from operator import mul
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from ...common.errors import InputError
-from ..acceptance.calibration import sigmoid
+from ..acceptance.calibration import newton_weights, sigmoid
 from ..acceptance.step import Step
 from .cost_model import BatchCosts, CostModel
 from .priced import PricedController, Probes
@@ -29,9 +28,8 @@ POSITIONS = 8  # number of intercepts; later positions share the last one
 PRIOR_FIT = [1.0, 0.0, 0.0, 0.0] + [0.0] * POSITIONS  # ω, then β_1, β_2, …: â is the confidence
 REFIT = 100  # verified tokens between two fits
 WINDOW = 1000  # number of last verified tokens that a fit uses
-STEPS = 8  # maximum number of Newton steps per fit
+STEPS = 8  # Newton steps per fit
 RIDGE = 1.0  # weight of the prior
-SIZES = [0.5**n for n in range(8)]  # of a step: whole ones overshoot where predictions are near 0 or 1
 LEAST = 1e-4  # confidences are clipped to [LEAST, 1 - LEAST]
 ACCEPTANCE, WEIGHT = 0.6, 16.0  # initial mean acceptance, and its weight in verified tokens
 MEMORY = 256.0  # memory of the mean acceptances, in verified tokens
@@ -171,19 +169,10 @@ def refitted(parameters: list[float], seen: Sequence[tuple[int, Evidence, bool]]
     rows = torch.cat([x, at], 1)  # (N, P)
     labels = torch.tensor([accepted for *_, accepted in seen], dtype=torch.float64)  # (N,)
 
-    def objective(tried: Tensor) -> float:
-        losses = F.binary_cross_entropy_with_logits(rows @ tried, labels, reduction="sum")
-        return float(losses + 0.5 * RIDGE * (tried - first).square().sum())
-
     found = torch.tensor(parameters, dtype=torch.float64)
-    least = objective(found)
     for _ in range(STEPS):
         p = torch.sigmoid(rows @ found)
         gradient = rows.T @ (p - labels) + RIDGE * (found - first)
-        hessian = (rows.T * (p * (1 - p))) @ rows + RIDGE * torch.eye(len(first), dtype=torch.float64)
-        step = torch.linalg.solve(hessian, gradient)
-        better = next((tried for size in SIZES if objective(tried := found - size * step) < least), None)
-        if better is None:
-            break
-        found, least = better, objective(better)
+        hessian = (rows.T * newton_weights(p, labels)) @ rows + RIDGE * torch.eye(len(first), dtype=torch.float64)
+        found = found - torch.linalg.solve(hessian, gradient)
     return found.tolist()
