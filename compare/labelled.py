@@ -70,6 +70,7 @@ class Labelled:
         manifests, domains, readings: (n,) of each text; domain and reading may be unknown.
         predictors: by name, those that were evaluated.
         notes: what was left out, and why.
+        placed: (n,) whether it is known where in the text its tokens were drafted; empty: of all.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Labelled:
     readings: list[Reading | None] = field(default_factory=list)
     predictors: dict[str, TrainedPredictor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    placed: list[bool] = field(default_factory=list)
 
     @property
     def is_rounds(self) -> bool:
@@ -91,11 +93,14 @@ class Labelled:
         """The drafted tokens as columns."""
         owner = np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
         depths, places = ([n for text in self.texts for n in getattr(text, name)] for name in ("depths", "places"))
-        found = {"depth": between(DEPTHS, depths), "position": between(POSITIONS, places)}
+        known = np.array(self.placed or [True] * len(self.texts))[owner]
+        position = np.where(known, between(POSITIONS, places), UNKNOWN)
+        found = {"depth": between(DEPTHS, depths), "position": position}
         along = "depth" if self.is_rounds else "position"
+        temperatures = [m["sampling"].get("temperature") for m in self.manifests]
         groups = {
             along: found[along], **found, "domain": np.array(self.domains)[owner],
-            "temperature": np.array([f"{m['sampling']['temperature']:g}" for m in self.manifests])[owner],
+            "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[owner],
         }  # fmt: skip
         predictions = self._predictions()
         if OWN in predictions:
@@ -150,8 +155,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     if not texts:
         shards = sum(len(manifest["shards"]) for manifest in manifests)
         raise InputError(f"{name}: no token was drafted in its {shards} shards; log some rounds, 64 texts a shard")
-    prompts = [hashlib.sha256(np.array(text.prompt_ids).tobytes()).hexdigest()[:16] for text in texts]
-    found = Labelled(name, texts, prompts, of_text, domains)
+    found = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], of_text, domains)
     draft = _draft(manifests[0], options, found.notes)
     if draft is None:
         return found
@@ -175,6 +179,11 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
             if index in chosen:
                 advance()
     return found
+
+
+def prompt_name(tokens: Sequence[int]) -> str:
+    """What a prompt of these tokens is called in every dataset."""
+    return hashlib.sha256(np.array(tokens).tobytes()).hexdigest()[:16]
 
 
 def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -96,7 +96,8 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         hardware: Replay alone, at costs computed from a datasheet and the sizes of the models, such as "h100:8B/1B",
             or "m4-max:8B/1B:4" for weights of 4 bits.
         data: Instead of decoding: a folder of acceptance data or of rounds (`data on-policy`, `serve --log-rounds`), or
-            several of one pair, as "[A,B]". Their draft is that of the data unless `draft` names it.
+            several of one pair, as "[A,B]". Their draft is that of the data unless `draft` names it. Or JSON of a vLLM
+            server's responses.
         against: Another such folder, or several: where acceptance drifted from `data` to it.
         clock: Also decode by the clock, every prompt with every decoder in turn; --no-clock replays alone.
         minutes: Time that decides how many of the prompts are taken, and how often.

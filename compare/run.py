@@ -23,9 +23,9 @@ from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, train
 from .document import page
 from .findings import as_dict, commands
 from .hardware import given_costs
-from .labelled import read_labelled
 from .options import CompareOptions
 from .report import document_of, write
+from .responses import read_data
 from .served import report_of
 from .table import Table
 
@@ -121,7 +121,7 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
 def _of_data(options: CompareOptions) -> Comparison:
     cost, priced = given_costs(options.hardware, options.cost)
     given = [(one,) if isinstance(one, str) else one for one in (options.data, options.against) if one is not None]
-    return Comparison(report_of([read_labelled(folders, options) for folders in given], cost, priced), options.output)
+    return Comparison(report_of([read_data(folders, options) for folders in given], cost, priced), options.output)
 
 
 def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None) -> Comparison:

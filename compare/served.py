@@ -45,7 +45,8 @@ def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: 
     report = describe(first, cost, priced)
     said = sentences(report)
     for other in others:
-        if first.manifests[0]["fingerprint"] != other.manifests[0]["fingerprint"]:
+        pairs = [side.manifests[0]["fingerprint"] for side in (first, other)]
+        if None not in pairs and pairs[0] != pairs[1]:
             raise InputError(
                 f"against={other.name!r}: of another pair than {first.name}; give a dataset of the same models"
             )
@@ -157,8 +158,10 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
     """Settings that may be why, in words."""
     found = []
     for name in ("temperature", "top_k", "top_p"):
-        one, other = ({str(m["sampling"][name]) for m in data.manifests} for data in (first, second))
-        if one != other:
+        one, other = (
+            {str(m["sampling"][name]) for m in data.manifests if name in m["sampling"]} for data in (first, second)
+        )
+        if one and other and one != other:
             found.append(f"{name.replace('_', '-')} {', '.join(sorted(one))} against {', '.join(sorted(other))}")
     if first.is_rounds != second.is_rounds:
         found.append(
@@ -170,9 +173,10 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
 def sentences(report: Report) -> list[str]:
     """What the report of a dataset says, the first sentence first."""
     acceptance, whole = report["acceptance"], report["acceptance"][ALL][ALL]
-    temperatures = ", ".join(f"{t:g}" for t in sorted({s["temperature"] for s in report["sampling"]}))
+    temperatures = sorted({s["temperature"] for s in report["sampling"] if "temperature" in s})
+    at = f" at temperature {', '.join(f'{t:g}' for t in temperatures)}" if temperatures else ""
     line = (
-        f"In {report['data']} ({report['texts']} texts at temperature {temperatures}) the target accepts "
+        f"In {report['data']} ({report['texts']} texts{at}) the target accepts "
         f"{show(whole, 'acceptance')} of the drafted tokens"
     )
     depths = [*acceptance.get("depth", {}).items()]

@@ -251,6 +251,8 @@ TABLES["calibrate --output @out {}"] = [
 TABLES["compare --output @out {}"] = [
     ("--data @place/folder", "no dataset, it holds no manifest.json"),
     ("--data @files/router-data", "a dataset of kind 'router'"),
+    ("--data @files/acceptance/manifest.json", "no metrics.speculative_decoding: start vLLM with --per-request"),
+    ("--data [@files/acceptance,@place/prompts.txt]", "acceptance among responses"),
     ("--against @files/acceptance", "name that with --data"),
     ("--data @files/acceptance --minutes 1", "minutes=1.0: would be ignored"),
     ("--data @files/acceptance --cost 0.2 --hardware h100:8B/1B", "costs are given twice"),

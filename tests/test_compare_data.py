@@ -21,6 +21,7 @@ from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
 from specpilot.compare.hardware import computed_cost, given_costs
 from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
+from specpilot.compare.responses import read_responses
 from specpilot.compare.served import labelled_trace, per_forward, report_of
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
@@ -313,6 +314,91 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
     assert "Without the draft there are no confidences" in data.notes[0]
     assert data.drafted.predictions == {}
     assert report_of([data])["decoders"] == {}
+
+
+# responses of vLLM
+
+
+def outcomes(row: RoundsRow) -> list[int]:
+    """Accepted tokens of each round."""
+    drafts = zip(row.starts, row.drafted, strict=True)
+    return [sum(a == b for a, b in zip(tokens, row.x[start:], strict=False)) for start, tokens in drafts]
+
+
+def response_to(row: RoundsRow, detailed: bool) -> dict[str, Any]:
+    """A response as vLLM 0.33 writes it, of a text whose rounds drafted three tokens each."""
+    accepted = outcomes(row)
+    found: dict[str, Any] = {
+        "acceptance_histogram": [accepted.count(j) for j in range(4)], "num_spec_steps": len(accepted),
+        "num_draft_tokens": 3 * len(accepted), "num_spec_tokens": 3, "mean_acceptance_length": 0.0,
+        "per_step_accepted": accepted if detailed else None,
+        "per_step_drafted": [3] * len(accepted) if detailed else None,
+    }  # fmt: skip
+    return {
+        "object": "text_completion", "model": "target", "metrics": {"speculative_decoding": found},
+        "choices": [{"prompt_token_ids": row.prompt_ids}],
+        "usage": {"completion_tokens": min(len(row.x), row.starts[-1] + accepted[-1] + 1)},
+    }  # fmt: skip
+
+
+def save(file: Path, lines: list[Any]) -> str:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(file)
+
+
+def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_path: Path) -> None:
+    """By depth, and with the order of the rounds by position; a drift to another temperature is found."""
+    rows = {  # without those that end in a draft of fewer tokens
+        name: [row for row in read_dataset(rounds[name], RoundsRow) if row.starts
+               and all(len(d) == 3 or a < len(d) for a, d in zip(outcomes(row), row.drafted, strict=True))]
+        for name in ("warm", "cold")
+    }  # fmt: skip
+    count = len(rows["warm"])
+    assert count > 30
+    data = read_labelled([str(write(tmp_path / "data", rows["warm"], read_manifest(rounds["warm"])))], options(), QUIET)
+    drafted = [(text, i, y) for text in data.texts for i, y in zip(text.places, text.tokens, strict=True)]
+    within = np.array([i < len(text.x) for text, i, _ in drafted])
+    kept = np.array([text.x[i] == y for text, i, y in drafted if i < len(text.x)])
+    lines = [{"custom_id": "a", "response": {"body": response_to(row, True)}} for row in rows["warm"]]
+    found = read_responses([save(tmp_path / "responses.jsonl", [*lines, {"response": {"body": None}}])])
+    folder = Path(save(tmp_path / "all" / "1.json", [response_to(row, False) for row in rows["warm"]])).parent
+    summary = read_responses([str(folder)])
+    assert f"1 of the {count + 1} responses" in found.notes[0]
+    assert summary.notes[-1].endswith(f"known of 0 of its {count} texts.")
+    assert (found.prompts, found.is_rounds) == (data.prompts, True)
+    assert per_forward(found) == pytest.approx(per_forward(data))
+    for side, ways in ((found, ["depth", "position"]), (summary, ["depth"])):
+        assert [way for way in ("depth", "position") if any(side.drafted.groups[way])] == ways
+        for way in ways:
+            labels, own = data.drafted.groups[way][within], side.drafted.groups[way]
+            for name in {*labels.tolist(), *own.tolist()}:
+                assert side.drafted.accept[own == name].tolist().count(1) == kept[labels == name].sum()
+                assert (own == name).sum() == (labels == name).sum()
+
+    cold = [{"request": {"temperature": 0.1}, "response": response_to(row, True)} for row in rows["cold"]]
+    report = report_of([data, read_responses([save(tmp_path / "cold.jsonl", cold)])])
+    assert report["drift"][ALL][ALL]["found"]
+    assert report["differs"] == ["temperature 1.0 against 0.1"]
+    assert not report_of([data, found])["drift"][ALL][ALL]["found"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"per_step_accepted": [3], "per_step_drafted": [2]}, "response 1: a round accepted more tokens than it verif"),
+        ({"per_step_accepted": [1, 1], "per_step_drafted": [2]}, "response 1: a round accepted more"),
+        ({"per_step_accepted": "1"}, "response 1: per_step_accepted='1': a list is expected; save responses"),
+        ({"num_spec_tokens": 2}, "response 1: acceptance_histogram=None: a list is expected"),
+        ({"acceptance_histogram": [1, 2], "num_spec_tokens": 2, "num_draft_tokens": 5}, "have only sums of drafts of"),
+        ({"acceptance_histogram": [0, 0], "num_spec_tokens": 1, "num_draft_tokens": 0}, "no token was drafted"),
+    ],
+)
+def test_responses_that_do_not_tell(metrics: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = save(tmp_path / "responses.jsonl", [{"metrics": {"speculative_decoding": metrics}}])
+    with pytest.raises(InputError, match=message) as found:
+        read_responses([file])
+    assert "--per-request-spec-decode-metrics detailed" in str(found.value)
 
 
 # costs of other machines

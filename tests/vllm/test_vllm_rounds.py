@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from specpilot import main as cli
+from specpilot.compare.labelled import read_labelled
+from specpilot.compare.options import CompareOptions
+from specpilot.compare.responses import read_responses
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
@@ -78,3 +83,31 @@ def test_comparison_and_training_read_them(
     run = ["train", "acceptance", "--predictor", "lag-free", "--data", sampled, "--traced", "0", "--epochs", "1"]
     assert cli.main([*run, "--output", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run").is_dir()
+
+
+def test_responses_tell_what_the_log_tells(tmp_path: Path) -> None:
+    """vLLM's own metrics of requests, by token of a round, beside the rounds that were logged."""
+    settings = {"length": "cumulative-confidence:0.3", "log_rounds": str(tmp_path / "log")}
+    llm = engine(settings, per_request_spec_decode_metrics="detailed")
+    texts = [{"prompt_token_ids": prompt} for prompt in prompts(COUNT)]
+    answers = llm.generate(texts, vllm_sampling(SAMPLED, TOKENS), use_tqdm=False)
+    model_runner(llm).drafter.close()
+    responses = [
+        {"prompt_token_ids": answer.prompt_token_ids, "usage": {"completion_tokens": len(answer.outputs[0].token_ids)},
+         "metrics": {"speculative_decoding": answer.outputs[0].spec_decode_metrics.to_dict()}}
+        for answer in answers
+    ]  # fmt: skip
+    (tmp_path / "responses.json").write_text(json.dumps(responses))
+    found = read_responses([str(tmp_path / "responses.json")])
+    logged = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
+    assert sorted(found.prompts) == sorted(logged.prompts)
+    counts = [
+        Counter(
+            (depth, text.x[place] == token)
+            for text in data.texts
+            for place, token, depth in zip(text.places, text.tokens, text.depths, strict=True)
+        )
+        for data in (found, logged)
+    ]
+    assert counts[0] == counts[1]
+    assert sum(counts[0].values()) > 4 * COUNT

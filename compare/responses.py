@@ -1,0 +1,158 @@
+"""Responses of a vLLM server as drafted tokens: what became of each, where its rounds were not logged.
+
+With ``--per-request-spec-decode-metrics`` vLLM 0.32 and 0.33 add ``metrics.speculative_decoding`` to responses of one
+choice, and to the last chunk of a stream with usage. ``detailed`` has, round by round, how many tokens were verified
+and how many of these accepted. ``summary`` has sums: how many rounds accepted 0, 1, … tokens. Where all drafts were of
+one length that says as much, but for the order of the rounds; otherwise a round that accepted its whole draft cannot be
+told from one that rejected the next token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import InputError
+from ..common.files import MANIFEST
+from ..common.json_file import blaming, build
+from ..data_gen.kinds import RoundsRow
+from ..data_gen.rows import KINDS, read_rows
+from ..data_gen.texts import Text
+from .drafted import UNKNOWN
+from .labelled import Labelled, prompt_name, read_labelled
+from .options import CompareOptions
+
+FLAG = "--per-request-spec-decode-metrics detailed"
+NOTHING, SUMS = "have no metrics.speculative_decoding", "have only sums of drafts of different lengths"
+OF_SAMPLING = ("temperature", "top_k", "top_p")
+ACCEPTED, REJECTED = 0, 1  # in place of tokens, which responses do not have: the text is of the first alone
+
+
+def read_data(sources: Sequence[str], options: CompareOptions) -> Labelled:
+    """Read datasets (:func:`.read_labelled`), or responses that a server of vLLM gave; raises InputError as these do."""
+    found = {source: are_responses(source) for source in sources}
+    if any(found.values()) and not all(found.values()):
+        names = ", ".join(source for source in sources if not found[source])
+        raise InputError(f"data: {names} among responses; compare datasets with responses by --against")
+    return read_responses(sources, options.limit) if all(found.values()) else read_labelled(sources, options)
+
+
+def are_responses(source: str) -> bool:
+    """Whether ``source`` is a file, or a folder of JSON files that is neither a dataset or model nor holds datasets."""
+    path = Path(source).expanduser()
+    if not path.is_dir() or any(path.glob(f"*/{MANIFEST}")):
+        return path.is_file()
+    names = {file.name for file in path.iterdir()}
+    return not names & {MANIFEST, "config.json"} and any(KINDS.get(Path(name).suffix) == "JSON" for name in names)
+
+
+def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled:
+    """Read files, or folders of them: responses, lines of a batch's output, or objects of ``request`` and ``response``.
+
+    Args:
+        limit: most responses of a source.
+
+    Raises:
+        InputError: a source cannot be read, or no response tells what became of a drafted token.
+    """
+    name, left_out, count = ", ".join(sources), Counter[str](), 0
+    found = Labelled(name, [], [], [], [])
+    for source in sources:
+        for number, row in enumerate(read_rows(source)[:limit], 1):
+            count += 1
+            request, response = _sent(row.get("request")), _sent(row.get("response", row))
+            given = _object(_object(response.get("metrics")).get("speculative_decoding"))
+            with blaming(f"{source}: response {number}", f"save responses of vLLM with {FLAG}"):
+                rounds = _rounds(given) if given else None
+            if rounds is None:
+                left_out[SUMS if given else NOTHING] += 1
+                continue
+            length = _object(response.get("usage")).get("completion_tokens")
+            text, placed = _text(rounds, length if given.get("per_step_drafted") and type(length) is int else None)
+            if text.tokens:
+                sampling = {key: request[key] for key in OF_SAMPLING if isinstance(request.get(key), int | float)}
+                of_pair = {"target": str(response.get("model") or "a target"), "draft": "a server's draft"}
+                found.manifests.append({"kind": RoundsRow.kind, "fingerprint": None, "sampling": sampling, **of_pair})
+                found.texts.append(text)
+                found.placed.append(placed)
+                found.domains.append(UNKNOWN)
+                found.prompts.append(_prompt(request, response, f"{source}:{number}"))
+    for why, some in left_out.items():
+        found.notes.append(
+            f"Left out are {some} of the {count} responses of {name}, which {why}: start vLLM with {FLAG}."
+        )
+    if not found.texts:
+        reason = " ".join(found.notes).rstrip(".") or f"no token was drafted; save responses with {FLAG}"
+        raise InputError(f"{name}: {reason}")
+    found.notes.append(
+        f"Responses say which of a draft's tokens was rejected, 0 or 1 for each, and not its id or probability: {name} "
+        "has no confidences, domains or predictors, and is not checked to be of the same models. Positions in the text "
+        f"are known of {sum(found.placed)} of its {len(found.texts)} texts."
+    )
+    return found
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _sent(value: object) -> Mapping[str, Any]:
+    """A request or response, also in the envelope of a batch's line."""
+    return _object(_object(value).get("body", value))
+
+
+def _rounds(given: Mapping[str, Any]) -> list[tuple[int, int]] | None:
+    """(accepted, verified) tokens of each round, from vLLM's ``RequestSpecDecodeMetrics``; None if sums do not tell.
+
+    Raises:
+        InputError: a number is missing, or they contradict each other.
+    """
+    steps = ("per_step_accepted", "per_step_drafted")
+    accepted, verified = (build(list[int], given.get(name) or [], name) for name in steps)
+    if not accepted:
+        counts = build(list[int], given.get("acceptance_histogram"), "acceptance_histogram")
+        longest = build(int, given.get("num_spec_tokens"), "num_spec_tokens")
+        if sum(counts) * longest != given.get("num_draft_tokens"):
+            return None
+        accepted = [j for j, count in enumerate(counts) for _ in range(count)]
+        verified = [longest] * len(accepted)
+    if len(accepted) != len(verified) or any(not 0 <= a <= v for a, v in zip(accepted, verified, strict=False)):
+        raise InputError("a round accepted more tokens than it verified")
+    return [*zip(accepted, verified, strict=True)]
+
+
+def _text(rounds: Sequence[tuple[int, int]], length: int | None) -> tuple[Text, bool]:
+    """The tokens up to the first rejected one of each round, and whether their places in the text are known.
+
+    They are if the text ends within the last round: then none was without a draft. What is behind its end is left out.
+
+    Args:
+        length: tokens of the text, if ``rounds`` are in order.
+    """
+    starts = [*accumulate((accepted + 1 for accepted, _ in rounds), initial=1)]  # the prompt's forward gives one
+    placed = length is not None and len(starts) > 1 and starts[-2] < length <= starts[-1]
+    drafted = [
+        (start + depth, depth, depth < accepted)
+        for start, (accepted, verified) in zip(starts, rounds, strict=False)
+        for depth in range(min(accepted + 1, verified))
+        if not placed or start + depth < (length or 0)
+    ]
+    places, depths, kept = map(list, zip(*drafted, strict=True)) if drafted else ([], [], [])
+    tokens = [ACCEPTED if one else REJECTED for one in kept]
+    return Text("", [], [ACCEPTED] * starts[-1], places, tokens, [float(one) for one in kept], depths), placed
+
+
+def _prompt(request: Mapping[str, Any], response: Mapping[str, Any], name: str) -> str:
+    """What the prompt is called wherever it was answered: with its tokens (``return_token_ids``) as in datasets."""
+    choices = response.get("choices")
+    choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
+    tokens = response.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    if isinstance(tokens, list) and all(isinstance(token, int) for token in tokens):
+        return prompt_name(tokens)
+    asked = request.get("messages") or request.get("prompt") or name
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
