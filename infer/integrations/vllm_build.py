@@ -39,6 +39,12 @@ INTERFACE = {
         "spec_decode_metadata common_attn_metadata slot_mappings"
     ),
     (f"{DRAFTERS}/speculator.py", "DraftModelSpeculator", "compute_draft_logits"): "hidden_states spec_step_idx",
+    (f"{DRAFTERS}/standalone_ar/speculator.py", "StandaloneARSpeculator", "propose"): (
+        "input_batch attn_metadata slot_mappings last_hidden_states aux_hidden_states num_sampled num_rejected "
+        "last_sampled next_prefill_tokens temperature seeds dp_sync_state dummy_run skip_attn_for_dummy_run mm_inputs "
+        "is_profile num_speculative_tokens"
+    ),
+    (f"{DRAFTERS}/utils.py", "DraftTokensHandler", "set_draft_tokens"): "input_batch draft_tokens",
     (f"{DRAFTERS}/acceptance_estimator.py", "OnlineAcceptanceEstimator", "step"): (
         "idx_mapping num_sampled num_rejected"
     ),

@@ -23,7 +23,7 @@ _registered: list[type] = []
 def register() -> None:
     """The entry point. vLLM calls it in every process; what it changes is how a configuration of the engine is made.
 
-    The engine's processes need nothing: the configuration names a worker of :mod:`.cpu_worker` or :mod:`.gpu_worker`.
+    The engine's processes need nothing: the configuration names the worker of :mod:`.worker`.
     """
     arguments = sys.modules.get("vllm.engine.arg_utils")
     if arguments is None or arguments.EngineArgs in _registered:  # a process of the engine; or called before

@@ -8,12 +8,7 @@ from ...common.errors import InputError
 from ...infer.integrations.vllm_build import check_interface, check_version, installed_version
 from .settings import Settings
 
-# vLLM's workers and those that replace them.
-WORKERS = {
-    "vllm.v1.worker.cpu_worker.CPUWorker": f"{__package__}.cpu_worker.ControlledCPUWorker",
-    "vllm.v1.worker.gpu_worker.Worker": f"{__package__}.gpu_worker.ControlledGPUWorker",
-}
-V2_WORKERS = {"vllm.v1.worker.gpu_worker.Worker": f"{__package__}.gpu_worker.EstimatingGPUWorker"}
+WORKERS = ("vllm.v1.worker.cpu_worker.CPUWorker", "vllm.v1.worker.gpu_worker.Worker")  # that the plugin's replaces
 
 
 def prepare(settings: Settings, arguments: Any) -> None:
@@ -47,11 +42,13 @@ def apply(settings: Settings, config: Any) -> None:
             "num_speculative_tokens"
         )
     adaptive = speculative.enable_adaptive_verification
-    if config.use_v2_model_runner and not adaptive:
+    if config.use_v2_model_runner and not adaptive and not settings.plans:
         raise InputError(
-            "model runner: V2 drafts a fixed number of tokens; set VLLM_USE_V2_MODEL_RUNNER=0, or "
-            "enable_adaptive_verification in speculative_config with a lag-free head"
+            "model runner: V2 drafts the same number of tokens for all requests; set VLLM_USE_V2_MODEL_RUNNER=0, or "
+            "give a length head, or a lag-free head and enable_adaptive_verification in speculative_config"
         )
+    if settings.plans and not config.use_v2_model_runner:
+        raise InputError(f"length={settings.spec!r}: a length head needs model runner V2, this is V1; give another")
     if adaptive and not config.use_v2_model_runner:
         raise InputError("enable_adaptive_verification: needs model runner V2, this is V1; leave it out")
     for name in ("tensor", "pipeline", "data"):
@@ -62,7 +59,6 @@ def apply(settings: Settings, config: Any) -> None:
         raise InputError("speculative_config: parallel_drafting and use_heterogeneous_vocab are not steered; leave out")
     if settings.drafts == "request" and speculative.rejection_sample_method != "standard":
         raise InputError(f"rejection_sample_method={speculative.rejection_sample_method!r}: give 'standard'")
-    workers = V2_WORKERS if adaptive else WORKERS
-    if parallel.worker_cls not in workers:
-        raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(workers)}")
-    parallel.worker_cls = workers[parallel.worker_cls]
+    if parallel.worker_cls not in WORKERS:
+        raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(WORKERS)}")
+    parallel.worker_cls = f"{__package__}.worker.ControlledWorker"

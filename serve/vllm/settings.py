@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ...common.errors import InputError
 from ...common.json_file import blaming, build, parse_object
 from ...controllers.acceptance.lag_free_head import LagFreeHeadConfig
+from ...controllers.acceptance.length_head import LengthHeadConfig
 from ...controllers.checkpoints.checkpoint import load_controller
 from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ...controllers.length import load_rule, names_rule, takes_cost
@@ -59,6 +60,15 @@ class Settings:
         """The length controller's name."""
         return str(self.length)
 
+    @property
+    def plans(self) -> bool:
+        """Whether a length head chooses lengths before drafts start, in model runner V2."""
+        return self._kind == LengthHeadConfig.kind
+
+    @property
+    def _kind(self) -> str | None:
+        return None if names_rule(self.spec) else load_controller(self.spec).config.kind
+
     def costs(self) -> tuple[CostModel | None, BatchCosts | None]:
         """The cost model of a request alone, and those by the number of requests if the file has them.
 
@@ -85,6 +95,8 @@ class Settings:
         if adaptive:
             self._check_adaptive()
             return
+        if self.plans:
+            self._check_planned()
         if self.log_rounds is not None:
             try:
                 Path(self.log_rounds).expanduser().mkdir(parents=True, exist_ok=True)
@@ -103,15 +115,24 @@ class Settings:
         if isinstance(load_rule(self.spec, cost), Oracle):
             raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
 
+    def _check_planned(self) -> None:
+        if self.log_rounds is not None:
+            raise InputError("log_rounds: needs model runner V1; leave it out, or give another length")
+        config = load_controller(self.spec).config
+        if isinstance(config, LengthHeadConfig) and config.every != "round":
+            raise InputError(
+                f"length={self.spec!r}: is asked once a {config.every}, and requests of a batch draft together; train "
+                "one with --every round"
+            )
+
     def _check_adaptive(self) -> None:
         if self.log_rounds is not None:
             raise InputError("log_rounds: needs model runner V1; leave it out")
         for name, value in (("cost", self.cost), ("threshold", self.threshold)):
             if value is not None:
                 raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")
-        kind = None if names_rule(self.spec) else load_controller(self.spec).config.kind
-        if kind != LagFreeHeadConfig.kind:
-            found = "a rule" if kind is None else f"of kind {kind!r}"
+        if self._kind != LagFreeHeadConfig.kind:
+            found = "a rule" if self._kind is None else f"of kind {self._kind!r}"
             raise InputError(
                 f"length={self.spec!r}: is {found}; vLLM's adaptive verification takes a trained lag-free head"
             )
