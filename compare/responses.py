@@ -34,7 +34,7 @@ ACCEPTED, REJECTED = 0, 1  # in place of tokens, which responses do not have: th
 
 
 def read_data(sources: Sequence[str], options: CompareOptions) -> Labelled:
-    """Read datasets (:func:`.read_labelled`), or responses that a server of vLLM gave; raises InputError as these do."""
+    """Read datasets (:func:`.read_labelled`) or responses of a vLLM server; raises InputError as these readers do."""
     found = {source: are_responses(source) for source in sources}
     if any(found.values()) and not all(found.values()):
         names = ", ".join(source for source in sources if not found[source])
