@@ -70,7 +70,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
         check_same_tokenizer(
             self.tokenizer, load_tokenizer(settings.draft, trust_remote_code=settings.trust_remote_code)
         )
-        super().__init__(settings, decoder_only=True)
+        super().__init__(settings)
         draft = load_any_model(settings.draft, target=self.target.model, **settings.loading, decoder_only=True)
         self.pair = PairFingerprint(draft=model_fingerprint(draft), **self.fingerprint)
         self.draft = language_model(draft)
@@ -106,7 +106,7 @@ def make_answers(
     console: Console | None = None,
 ) -> Path:
     """Make or complete the dataset of answers ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
-    return make_dataset(partial(AnswersBuilder, settings, decoder_only=True), settings, output, console, workers)
+    return make_dataset(partial(AnswersBuilder, settings), settings, output, console, workers)
 
 
 def make_acceptance_data(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +15,12 @@ from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..common.console import stderr_console
+from ..common.console import duration, logger, stderr_console
 from ..common.errors import InputError
 from ..common.files import MANIFEST
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.loading.generation_defaults import stop_tokens_of
+from ..infer.loading.generation_defaults import generation_defaults, stop_tokens_of
 from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.models import LanguageModel, language_model
 from ..infer.prompting import day_of
@@ -229,16 +230,20 @@ class DatasetBuilder(ABC, Generic[R]):
 class TargetBuilder(DatasetBuilder[R]):
     """A builder whose target answers the prompts.
 
-    Args:
-        options: further keywords of :func:`~specpilot.infer.loading.names.load_any_model` for the target.
-
     Raises:
         InputError: the target is missing.
     """
 
-    def __init__(self, settings: RolloutOptions, **options: Any) -> None:
+    decoder_only = True  # an encoder-decoder is refused as the target
+
+    def __init__(self, settings: RolloutOptions) -> None:
         self.settings = settings
-        model = load_any_model(settings.target, **settings.loading, **settings.placement, **options)
+        loading = settings.loading | settings.placement
+        model = load_any_model(settings.target, **loading, decoder_only=self.decoder_only)
+        with suppress(InputError):  # of settings there that decoding refuses
+            followed = generation_defaults(model).sampling_params()
+            if followed != self.sampling:
+                logger.info(f"{settings.target}: generation_config says {followed}, this data has {self.sampling}")
         self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(self.tokenizer)}
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.target = language_model(model)
@@ -338,7 +343,7 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> st
     started = time.perf_counter()
     builder.make(probe, tokens.append)
     rate = max(1, sum(tokens)) / (time.perf_counter() - started)
-    most = builder.texts * sum(item.budget for item in items)
+    each, most = builder.texts * settings.max_new_tokens, builder.texts * sum(item.budget for item in items)
     size = most * builder.token_bytes + sum(len(item.ids) for item in items) * 3 + len(items) * builder.row_bytes
     shards = prompts.shards(settings.shard_size)
     busy = min(workers.workers or 1, len(shards))
@@ -347,10 +352,8 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> st
         [
             f"prompts      {len(items)} from {name_of(settings.prompts)} ({prompts.left_out} left out as too long)",
             f"shards       {len(shards)} of up to {settings.shard_size} rollouts",
-            f"tokens       at most {most:,} ({builder.texts * settings.max_new_tokens} per prompt, fewer after an end "
-            "token)",
+            f"tokens       at most {most:,} ({each} per prompt, fewer after an end token)",
             f"disk         at most about {size / 1e6:.1f} MB",
-            f"time         at most about {most / rate / busy / 60:.1f} minutes at the {rate:,.0f} tokens/s of a short "
-            f"probe{shared}",
+            f"time         at most about {duration(most / rate / busy)} by a probe's {rate:,.0f} tokens/s{shared}",
         ]
     )

@@ -39,6 +39,7 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
             rouge-score is not installed.
     """
 
+    decoder_only = False
     kind = RouterRow
     settings: RouterDataOptions
 

@@ -178,6 +178,7 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
 TABLES["data {} --output @out"] = [
     ("acceptance --prompts builtin --split poems", "split='poems': the built-in prompts have"),
     ("acceptance --draft tiny-t5-draft-sql", "an encoder-decoder model"),
+    ("answers --target tiny-t5 --no-chat --plan", "an encoder-decoder model"),
     ("acceptance --domains [poems]", "no prompt of 'poems' in builtin"),
     (f"on-policy {PAIR} --prompts @place/prompts.txt --no-chat --length @place/head-cut", "config.json: not JSON"),
     ("on-policy --length tiny-lag-free --cost @place/cost-cut.json", "cost-cut.json: not JSON"),

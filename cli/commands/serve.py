@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..common.errors import InputError
+from ..common.errors import InputError, optional_import
 from ..serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -21,12 +21,10 @@ def serve(options: ServeOptions) -> None:
     if options.router_state is not None and options.router is None:
         raise InputError("router_state: there is no router that could learn; name one, or leave it out")
     listener = _listen(options.host, options.port)  # before seconds of loading
-    try:
+    with optional_import("serve"):
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"serve: needs the package {error.name}; pip install 'specpilot[serve]'") from None
     from ..common.machine import limit_memory
 
     limit_memory()
