@@ -129,9 +129,8 @@ def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The ids of plain text. Text that begins with the BOS token, as a chat template writes it, gets no second one."""
     ids = list(tokenizer(text)["input_ids"])
     twice = [tokenizer.bos_token_id] * 2
-    if ids[:2] == twice and tokenizer(text, add_special_tokens=False)["input_ids"][:2] != twice:
-        return ids[1:]
-    return ids
+    added = ids[:2] == twice and tokenizer(text, add_special_tokens=False)["input_ids"][:2] != twice
+    return ids[added:]
 
 
 def _is_ids(prompt: Prompt) -> TypeGuard[list[int]]:

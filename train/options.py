@@ -51,8 +51,10 @@ class DataOptions(Options):
     data: Annotated[str | tuple[str, ...], Several()]
 
     @property
-    def folders(self) -> tuple[str, ...]:
-        return self.data if isinstance(self.data, tuple) else (self.data,)
+    def folders(self) -> tuple[Any, ...]:
+        """What is named; rows from Python are one source."""
+        given: Any = self.data
+        return given if isinstance(given, tuple) and type(given[0]) not in (dict, tuple, list) else (given,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,12 +362,6 @@ class TextOptions(TextFormOptions, DataOptions):
     """
 
     data: Annotated[str | tuple[str, ...], Several(), Objects()]
-
-    @property
-    def folders(self) -> tuple[Any, ...]:
-        """Its sources; rows from Python are one."""
-        given: Any = self.data
-        return given if isinstance(given, tuple) and type(given[0]) not in (dict, tuple, list) else (given,)
 
 
 @dataclass(frozen=True, kw_only=True)
