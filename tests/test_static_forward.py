@@ -131,12 +131,12 @@ def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObje
         reads.append(Read(row, [0] * len(own), 1, tree))
     plan = cache.plan_forward(reads)
     types = MaskTypes({FULL: None, SLIDING: window, CHUNKED: chunk}, True)
-    places = placed(plan, reads, cache)
-    masks = layer_masks(types, places, torch.arange(plan.width))
+    tokens = placed(plan, reads, cache)
+    masks = layer_masks(types, tokens, torch.arange(plan.width))
     for row, own in paths.items():
         for place, path in enumerate(own, plan.new - len(own)):
             last = len(path) - 1
-            assert places[row, place, 0] == last
+            assert tokens[row, place, 1] == last
             expected = {
                 FULL: path,
                 SLIDING: path[max(0, last - window + 1) :],

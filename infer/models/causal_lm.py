@@ -32,7 +32,7 @@ from .linear import Quantization, pack
 from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, placed
 from .static_forward import read_static
-from .text_cache import Read, TextCache, TreeMask, ends, fill, joined, read_in_groups
+from .text_cache import Read, TextCache, TreeMask, ends, joined, put_states, read_in_groups
 from .trimmed_head import TrimmedHead
 
 Graphs = Literal["on", "off", "compiled"]
@@ -267,23 +267,22 @@ class CausalLM(LanguageModel):
         """Read a padded batch, aligned at the right; tokens of the layer type ``blind`` attend only to themselves."""
         assert self.types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
-        n, keep = plan.new, max(read.keep for read in reads)
+        keep = max(read.keep for read in reads)
         kept = max(read.kept_states for read in reads)
         rows = [cache.rows[read.text] - plan.low for read in reads]
-        tokens, states = torch.zeros(plan.high - plan.low, n, dtype=torch.long), None
+        inputs, states = placed(plan, reads, cache).to(self.device, non_blocking=True), None
         if self.reads_states:
-            states = torch.zeros(*tokens.shape, self.hidden_size, dtype=self.model.dtype, device=self.device)
-        fill(reads, rows, tokens, states)
-        places = placed(plan, reads, cache).to(self.device, non_blocking=True)
-        masks = layer_masks(self.types, places, torch.arange(plan.width, device=self.device))
+            states = torch.zeros(*inputs.shape[:2], self.hidden_size, dtype=self.model.dtype, device=self.device)
+            put_states(reads, rows, states)
+        masks = layer_masks(self.types, inputs, torch.arange(plan.width, device=self.device))
         if blind is not None:
             masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
         scores = {name: as_scores(mask, self.model.dtype) for name, mask in masks.items()}
         mask = scores if self.types.by_type else next(iter(scores.values()))
-        tokens = tokens.to(self.device, non_blocking=True)
+        tokens, positions = inputs[..., 0], inputs[..., 1]
         for row, read in zip(rows, reads, strict=True):
             read.put_drawn(tokens[row])
-        logits, hidden = self.run(cache, tokens, keep, kept, mask, places[..., 0], states)
+        logits, hidden = self.run(cache, tokens, keep, kept, mask, positions, states)
         cache.end_forward()
         picked = ends(rows, [read.keep for read in reads], keep), ends(rows, [read.kept_states for read in reads], kept)
         return _rows(logits.flatten(0, 1), picked[0]), _rows(hidden.flatten(0, 1), picked[1])

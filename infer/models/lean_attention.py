@@ -136,29 +136,29 @@ def attention_group(
             mask = per_group(_chain_mask(n, past, tables), group)
             cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
             return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
-        places = placed(plan, reads, cache)
-        positions = places[0, :, 0]
+        inputs = placed(plan, reads, cache)
+        positions = inputs[0, :, 1]
         return AttentionGroup(
-            plan, tokens, tables.cos[positions], tables.sin[positions], _mask(places, plan, tables, group)
+            plan, tokens, tables.cos[positions], tables.sin[positions], _mask(inputs, plan, tables, group)
         )
-    places = placed(plan, reads, cache)
+    inputs = placed(plan, reads, cache)
     slots = ends([cache.rows[read.text] - plan.low for read in reads], [len(read.tokens) for read in reads], plan.new)
     index = torch.tensor(slots)
-    positions, columns = places.flatten(0, 1)[index, :2].unbind(-1)
+    tokens, positions, columns = inputs.flatten(0, 1)[index, :3].unbind(-1)
     whole = plan.aligned and plan.new == 1 and all(read.tree is None for read in reads)
     return AttentionGroup(
         plan,
-        torch.tensor([token for read in reads for token in read.tokens]),
+        tokens,
         tables.cos[positions],
         tables.sin[positions],
-        None if whole else _mask(places, plan, tables, group),
+        None if whole else _mask(inputs, plan, tables, group),
         places=(index // plan.new + plan.low, columns),
         slots=None if slots == list(range((plan.high - plan.low) * plan.new)) else index,
     )
 
 
-def _mask(places: Tensor, plan: WritePlan, tables: Tables, group: int) -> Tensor | None:
-    mask = layer_masks(WHOLE, places, torch.arange(plan.width))[FULL]
+def _mask(inputs: Tensor, plan: WritePlan, tables: Tables, group: int) -> Tensor | None:
+    mask = layer_masks(WHOLE, inputs, torch.arange(plan.width))[FULL]
     return per_group(as_scores(mask, tables.triangle.dtype), group)
 
 

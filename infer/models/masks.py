@@ -7,7 +7,7 @@ in the same chunk. The masks are computed on the model's device from a few numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from .kv_cache import RaggedKVCache, WritePlan
-from .text_cache import Read, TreeMask
+from .text_cache import Read
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-PLACES = 3  # numbers of a token before the columns it attends to: position, column, number of first columns
 
 
 @dataclass(frozen=True)
@@ -59,47 +58,51 @@ def mask_types(config: Any) -> MaskTypes | None:
 
 
 def placed(plan: WritePlan, reads: Sequence[Read], cache: RaggedKVCache) -> Tensor:
-    """(B, n, 3 + E) :func:`places` of the tokens of a forward."""
-    trees = {cache.rows[read.text] - plan.low: read.tree for read in reads if read.tree is not None}
-    return places(plan.starts, plan.counts, plan.new, trees, longest_path(trees.values()))
+    """(B, n, 4 + E) :func:`laid_out` of a forward."""
+    rows = [cache.rows[read.text] - plan.low for read in reads]
+    starts = [plan.starts[row] for row in rows]
+    return laid_out(reads, rows, starts, (plan.high - plan.low, plan.new, longest_path(reads)))
 
 
-def longest_path(trees: Iterable[TreeMask]) -> int:
-    """The largest number of columns that a token sees beside the first ones."""
-    return max([1, *(len(ancestors) + 1 for tree in trees for ancestors in tree.above)])
+def longest_path(reads: Sequence[Read]) -> int:
+    """The largest number of columns that a token attends to beside the first ones."""
+    return max([1, *(len(above) + 1 for read in reads if read.tree is not None for above in read.tree.above)])
 
 
-def places(
-    starts: Sequence[int], counts: Sequence[int], n: int, trees: Mapping[int, TreeMask], others: int, padding: int = 0
+def laid_out(
+    reads: Sequence[Read], rows: Sequence[int], starts: Sequence[int], sizes: tuple[int, int, int], padding: int = 0
 ) -> Tensor:
-    """(B, n, 3 + E) where the tokens of a padded forward are, aligned at the right, and what they attend to.
+    """(B, n, 4 + E) the tokens of a padded forward, aligned at the right.
 
-    These are position, column, the number of first columns that it attends to, and E = ``others`` further columns: its
-    ancestors in a tree, and its own, which may repeat.
+    These are id, position, column, the number of first columns that it attends to, and E further columns: its ancestors
+    in a tree, and its own, which may repeat.
 
     Args:
-        starts: each row's number of columns before the forward.
-        counts: each row's number of new tokens.
-        trees: by row.
+        rows, starts: the row of each of ``reads``, and its number of columns before the forward.
+        sizes: B, n and E.
         padding: the column of padding, which attends to this column alone.
     """
-    past, new = torch.tensor([starts, counts]).unsqueeze(-1)  # (B, 1) each
-    columns = past + new - n + torch.arange(n)  # (B, n)
-    found: Tensor = columns.unsqueeze(-1).repeat(1, 1, PLACES + others)
-    found[columns < past] = torch.tensor([0, padding, 0, *[padding] * others])
-    for row, tree in trees.items():
-        if tree.above:
-            end = starts[row] + counts[row]
-            found[row, n - len(tree.above) :] = torch.tensor([
-                [tree.trunk + len(above), own, tree.trunk, *above, *[own] * (others - len(above))]
-                for own, above in enumerate(tree.above, end - len(tree.above))
-            ])  # fmt: skip
-    return found
+    count, n, others = sizes
+    nothing = [[0, 0, padding, 0, *[padding] * others]] * n
+    found = [nothing] * count
+    for read, row, start in zip(reads, rows, starts, strict=True):
+        own = [[token, i, i, i, *[i] * others] for i, token in enumerate(read.tokens, start)]
+        if read.tree is not None:
+            for place, above in enumerate(read.tree.above, len(own) - len(read.tree.above)):
+                column, trunk = start + place, read.tree.trunk
+                seen = [*above, *[column] * (others - len(above))]
+                own[place] = [read.tokens[place], trunk + len(above), column, trunk, *seen]
+        found[row] = nothing[len(own) :] + own
+    return torch.tensor(found)
 
 
-def layer_masks(types: MaskTypes, places: Tensor, columns: Tensor) -> dict[str, Tensor]:
-    """(B, n, C) bool by layer type: which of the ``columns`` 0 … C - 1 each of the tokens at ``places`` attends to."""
-    positions, first, others = places[..., :1], places[..., 2:PLACES], places[..., PLACES:]
+def layer_masks(types: MaskTypes, tokens: Tensor, columns: Tensor) -> dict[str, Tensor]:
+    """(B, n, C) bool by layer type: which of the ``columns`` 0 … C - 1 each token attends to.
+
+    Args:
+        tokens: (B, n, 4 + E) as :func:`laid_out`.
+    """
+    positions, first, others = tokens[..., 1:2], tokens[..., 3:4], tokens[..., 4:]
     seen = columns < first
     of_others = torch.minimum(first + columns[: others.shape[-1]], positions)  # their positions, the own one the last
     masks = {}

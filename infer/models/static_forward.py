@@ -22,8 +22,8 @@ from torch import Tensor
 
 from .fixed_layers import SIZES, FixedLayers
 from .kv_cache import LayerSlots, RaggedKVCache, size_above
-from .masks import PLACES, MaskTypes, as_scores, layer_masks, longest_path, places
-from .text_cache import Read, Results, ends, fill
+from .masks import MaskTypes, as_scores, laid_out, layer_masks, longest_path
+from .text_cache import Read, Results, ends, put_states
 
 LONGEST = 64  # longer reads are bound by arithmetic, not by launches
 WARM = 2  # forwards of a shape before it is captured: some are used once, and the first ones prepare libraries
@@ -69,7 +69,7 @@ class StaticForward:
     """The forward of one shape on the buffers of one cache: B rows, n tokens, E other columns.
 
     Attributes:
-        inputs: (B, n, 1 + 3 + E) of each token its id and its :func:`.masks.places`.
+        inputs: (B, n, 4 + E) of each token, see :func:`.masks.laid_out`.
         states: (B, n, d) the states before each token, for models that read them.
     """
 
@@ -77,7 +77,7 @@ class StaticForward:
         self.model, self.cache, self.shape = model, cache, shape
         rows, tokens, others, *_ = shape
         device = model.device
-        self.inputs = torch.zeros(rows, tokens, 1 + PLACES + others, dtype=torch.long, device=device)
+        self.inputs = torch.zeros(rows, tokens, 4 + others, dtype=torch.long, device=device)
         self.states: Tensor | None = None
         if model.reads_states:
             self.states = torch.zeros(rows, tokens, model.hidden_size, dtype=model.model.dtype, device=device)
@@ -128,7 +128,7 @@ class StaticForward:
             self.model.fixed.slots = self.slots
         try:
             assert self.model.types is not None
-            found = layer_masks(self.model.types, self.inputs[..., 1:], self.columns)
+            found = layer_masks(self.model.types, self.inputs, self.columns)
             masks = {name: as_scores(mask, self.model.model.dtype) for name, mask in found.items()}
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
             n = self.shape.tokens
@@ -146,19 +146,15 @@ def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Re
     plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
     cache.fit()
     n, rows = size_above(longest), size_above(plan.high)
-    trees = {cache.rows[read.text]: read.tree for read in reads if read.tree is not None}
-    shape = Shape(rows, n, size_above(longest_path(trees.values())), model.layers, model.state_layers)
+    shape = Shape(rows, n, size_above(longest_path(reads)), model.layers, model.state_layers)
     forward = cache.forwards.get(shape)
     if forward is None:
         forward = cache.forwards[shape] = StaticForward(model, cache, shape)
-    starts, counts = ([*[0] * plan.low, *of_rows, *[0] * (rows - plan.high)] for of_rows in (plan.starts, plan.counts))
-    inputs = torch.zeros(forward.inputs.shape, dtype=torch.long)
-    inputs[..., 1:] = places(starts, counts, n, trees, shape.others, cache.n_columns - 1)
-    if forward.states is not None:
-        forward.states.zero_()
     own = [cache.rows[read.text] for read in reads]
-    fill(reads, own, inputs[..., 0], forward.states)
+    inputs = laid_out(reads, own, [cache.lengths[row] for row in own], shape[:3], cache.n_columns - 1)
     forward.inputs.copy_(inputs, non_blocking=True)
+    if forward.states is not None:
+        put_states(reads, own, forward.states.zero_())
     for row, read in zip(own, reads, strict=True):
         read.put_drawn(forward.inputs[row, :, 0])
     logits, hidden = forward()

@@ -133,13 +133,11 @@ class Read(NamedTuple):
         return self.keep if self.hidden is None else self.hidden
 
 
-def fill(reads: Sequence[Read], rows: Sequence[int], tokens: Tensor, states: Tensor | None) -> None:
-    """Put tokens and states of ``reads`` into ``rows`` of ``tokens`` (B, n) and ``states`` (B, n, d), at their ends."""
+def put_states(reads: Sequence[Read], rows: Sequence[int], states: Tensor) -> None:
+    """Put the states of ``reads`` at the ends of ``rows`` of ``states`` (B, n, d)."""
     for row, read in zip(rows, reads, strict=True):
-        first = tokens.shape[1] - len(read.tokens)
-        tokens[row, first:] = torch.tensor(read.tokens)
-        if states is not None and read.states is not None:
-            states[row, first:] = read.states
+        if read.states is not None:
+            states[row, states.shape[1] - len(read.states) :] = read.states
 
 
 def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
