@@ -63,10 +63,15 @@ test-ray:
 	@$(MAKE) --no-print-directory VENV=.venv-ray EXTRAS=dev,ray .venv-ray/.ready
 	@OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/ray
 
-# Tests, costs and speeds on a GPU, with the machine's own torch: nothing is installed, and no network is needed. What is
-# missing there can be carried: `make gpu-wheels` collects the small packages in build/wheels.
+# Tests, costs and speeds on a GPU, with the machine's own torch where there is one: specpilot is put beside it in build/gpu,
+# and no network is needed. What else is missing there can be carried: `make gpu-wheels` collects the small packages.
 gpu:
-	@PYTHONPATH=$(wildcard build/wheels/site) $(PYTHON) -m experiments gpu
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+		$(PYTHON) -m pip --disable-pip-version-check install --quiet --no-deps --no-index --no-build-isolation --upgrade \
+			--target build/gpu . && PYTHONPATH=build/gpu:build/wheels/site $(PYTHON) -m experiments gpu; \
+	else \
+		$(MAKE) --silent $(READY) && $(VENV)/bin/python -m experiments gpu; \
+	fi
 
 gpu-wheels: $(READY)
 	@$(PIP) --no-deps --target build/wheels/site datasets dill multiprocess jsonargparse docstring-parser typeshed-client
