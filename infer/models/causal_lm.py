@@ -75,6 +75,7 @@ class CausalLM(LanguageModel):
         self.device: torch.device = input_device(model)
         config = self.config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
+        self.depth = self.layers  # by its config, which for an encoder-decoder counts the encoder's
         # Absent if positions are not embedded (ALiBi): then there is no limit, except MPT's max_seq_len.
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         self.vocab_size, self.hidden_size = output_size(head)
@@ -149,7 +150,7 @@ class CausalLM(LanguageModel):
             unwrapped(self.outer, role)
         head: Any = self.model.get_output_embeddings()
         change = None if self.given is None else self.given.change()
-        made = self.device, self.vocab_size, self.hidden_size, self.layers
+        made = self.device, self.vocab_size, self.hidden_size, self.depth
         if change is None and (input_device(self.model), *output_size(head), self.config.num_hidden_layers) != made:
             change = "the model has another vocabulary, device or number of layers"
         if change is not None:
