@@ -173,6 +173,22 @@ def test_reads_by_the_host(
     assert length in PLANNED or max(drafting) > 1
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int) -> None:
+    found = []
+    for way in ("host", "static"):
+        one = decoder("4", way=way)
+        kinds = [one.config, *(one.configured(length=make_rule()) for make_rule in ASKING.values())]
+        samplings = [SamplingParams(**SAMPLINGS[(i + seed) % 4]) for i in range(9)]
+        requests = [
+            one.new_request(PROMPTS[i % 3], sampling, 16, RandomSource(i), config=kinds[i % 6])
+            for i, sampling in enumerate(samplings)
+        ]
+        one.scheduler.run(requests)
+        found.append(rounds([request.output for request in requests])[0])
+    assert found[0] == found[1]
+
+
 class Launches(TorchDispatchMode):
     """Counts operations that an accelerator would run: all but views."""
 
