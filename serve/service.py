@@ -209,9 +209,10 @@ class Service:
             budget = TEXT_BUDGET if text else self.decoder.defaults.budget("auto", prompt) if room is None else room
             budget = budget if room is None else max(1, min(budget, room))
         if room is not None and budget > room:
+            asked = "" if given.budget is None else f" and max_tokens={budget}"
             raise ApiError(
                 400,
-                f"prompt of {prompt} tokens and max_tokens={budget}: the context holds {context} tokens; shorten them",
+                f"prompt of {prompt} tokens{asked}: the context holds {context} tokens; shorten them",
                 param="max_tokens" if prompt < (context or 0) else "prompt",
                 code="context_length_exceeded",
             )

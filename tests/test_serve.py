@@ -407,7 +407,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "max_tokens": -1}, 400, "max_tokens=-1:"),
     ("completions", {"prompt": "a", "max_tokens": "5"}, 400, 'max_tokens="5":'),
     ("completions", {"prompt": "a", "max_tokens": 5000}, 400, "the context holds 512 tokens"),
-    ("completions", {"prompt": "word " * 600}, 400, "the context holds 512 tokens"),
+    ("completions", {"prompt": "word " * 600}, 400, "tokens: the context holds 512 tokens"),
     ("completions", {"prompt": "a" * 900_000}, 400, "900000 characters, but the context holds 512"),
     ("completions", {"prompt": "a", "temperature": -0.1}, 400, "temperature=-0.1:"),
     ("completions", {"prompt": "a", "stop": 3}, 400, "stop=3:"),

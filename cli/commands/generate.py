@@ -107,7 +107,8 @@ def _print_coloured(generation: Generation, stream: TextStream) -> None:
 def _print_stats(generation: Generation) -> None:
     stats = generation.stats
     print(
-        f"{stats.n_generated} tokens in {stats.seconds:.2f} s ({stats.tokens_per_second:.1f} tokens/s), "
+        f"{stats.n_generated} tokens in {stats.seconds + stats.prefill_seconds:.2f} s "
+        f"({stats.tokens_per_second:.1f} tokens/s), "
         f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards, "
         f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted; "
         f"acceptance {stats.acceptance_rate:.3f}, discard {stats.discard_rate:.3f}, "
