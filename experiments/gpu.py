@@ -178,10 +178,20 @@ def rounds(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict
         stats = outputs[0].stats
         accepted = round(stats.n_accepted / max(1, stats.n_drafted), 3)
         found[f"K={k}"] = {"ms": round(own, 3), "to its parts": round(own / parts, 3), "acceptance": accepted}
+    found["K=4"] |= per_round(decoder, 1, length=4)
+    for texts in (1, 4, 16):
+        found[f"confidence, {texts} texts"] = per_round(decoder, texts, length="confidence:0.4")
+    return found
+
+
+def per_round(decoder: SpeculativeDecoder, texts: int, **options: Any) -> dict[str, float]:
+    """Launches, replayed graphs, and reads by the host of a round that so many ``texts`` share."""
+    decode(decoder, [PROMPT] * texts, **options)  # captures the graphs
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        output = decode(decoder, length=4, max_new_tokens=16)
-    counts = {event.key: event.count / len(output.rounds) for event in profiler.key_averages()}
-    found["K=4"] |= {
+        outputs = decode(decoder, [PROMPT] * texts, max_new_tokens=16, **options)
+    rounds = max(len(output.rounds) for output in outputs)
+    counts = {event.key: event.count / rounds for event in profiler.key_averages()}
+    return {
         name: round(sum(counts.get(key, 0) for key in keys), 1)
         for name, keys in {
             "launches": ("cudaLaunchKernel", "cuLaunchKernelEx"),
@@ -189,11 +199,10 @@ def rounds(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict
             "reads": ("Memcpy DtoH (Device -> Pageable)",),
         }.items()
     }
-    return found
 
 
-def decode(decoder: SpeculativeDecoder, **options: Any) -> Any:
-    return decoder.generate(PROMPT, **{"max_new_tokens": NEW, "temperature": 1.0, "top_k": 50, "seed": 1} | options)
+def decode(decoder: SpeculativeDecoder, prompts: Any = PROMPT, **options: Any) -> Any:
+    return decoder.generate(prompts, **{"max_new_tokens": NEW, "temperature": 1.0, "top_k": 50, "seed": 1} | options)
 
 
 def speed(target: PreTrainedModel, draft: PreTrainedModel, graphs: Any) -> dict[str, Any]:
