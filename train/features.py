@@ -176,7 +176,8 @@ class FeaturePlan:
         with ShardWriter(output, self.identity) as writer:
             if self.left_out:
                 console.print(
-                    f"{self.left_out} texts are left out: no drafted token, or a prompt of at least max_length tokens"
+                    f"{self.left_out} texts are left out: too short to draft in, or a prompt of max_length tokens",
+                    soft_wrap=True,
                 )
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
             texts = [len(piece.texts) for piece in self.pieces]
