@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 import torch
 
@@ -39,8 +38,6 @@ class Scheduler:
         """Cancel ``requests``: they are removed before the next round, and no longer wait."""
         for request in requests:
             request.cancelled = True
-            with suppress(ValueError):  # it does not wait
-                self.waiting.remove(request)
         with self._turn:
             if not self._busy:  # otherwise the thread that runs the round removes them
                 self._retire()
@@ -139,7 +136,9 @@ class Scheduler:
                     self._turn.notify_all()
 
     def _retire(self) -> None:
-        """Remove finished requests."""
+        """Remove finished requests, and cancelled ones that wait."""
+        for request in [request for request in self.waiting.copy() if request.cancelled]:
+            self.waiting.remove(request)
         for request in [request for request in self.running if request.finished]:
             # As in the cache, the last one moves to the free place, so that requests stay in the order of their rows.
             place, last = self.running.index(request), self.running.pop()

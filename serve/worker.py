@@ -87,8 +87,8 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Requests that are not yet decoded."""
-        return len(self.scheduler.waiting)
+        """Requests that are not yet decoded, and still wanted."""
+        return sum(not request.cancelled for request in self.scheduler.waiting.copy())
 
     @property
     def running(self) -> int:
@@ -138,8 +138,9 @@ class Worker:
                 jobs = list(self.jobs)
             now = time.monotonic()
             for job in jobs:
-                job.late = job.late or now > job.deadline
-            self.scheduler.cancel([job.request for job in jobs if job.late or job.request.cancelled])
+                if now > job.deadline:
+                    job.late = True
+                    job.cancel()
             with suppress(Exception):  # every running request has it as its error, and is reported so
                 self.scheduler.step()
             self._report(jobs)
