@@ -35,9 +35,8 @@ def run_real(folder: Path, max_new_tokens: int) -> None:
         raise InputError(f"real={folder}: holds no {TARGET}; 'make real' in a checkout of specpilot fetches it")
     base = DecodingOptions(target=str(folder / TARGET), draft=f"{folder / 'draft'}+ngram", pair_check="tokenizer")
     drafting = ComparedDecoder.of(
-        base, "ours", length=str(folder / "head"), copies=str(folder / "copies"), tree="auto", cost="auto",
-        draft_dtype="int4",
-    )  # fmt: skip
+        base, "ours", length=str(folder / "head"), copies=str(folder / "copies"), cost="auto", draft_dtype="int4"
+    )
     talk(base, drafting, max_new_tokens, Console(highlight=False))
 
 
@@ -61,7 +60,7 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         console.print(f"[dim]{plain:.0f} tokens/s without drafts, {fast:.0f} with drafts: {fast / plain:.2f} ×\n")
     console.print(
         f"{Path(base.target).name} in {base.dtype} answers {tokens / seconds[0]:.0f} tokens/s without drafts and "
-        f"{tokens / seconds[1]:.0f} with drafts, copies and trees by trained predictors: "
+        f"{tokens / seconds[1]:.0f} with drafts and copies by trained predictors: "
         f"{seconds[0] / seconds[1]:.2f} × as fast, with the same text for {same} of {len(PROMPTS)} prompts "
         f"({machine()['processor']}, threads: {machine()['threads']})."
     )

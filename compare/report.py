@@ -260,7 +260,7 @@ def _drift(report: Report) -> Section:
 def _hardware(report: Report) -> Section:
     title = "On other hardware"
     found = report.get("hardware")
-    if not found:
+    if not found or not found["speeds"]:
         return Section(title, "")
     names = {name: report["decoders"][name]["family"] or report["decoders"][name]["title"] for name in found["speeds"]}
     lines = {

@@ -172,6 +172,7 @@ def test_what_means_nothing_is_not_shown() -> None:
     assert drafted_of({OWN: [[]]}, ROWS).figures()["acceptance"] == {}
     data = report()
     assert "1.90" in whole(data)
+    assert "On other hardware" not in whole(report(**FIGURES) | {"hardware": FIGURES["hardware"] | {"speeds": {}}})
     assert "1.90" not in whole(data | {"informed": None, "sentences": data["sentences"][:1]})
     assert "Clock and replay differ" in whole(data)
     agreeing = {name: row | {"replay": row["clock"]} for name, row in data["decoders"].items()}
