@@ -28,7 +28,8 @@ from .texts import Text
 
 Examples = dict[str, Tensor]
 """``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also
-``tokens`` (m,), their ``evidence`` (m, 7) and ``copies`` (m,), see :mod:`..controllers.acceptance.lag_free_head`."""
+``tokens`` (m,), their ``evidence`` (m, 7), of which log q(y) is the first, and ``copies`` (m,), see
+:mod:`..controllers.acceptance.lag_free_head`."""
 
 
 @torch.inference_mode()

@@ -110,7 +110,7 @@ TABLES["generate {}"] = [
     ("hello --length tiny-hed", "tiny-hed: no such controller, did you mean 'tiny-head'? give a folder, tiny-copies"),
     (
         "hello --length confidense:0.4",
-        "length='confidense:0.4': no such rule; give a whole number or one of none, oracle",
+        "length='confidense:0.4': no such rule, did you mean 'confidence'? give a whole number or one of none, oracle",
     ),
     ("hello --length ²", "²: no such controller"),
     ("hello --tree 2x²", "tree='2x²': give the children at each level"),

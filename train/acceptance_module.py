@@ -93,7 +93,7 @@ class ReplayedModule(PredictorModule):
     @staticmethod
     @abstractmethod
     def inputs(settings: Any, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
-        """The head's inputs (M, …) for M ``examples``.
+        """The head's inputs (M, …) for M ``examples``; log q(y) is the first column of the first.
 
         Args:
             settings: settings of the training.

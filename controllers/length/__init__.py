@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from ...common.errors import InputError, is_whole
+from ...common.errors import InputError, did_you_mean, is_whole
 from .. import MAX_DRAFT
 from ..acceptance.feature_model import FeaturePredictor
 from ..acceptance.lag_free_head import LagFreePredictor
@@ -140,8 +141,10 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
         return Fixed(int(spec))
     name, colon, number = spec.partition(":")
     if name not in RULES:
-        if NUMBER.fullmatch(number or spec):
-            raise InputError(f"length={spec!r}: no such rule; give a whole number or one of {', '.join(RULES)}")
+        meant = did_you_mean(name, RULES)
+        if (meant and not Path(spec).exists()) or NUMBER.fullmatch(number or spec):
+            rules = ", ".join(RULES)
+            raise InputError(f"length={spec!r}: no such rule{meant or ';'} give a whole number or one of {rules}")
         return None
     make, example, optional, priced = RULES[name]
     if not colon and (optional or example is None):

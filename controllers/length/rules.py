@@ -1,4 +1,4 @@
-"""Rules for when a round stops drafting that need no costs; only the last, by a predictor, needs training.
+"""Rules for when a round stops drafting that need no costs; only the one by a predictor needs training.
 
 Symbols: y_i the i-th drafted token of a round, q the distribution it was drawn from, θ and h thresholds.
 """
