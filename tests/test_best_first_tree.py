@@ -28,6 +28,10 @@ def controller(cost: CostModel, mean: float = 0.6) -> RateOptimalTree:
     return RateOptimalTree(predictor(mean=mean), cost)
 
 
+def test_a_tree_adapts_from_its_beginning() -> None:
+    assert RateOptimalTree(predictor(), CHEAP, adapt=True).sibling(0.0) == 0.5
+
+
 def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     """One node of 0.1·0.9 does not pay for a forward, a dozen of them do."""
     rule = controller(CHEAP)

@@ -38,11 +38,11 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 37_235,
+    "lines of the package": 37_255,
     "files of the package": 255,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 22_692,
+    "lines of tests": 22_705,
     "verbs": 20,
     "MiB of tracked files": 36,
 }

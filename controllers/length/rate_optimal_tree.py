@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.sibling_acceptance import shifted
 from ..acceptance.step import Step
-from .cost_model import level_cost, read_cost, tree_cost
+from .cost_model import BatchCosts, CostModel, level_cost, read_cost, tree_cost
 from .priced import PRIOR
 from .rate import RunningRatio
 from .rate_optimal import SHIFT, TOKENS, RateOptimal
@@ -69,6 +70,12 @@ class RateOptimalTree(RateOptimal):
     node's price becomes what it takes in trees of the present size: forwards over many tokens have a steeper cost than
     those over few. Texts then also share what they learn of further children.
     """
+
+    def __init__(
+        self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None
+    ) -> None:
+        self.siblings = SiblingAcceptance()
+        super().__init__(predictor, cost, adapt=adapt, batch=batch)
 
     @classmethod
     def of(cls, chain: RateOptimal) -> RateOptimalTree:
