@@ -160,8 +160,17 @@ def test_another_target_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:
     draft = shared_pair(tmp_path)
     options: dict[str, Any] = {"target": None, "dtype": torch.float32}
-    with pytest.raises(InputError, match="which would be lost"):
-        save_draft(draft, tmp_path / "target", byte_tokenizer(), **options, overwrite=True)
+    with pytest.raises(InputError, match="pass --overwrite"):
+        save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options)
+    save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options, overwrite=True)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()  # a draft has such a file as well
+    for name in ("target", "model"):
+        with pytest.raises(InputError, match="holds other files than a draft"):
+            save_draft(draft, tmp_path / name, byte_tokenizer(), **options, overwrite=True)
+    (tmp_path / "draft" / "mine.txt").touch()
+    with pytest.raises(InputError, match=r"'mine\.txt', which would be lost"):
+        save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options, overwrite=True)
     draft.get_parameter("model.norm.weight").data[0] = torch.nan
     with pytest.raises(InputError, match=r"model\.norm\.weight holds NaN"):
         save_draft(draft, tmp_path / "new", byte_tokenizer(), **options)

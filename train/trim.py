@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..common.errors import InputError
-from ..common.files import check_free
 from ..data_gen.documents import most_frequent, read_documents
-from ..infer.loading.draft_folder import FILE, DraftFile, is_draft, save_draft
+from ..infer.loading.draft_folder import FILE, DraftFile, check_place, is_draft, save_draft
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.model_files import find_files
 from ..infer.loading.names import load_model, load_tokenizer
@@ -22,7 +21,7 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     Raises:
         InputError: the draft or the data cannot be read, the draft has fewer tokens, or the output is not free.
     """
-    check_free(options.output, options.overwrite)
+    check_place(options.output, options.overwrite)
     trust = options.trust_remote_code
     model = load_model(
         options.draft, dtype="auto", device="cpu", trust_remote_code=trust, decoder_only=True, target=options.target

@@ -101,7 +101,7 @@ def save_draft(
     Raises:
         InputError: ``folder`` is not free, or a weight is not finite.
     """
-    check_free(folder, overwrite)
+    check_place(folder, overwrite)
     kept = kept_tokens(model)
     left_out = shared_names(model, target)
     weights = {
@@ -130,6 +130,13 @@ def save_draft(
 def is_draft(folder: Path) -> bool:
     """Whether ``folder`` is one that :func:`save_draft` wrote."""
     return (folder / FILE).is_file()
+
+
+def check_place(folder: Path, overwrite: bool) -> None:
+    """Raise InputError if no draft may be written to ``folder``; called before the work and before writing."""
+    check_free(folder, overwrite)
+    if folder.is_dir() and any(folder.iterdir()) and not is_draft(folder):
+        raise InputError(f"{folder}: holds other files than a draft; choose another folder")
 
 
 def shared_names(model: PreTrainedModel, target: SharedWith | None) -> set[str]:
