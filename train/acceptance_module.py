@@ -93,7 +93,7 @@ class ReplayedModule(PredictorModule):
     @staticmethod
     @abstractmethod
     def inputs(settings: Any, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
-        """The head's inputs (M, …) for M ``examples``; log q(y) is the first column of the first.
+        """The head's inputs (M, …) for M ``examples``.
 
         Args:
             settings: settings of the training.
@@ -152,6 +152,7 @@ class AcceptanceModule(ReplayedModule):
         return make
 
     def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Of the head, and of the draft's confidence; log q(y) must be the first column of the first input."""
         confidence = batch.inputs[0][:, 0].float().clamp(max=-1e-7)  # log q(y)
         return self.logits(batch), confidence - torch.log(-torch.expm1(confidence))
 

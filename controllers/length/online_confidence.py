@@ -168,7 +168,6 @@ def refitted(parameters: list[float], seen: Sequence[tuple[int, Evidence, bool]]
     at = F.one_hot(torch.tensor([position - 1 for position, *_ in seen]), POSITIONS)
     rows = torch.cat([x, at], 1)  # (N, P)
     labels = torch.tensor([accepted for *_, accepted in seen], dtype=torch.float64)  # (N,)
-
     found = torch.tensor(parameters, dtype=torch.float64)
     for _ in range(STEPS):
         p = torch.sigmoid(rows @ found)

@@ -195,7 +195,11 @@ class AcceptanceLength(LengthController):
 
 
 class Oracle(LengthController):
-    """An upper bound for comparison. Computing ``agrees`` costs more than it saves and is not part of measured times.
+    """Stops just before the first token that would be rejected (SpecDec++, Huang et al. 2024, Lemma 2.1).
+
+    At temperature 0 that token is computed beforehand, from the target's greedy text and the draft's greedy choice at
+    each position. At other temperatures it would depend on random draws of the verification, which come later. It is an
+    upper bound for comparison: computing ``agrees`` costs more than it saves and is not part of measured times.
 
     Attributes:
         agrees: entry i is whether draft and target choose the same token after i tokens of the target's text.

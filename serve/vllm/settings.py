@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from ...common.json_file import blaming, build, parse_object
 from ...controllers.acceptance.lag_free_head import LagFreeHeadConfig
 from ...controllers.acceptance.length_head import LengthHeadConfig
 from ...controllers.checkpoints.checkpoint import load_controller
+from ...controllers.checkpoints.config import ControllerConfig
 from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ...controllers.length import load_rule, names_rule, takes_cost
 from ...controllers.length.cost_model import BatchCosts, CostModel
@@ -63,11 +65,12 @@ class Settings:
     @property
     def plans(self) -> bool:
         """Whether a length head chooses lengths before drafts start, in model runner V2."""
-        return self._kind == LengthHeadConfig.kind
+        return isinstance(self._config, LengthHeadConfig)
 
-    @property
-    def _kind(self) -> str | None:
-        return None if names_rule(self.spec) else load_controller(self.spec).config.kind
+    @cached_property
+    def _config(self) -> ControllerConfig | None:
+        """The controller's configuration; None of a rule."""
+        return None if names_rule(self.spec) else load_controller(self.spec).config
 
     def costs(self) -> tuple[CostModel | None, BatchCosts | None]:
         """The cost model of a request alone, and those by the number of requests if the file has them.
@@ -118,7 +121,7 @@ class Settings:
     def _check_planned(self) -> None:
         if self.log_rounds is not None:
             raise InputError("log_rounds: needs model runner V1; leave it out, or give another length")
-        config = load_controller(self.spec).config
+        config = self._config
         if isinstance(config, LengthHeadConfig) and config.every != "round":
             raise InputError(
                 f"length={self.spec!r}: is asked once a {config.every}, and requests of a batch draft together; train "
@@ -131,8 +134,8 @@ class Settings:
         for name, value in (("cost", self.cost), ("threshold", self.threshold)):
             if value is not None:
                 raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")
-        if self._kind != LagFreeHeadConfig.kind:
-            found = "a rule" if self._kind is None else f"of kind {self._kind!r}"
+        if not isinstance(self._config, LagFreeHeadConfig):
+            found = "a rule" if self._config is None else f"of kind {self._config.kind!r}"
             raise InputError(
                 f"length={self.spec!r}: is {found}; vLLM's adaptive verification takes a trained lag-free head"
             )
