@@ -38,6 +38,7 @@ from specpilot.train.options import (
 from specpilot.train.run_folder import Run, read_run
 from specpilot.train.specdec_module import SpecDecModule, weighted_sums
 
+from .serving import wait_until
 from .training import HIDDEN, assert_same_run, last_weights, make_model, make_rows, metrics_rows, write_dataset
 
 
@@ -279,9 +280,14 @@ def test_weights_and_biases_offline(
     train_acceptance(replace(settings, epochs=1, wandb="project"), output=tmp_path / "a run")
     export(tmp_path / "a run", tmp_path / "controller")
     run_id = json.loads((tmp_path / "a run" / "env.json").read_text(encoding="utf-8"))["run_id"]
-    logged = [file.read_bytes() for file in (tmp_path / "a run").glob(f"wandb/offline-run-*/run-{run_id}.wandb")]
-    for words in ([b"val_kl", b"reliability.table.json"], [b"a-run", b"model.safetensors"]):
-        assert sum(all(word in content for word in words) for content in logged) == 1, words
+
+    def logged(*words: bytes) -> int:
+        files = (tmp_path / "a run").glob(f"wandb/offline-run-*/run-{run_id}.wandb")
+        return sum(all(word in content for word in words) for content in [file.read_bytes() for file in files])
+
+    # Its process may write the last lines after the run has ended.
+    wait_until(lambda: logged(b"val_kl", b"reliability.table.json") == 1)
+    wait_until(lambda: logged(b"a-run", b"model.safetensors") == 1)
 
 
 def test_tensorboard(
