@@ -1,5 +1,6 @@
 """The command line from outside: what it prints, where, and how it ends."""
 
+import ast
 import inspect
 import json
 import math
@@ -36,19 +37,22 @@ def specpilot(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[st
 
 
 def test_help_stays_light() -> None:
-    """Help within a second means: no torch. Import time is not measured, machines differ."""
+    """Help within a second: it, `import specpilot` and all options load the standard library and the parser alone."""
     commands = [[], *([*name.split()] for name, _ in cli._leaves("", cli.COMMANDS))]
     program = (
-        "import sys\nimport specpilot\nfrom specpilot import main as cli\ndir(specpilot)\n"
+        "import sys\n"
+        "def tops():\n    return {name.partition('.')[0] for name in sys.modules}\n"
+        "before = tops() | set(sys.stdlib_module_names)\n"
+        "import specpilot\nfrom specpilot import main as cli\ndir(specpilot)\n"
         f"for words in {commands!r}:\n"
         "    try:\n        cli.main([*words, '--help'])\n"
         "    except SystemExit as stop:\n        assert stop.code == 0\n"
-        "heavy = {'torch', 'transformers', 'pytorch_lightning', 'pyarrow', 'datasets', 'sklearn', 'numpy'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "print([name for name in tops() - before if 'cython' not in name], file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.count("usage: specpilot") == len(commands)
+    parser = {"jsonargparse", "docstring_parser", "yaml", "attr", "attrs", "typing_extensions"}
+    assert {*ast.literal_eval(done.stderr)} <= {"specpilot", *parser}
 
 
 def test_public_names() -> None:
@@ -391,19 +395,6 @@ def test_one_dataset_or_several(name: str) -> None:
         return found.folders  # type: ignore[no-any-return]
 
     assert (folders("A"), folders("[A]"), folders("[A,B]")) == (("A",), ("A",), ("A", "B"))
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name.partition(" ")[0] in ("generate", "data", "bench")])
-def test_commands_take_the_users_own_models_and_prompts(name: str) -> None:
-    known = {entry.name for kind in CommandParser(COMMANDS[name], "x").kinds.values() for entry in fields(kind)}
-    if name == "data features":  # has the models and the prompts of its data
-        return
-    assert "target" in known
-    assert name == "data answers" or known & {"draft", "drafts", "arms"}
-    if name == "generate":
-        assert {"prompt", "chat", "system"} <= known
-    else:
-        assert {"prompts", "column", "split", "domains", "chat", "system"} <= known
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@ checkpoints ← all     experiments → all
 
 import ast
 import subprocess
-import sys
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +49,6 @@ PLUGIN = "specpilot.serve.vllm."  # what vLLM alone imports
 LOGGERS = {"wandb", "tensorboard"}
 OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "scipy", "rouge_score", "vllm"} | LOGGERS | SERVER
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-LIGHT = {"jsonargparse", "docstring_parser"}  # all that `import specpilot` and --help may import from outside
 
 
 class Source(NamedTuple):
@@ -134,55 +131,20 @@ def test_who_imports_whom() -> None:
     assert wrong == []
 
 
-def loaded(modules: Iterable[str]) -> Iterator[tuple[Source, Import]]:
-    """What importing ``modules`` imports: their own imports, those of the files that these are in, and so on."""
-    waiting, seen = list(modules), set[str]()
-    while waiting:
-        module = waiting.pop()
-        if module in seen or module not in BY_NAME:
-            continue
-        seen.add(module)
-        waiting.append(module.rpartition(".")[0])  # a module's packages are imported before it
-        for found in imports_of(BY_NAME[module]):
-            if not found.lazy:
-                yield BY_NAME[module], found
-                waiting += [found.target] * found.relative
-
-
-def foreign(modules: Iterable[str], allowed: Set[str]) -> list[str]:
-    """Imports of packages that are not ``allowed`` which importing ``modules`` brings about."""
-    return [
-        f"{place(source, found.line)}: {found.target}"
-        for source, found in loaded(modules)
-        if not found.relative and found.target.partition(".")[0] not in allowed
-    ]
-
-
-def test_options_import_nothing_heavy() -> None:
-    options = [module for module in BY_NAME if module.endswith(".options")]
-    assert {part_of(module) for module in options} > {"infer", "data_gen", "train", "serve", "compare"}
-    assert foreign(options, sys.stdlib_module_names) == []
-
-
-def test_imports_at_start_are_light() -> None:
-    """What `import specpilot` and the command line's --help load: the standard library and the argument parser."""
-    commands = [module for module in BY_NAME if module.startswith("specpilot.commands.")]
-    assert foreign(["specpilot", "specpilot.main", *commands], sys.stdlib_module_names | LIGHT) == []
-    assert "specpilot.parser" in {found.target for _, found in loaded(["specpilot.main"])}
-
-
-def test_the_package_knows_nothing_of_what_is_not_installed() -> None:
-    outside = {"experiments", "tests", "examples"}
-    assert [place(s, i.line) for s in SOURCES for i in imports_of(s) if i.target.partition(".")[0] in outside] == []
-
-
 def test_imports_inside_the_package_are_relative_and_exist() -> None:
-    folders = {folder.partition("/")[0] for folder in FOLDERS.values()}
+    """Neither by absolute names, nor of what is not installed."""
+    outside = {
+        "specpilot",
+        "experiments",
+        "tests",
+        "examples",
+        *(folder.partition("/")[0] for folder in FOLDERS.values()),
+    }
     wrong = [
         f"{place(source, found.line)}: {found.target}"
         for source in SOURCES
         for found in imports_of(source)
-        if (not found.relative and found.target.partition(".")[0] in folders | {"specpilot"})
+        if (not found.relative and found.target.partition(".")[0] in outside)
         or (found.relative and found.target not in BY_NAME)
     ]
     assert wrong == []
@@ -196,49 +158,14 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-def reach(graph: Mapping[str, Set[str]], start: str) -> set[str]:
-    """All that can be reached from ``start`` by at least one step."""
-    reached, waiting = set[str](), [*graph[start]]
-    while waiting:
-        module = waiting.pop()
-        if module not in reached:
-            reached.add(module)
-            waiting += graph[module]
-    return reached
-
-
-def circles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
-    """Sets of files that all import each other, by way of others or at once."""
-    reached = {module: reach(graph, module) for module in graph}
-    found = {module: frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
-    return {circle for circle in found.values() if circle}
-
-
-def floors(graph: Mapping[str, Set[str]], folder: Set[str]) -> int:
-    """Files in the longest chain of imports in ``folder``; files of a circle are on one floor."""
-    inside = {module: graph[module] & folder for module in folder}
-    circle = {module: found for found in circles(inside) for module in found}
-
-    @cache
-    def height(floor: frozenset[str]) -> int:
-        below = {circle.get(t, frozenset({t})) for module in floor for t in inside[module] if t not in floor}
-        return 1 + max(map(height, below), default=0)
-
-    return max(height(circle.get(module, frozenset({module}))) for module in folder)
-
-
-def test_no_circles_among_files() -> None:
+def test_no_circles_among_files_and_few_floors_in_a_folder() -> None:
     """By imports at any place: in a function, or for the type checker only."""
-    assert [sorted(circle) for circle in circles(graph())] == []
-
-
-def test_floors() -> None:
-    folders = defaultdict[str, set[str]](set)
-    for source in SOURCES:
-        folders[source.path.parent.relative_to(ROOT).as_posix()].add(source.module)
-    imports = graph()
-    found = {folder: floors(imports, modules) for folder, modules in folders.items()}
-    assert {name: height for name, height in found.items() if height > FLOORS} == {}
+    imports, floor = graph(), dict[str, int]()
+    for module in TopologicalSorter(imports).static_order():  # its error names a circle
+        folder = BY_NAME[module].path.parent
+        below = (floor[other] for other in imports[module] if BY_NAME[other].path.parent == folder)
+        floor[module] = 1 + max(below, default=0)
+    assert {module: height for module, height in floor.items() if height > FLOORS} == {}
 
 
 def tracked() -> list[Path]:
@@ -317,7 +244,4 @@ def test_every_package_is_declared() -> None:
     assert set(SETUPTOOLS["packages"]) == set(FOLDERS)
     for package, folder in FOLDERS.items():
         assert package == ".".join(["specpilot", *Path(folder).parts]).replace("specpilot.cli", "specpilot")
-
-
-def test_no_folder_shadows_the_installed_package() -> None:
-    assert not (ROOT / "specpilot").exists()
+    assert not (ROOT / "specpilot").exists()  # it would shadow the installed package

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreePredictor
-from specpilot.controllers.acceptance.length_head import LengthHead, Outcomes, Survivals
+from specpilot.controllers.acceptance.length_head import Every, LengthHead, LengthHeadConfig, Outcomes, Survivals
 from specpilot.controllers.acceptance.ngram_index import NOTHING
-from specpilot.controllers.length import Confidence, Fixed, LengthController, OnlineConfidence
-from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
+from specpilot.controllers.length import Confidence, Fixed, LengthController
+from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.integrations.vllm_build import check_version
+from specpilot.infer.integrations.vllm_build import check_version, expand_batch_to_tokens
+from specpilot.infer.loading.names import load_causal_lm
 from specpilot.serve.vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
 from specpilot.serve.vllm.drafted_request import DraftedRequest, Drawn
+from specpilot.serve.vllm.engine_config import apply
 from specpilot.serve.vllm.settings import Settings, settings_of
 from torch import Tensor
+
+from .refusals import refused
 
 
 def request(length: LengthController) -> DraftedRequest:
@@ -35,11 +42,97 @@ def test_settings() -> None:
     assert settings_of({}, {}) is None
     assert settings_of({}, {"SPECPILOT_VLLM": '{"length": 4}'}) == Settings(4)
     assert settings_of({"specpilot": {"length": "none"}}, {"SPECPILOT_VLLM": "rubbish"}) == Settings("none")
-    with pytest.raises(InputError, match=r"^specpilot: length=None: a whole number is expected; give an object"):
-        settings_of({"specpilot": {"length": None}}, {})
     check_version("0.32.1+cpu")
     with pytest.raises(InputError, match=r"^vllm 0.3: specpilot knows 0\.32"):
         check_version("0.3")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"^specpilot: key 'length' is missing"),
+        ({"length": None}, r"^specpilot: length=None: a whole number is expected; give an object"),
+        ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght', did you mean 'length'\?; the keys are cost"),
+        ({"length": "confidence"}, r"^length='confidence': give the rule's number"),
+        ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
+        ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
+        ({"length": "online-confidence"}, r"give either a cost model"),
+        ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),
+        ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: only for trained controllers"),
+        ({"length": "tiny-lag-free", "cost": "auto"}, r"^cost='auto': measure it with 'specpilot bench vllm --cost"),
+        ({"length": "tiny-lag-free", "cost": 0.2, "threshold": 0.3}, r"^threshold=0.3: .*give one of"),
+        ({"length": 4, "drafts": "both"}, r"^specpilot: drafts='both': one of request, vllm is expected"),
+        ({"length": 4, "drafts": "vllm", "log_rounds": "log"}, r"^specpilot: log_rounds: needs drafts by the requests"),
+        ({"length": 4, "log_rounds": f"{__file__}/log"}, r"^log_rounds='.*/log': no folder \(Not a directory\); give"),
+        ({"length": 4, "pair_check": "none"}, r"pair_check='none': choose one of exact, tokenizer"),
+    ],
+)
+def test_bad_settings(given: dict[str, Any], message: str) -> None:
+    with refused(message):
+        found = settings_of({"specpilot": given}, {})
+        assert found is not None
+        found.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (Settings(4), r"^length='4': is a rule; vLLM's adaptive verification takes a trained lag-free head$"),
+        (Settings("tiny-head"), r"^length='tiny-head': is of kind 'acceptance-head'; vLLM's adaptive"),
+        (Settings("tiny-lag-free", cost=0.2), r"^cost=0.2: vLLM's adaptive verification goes by costs of its own"),
+        (Settings("tiny-lag-free", threshold=0.3), r"^threshold=0.3: vLLM's adaptive"),
+        (Settings("none-such"), r"^none-such: "),
+    ],
+)
+def test_settings_for_adaptive_verification(settings: Settings, message: str) -> None:
+    with refused(message):
+        settings.check(adaptive=True)
+    Settings("tiny-lag-free").check(adaptive=True)  # needs neither cost nor threshold
+
+
+def length_head(folder: Path, every: Every = "round") -> str:
+    """A length head of the shipped pair, with random weights."""
+    known = load_controller("tiny-lag-free").config
+    size = load_causal_lm("tiny").config.hidden_size
+    config = LengthHeadConfig(
+        provenance=known.provenance, datasets=known.datasets, metrics={}, hidden_size=size, width=8, every=every,
+        mean=0.5, rounds=1,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    return str(save_controller(folder, LengthHead(size, 8), config))
+
+
+def engine_config(*, v2: bool, adaptive: bool = False) -> Any:
+    """What the plugin reads of a ``VllmConfig``."""
+    speculative = SimpleNamespace(
+        method="draft_model", enable_adaptive_verification=adaptive, parallel_drafting=False,
+        use_heterogeneous_vocab=False, rejection_sample_method="standard",
+    )  # fmt: skip
+    sizes = {f"{name}_parallel_size": 1 for name in ("tensor", "pipeline", "data")}
+    parallel = SimpleNamespace(worker_cls="vllm.v1.worker.gpu_worker.Worker", **sizes)
+    return SimpleNamespace(speculative_config=speculative, parallel_config=parallel, use_v2_model_runner=v2)
+
+
+def test_what_each_model_runner_takes(tmp_path: Path) -> None:
+    once, every = (length_head(tmp_path / word, word) for word in get_args(Every))
+    for settings, message in (
+        (Settings(once, cost=0.2), "is asked once a prompt, and requests of a batch draft together"),
+        (Settings(every), "has no threshold of its own; give costs"),
+        (Settings(every, cost=0.2, threshold=0.3), "threshold=0.3: stopping by cost has no threshold"),
+        (Settings(every, cost=0.2, log_rounds=str(tmp_path)), "log_rounds: needs model runner V1"),
+    ):
+        with refused(message):
+            settings.check()
+    planned, head = Settings(every, cost=0.2), Settings("tiny-lag-free")
+    planned.check()
+    apply(planned, engine_config(v2=True))
+    for settings, config, message in (
+        (planned, engine_config(v2=False), "a length head needs model runner V2, this is V1"),
+        (head, engine_config(v2=True), r"^model runner: V2 drafts the same number"),
+        (head, engine_config(v2=False, adaptive=True), r"^enable_adaptive_verification: needs"),
+    ):
+        with refused(message):
+            apply(settings, config)
 
 
 def test_a_token_stays_in_the_draft_that_it_ends() -> None:
@@ -74,15 +167,14 @@ def test_requests_have_controllers_of_their_own() -> None:
     assert len({id(one.length) for one in (request(shared), request(shared))} | {id(shared)}) == 3
 
 
-def test_online_confidence_goes_by_the_number_of_requests() -> None:
-    costs = BatchCosts((1, 64), (CostModel(0.1, 1.0, 0.0), CostModel(0.5, 0.5, 0.0)))
-    length = OnlineConfidence(cost=costs.at(1), batch=costs)
-    length.shared_by(1)
-    assert length.start_round()
-    length.shared_by(64)
-    assert not length.start_round()
-    length.shared_by(1)
-    assert length.start_round()
+def test_values_are_repeated_for_drafted_tokens() -> None:
+    ends = torch.tensor([3, 3, 4], dtype=torch.int32)
+    top_k = expand_batch_to_tokens(torch.tensor([5, 6, 7], dtype=torch.int32), ends, 4)
+    assert top_k.tolist() == [5, 5, 5, 7]
+    assert top_k.dtype == torch.int32
+    assert expand_batch_to_tokens(torch.tensor([0.0, 0.5, 0.3]), ends, 4, 0, 1).tolist() == pytest.approx(
+        [1.0, 1.0, 1.0, 0.3]
+    )
 
 
 # The trained head's acceptance probabilities for vLLM's model runner V2: tensor operations alone, no vLLM needed
@@ -108,18 +200,6 @@ def by_hand(predictor: LagFreePredictor, logits: Tensor, state: Tensor, temperat
     accept = predictor.probabilities(signals, [NOTHING] * len(tokens), states, tokens)
     weights = torch.ones(1) if temperature == 0 else q
     return float((weights * accept).sum())
-
-
-def test_expected_acceptance_is_that_of_the_decoder(predictor: LagFreePredictor) -> None:
-    torch.manual_seed(2)
-    logits, states = torch.randn(3, VOCABULARY), torch.randn(3, WIDTH)
-    temperatures = [1.0, 0.5, 0.0]
-    estimator = TrainedAcceptanceEstimator(predictor)
-    with torch.inference_mode():
-        found = estimator.expected_acceptance(logits, states, torch.tensor(temperatures))
-    expected = [by_hand(predictor, *row) for row in zip(logits, states, temperatures, strict=True)]
-    assert found.tolist() == pytest.approx(expected, abs=1e-6)
-    assert len(set(expected)) == 3
 
 
 def test_each_request_has_its_own_temperature_and_padding_is_left_alone(predictor: LagFreePredictor) -> None:

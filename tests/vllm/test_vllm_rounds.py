@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot import main as cli
 from specpilot.compare.labelled import read_labelled
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.responses import read_responses
@@ -68,21 +67,6 @@ def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list
             drafted, rejected = drafted + len(tokens), rejected + (not all(kept))
     assert drafted > 4 * COUNT
     assert rejected > COUNT / 2
-
-
-def test_comparison_and_training_read_them(
-    logged: tuple[Path, dict[str, list[list[int]]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sampled, warm, greedy = (str(logged[0] / name) for name in FOLDERS)
-    words = ["compare", "--data", f"[{sampled},{warm}]", "--against", greedy, "--output", str(tmp_path / "compare")]
-    assert cli.main(words) == 0
-    shown = capsys.readouterr().out
-    assert "temperature 0.7" in shown
-    assert "token of a round 1" in shown
-    assert "rift" in shown
-    run = ["train", "acceptance", "--predictor", "lag-free", "--data", sampled, "--traced", "0", "--epochs", "1"]
-    assert cli.main([*run, "--validation-fraction", "0.5", "--output", str(tmp_path / "run")]) == 0  # of 12 texts
-    assert (tmp_path / "run").is_dir()
 
 
 def test_responses_tell_what_the_log_tells(tmp_path: Path) -> None:

@@ -103,3 +103,28 @@ def test_drafts_of_one_step_have_different_lengths_and_requests_are_released(ste
     assert len(drafter.requests) <= 1  # the last one, until the engine's next step
     controllers = [request.length for request in drafter.requests.values()]
     assert drafter.length not in controllers
+
+
+# A fixed length in the plugin is vLLM's own: the same drafts, the same texts, the same counters
+
+
+COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos")
+
+
+def fixed_run(settings: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
+    """Texts sampled one by one, greedy ones of one batch, and vLLM's counters of both; without settings vLLM's own."""
+    texts, llm = prompts(12), engine(settings, 4)  # the counters begin at 0
+    sampling = vllm_sampling(SamplingParams(1.0, None), 64)
+    sampled = [generate(llm, [prompt], sampling, seed)[0] for seed, prompt in enumerate(texts)]
+    one_batch = generate(llm, texts, greedy(64))
+    found = {metric.name.removeprefix("vllm:spec_decode_"): vars(metric) for metric in llm.get_metrics()}
+    return sampled, one_batch, {name: found[name].get("value", found[name].get("values")) for name in COUNTERS}
+
+
+def test_fixed_length_is_that_of_vllm() -> None:
+    own, steered = fixed_run(None), fixed_run({"length": 4, "drafts": "vllm"})
+    assert steered == own
+    sampled, one_batch, found = own
+    assert found["num_draft_tokens"] == 4 * found["num_drafts"] > 400
+    assert 0.2 < found["num_accepted_tokens"] / found["num_draft_tokens"] < 0.8
+    assert sampled != one_batch

@@ -11,31 +11,25 @@ from collections import Counter
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
-from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.length_head import Every, LengthHead, LengthHeadConfig
-from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.infer.loading.names import load_causal_lm
 from specpilot.serve.vllm.controllers import TrainedAcceptanceEstimator, estimate, load_predictor, plan
-from specpilot.serve.vllm.engine_config import apply, prepare
+from specpilot.serve.vllm.engine_config import prepare
 from specpilot.serve.vllm.settings import Settings
 from torch import Tensor
 
+from ..test_vllm_parts import length_head
 from .engines import PAIR, prompts, vllm  # skips where the extra is missing
 
 from vllm.platforms import current_platform  # isort: skip
 
 TRAINED = Settings("tiny-lag-free")
 ADAPTIVE = {"method": "draft_model", "model": "tiny-draft", "enable_adaptive_verification": True}
-V2_WORKER = "vllm.v1.worker.gpu_worker.Worker"
-
-
 GPU = "vllm.v1.worker.gpu.spec_decode"
 
 
@@ -98,100 +92,11 @@ def test_the_head_writes_where_the_estimator_of_vllm_writes(estimators: ModuleTy
     torch.testing.assert_close(found[0][[0, 2], 2], torch.sigmoid(own.slope * q.logit() + own.intercepts[2]))
 
 
-def test_budgets_follow_the_probabilities_that_the_head_gave() -> None:
-    """How many drafted tokens are verified goes by those of the step before, and which ones by the last."""
-    manager_of = importlib.import_module(f"{GPU}.adaptive_verification")
-    manager = manager_of.AdaptiveVerificationManager.__new__(manager_of.AdaptiveVerificationManager)
-    manager.num_speculative_steps, manager.num_bonus_tokens, manager._max_total_logits = 3, 1, 64
-    manager.req_states = SimpleNamespace(
-        req_id_to_index={"a": 0, "b": 1}, num_computed_tokens_np=np.array([9, 9]),
-        prefill_len=SimpleNamespace(np=np.array([4, 4])),
-    )  # fmt: skip
-    stale, fresh = [[0.9, 0.8, 0.1], [0.2, 0.2, 0.2]], [[0.1, 0.1, 0.1], [0.9, 0.8, 0.1]]
-    manager._stale_confidences, manager._stale_idx = [SimpleNamespace(np=np.array(stale))], 0
-    costs = manager_of.build_cost_tables_from_curves([(2, 1.0)], [(1, 5.0), (9, 9.0)], 2, 16)
-    manager.cost_tables = costs[0], 5.0 + 0.5 * np.arange(17)
-    drafts = {"a": [1, 2, 3], "b": [1, 2, 3]}
-    # Survival 0.9, 0.72, 0.2, … at half a millisecond a token, 7 without drafts: two tokens pay.
-    assert manager.get_num_tokens({"a": 4, "b": 4}, drafts) == 4
-    capacities = torch.tensor([3, 3], dtype=torch.int32)
-    manager_of._assign_draft_token_budget(torch.tensor(fresh), torch.tensor([0, 1]), capacities, 2, 3)
-    assert capacities.tolist() == [0, 2]
-
-
-def config(*, v2: bool, adaptive: bool) -> SimpleNamespace:
-    """What the plugin reads of a ``VllmConfig``; vLLM makes none for V2 without a GPU."""
-    speculative = SimpleNamespace(
-        method="draft_model", enable_adaptive_verification=adaptive, parallel_drafting=False,
-        use_heterogeneous_vocab=False, rejection_sample_method="standard",
-    )  # fmt: skip
-    parallel = SimpleNamespace(
-        worker_cls=V2_WORKER, tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1
-    )
-    return SimpleNamespace(speculative_config=speculative, parallel_config=parallel, use_v2_model_runner=v2)
-
-
-@pytest.mark.parametrize(
-    ("v2", "adaptive", "message"),
-    [
-        (True, False, r"^model runner: V2 drafts the same number"),
-        (False, True, r"^enable_adaptive_verification: needs"),
-    ],
-)
-def test_other_combinations_are_refused(v2: bool, adaptive: bool, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        apply(TRAINED, config(v2=v2, adaptive=adaptive))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (Settings(4), r"^length='4': is a rule; vLLM's adaptive verification takes a trained lag-free head$"),
-        (Settings("tiny-head"), r"^length='tiny-head': is of kind 'acceptance-head'; vLLM's adaptive"),
-        (Settings("tiny-lag-free", cost=0.2), r"^cost=0.2: vLLM's adaptive verification goes by costs of its own"),
-        (Settings("tiny-lag-free", threshold=0.3), r"^threshold=0.3: vLLM's adaptive"),
-        (Settings("none-such"), r"^none-such: "),
-    ],
-)
-def test_settings_for_adaptive_verification(settings: Settings, message: str) -> None:
-    arguments = vllm.EngineArgs(model=str(shipped("tiny")), speculative_config=ADAPTIVE)
-    with pytest.raises(InputError, match=message):
-        prepare(settings, arguments)
-
-
 def test_a_lag_free_head_needs_neither_cost_nor_threshold() -> None:
     prepare(TRAINED, vllm.EngineArgs(model=str(shipped("tiny")), speculative_config=ADAPTIVE))
 
 
 # A length head chooses how many tokens are drafted
-
-
-def length_head(folder: Path, every: Every = "round") -> str:
-    """A length head of the shipped pair, with random weights."""
-    known = load_controller("tiny-lag-free").config
-    size = load_causal_lm("tiny").config.hidden_size
-    head_config = LengthHeadConfig(
-        provenance=known.provenance, datasets=known.datasets, metrics={}, hidden_size=size, width=8, every=every,
-        mean=0.5, rounds=1,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    return str(save_controller(folder, LengthHead(size, 8), head_config))
-
-
-def test_length_heads_that_are_refused(tmp_path: Path) -> None:
-    once, every = (length_head(tmp_path / word, word) for word in get_args(Every))
-    for settings, message in (
-        (Settings(once, cost=0.2), "is asked once a prompt, and requests of a batch draft together"),
-        (Settings(every), "has no threshold of its own; give costs"),
-        (Settings(every, cost=0.2, threshold=0.3), "threshold=0.3: stopping by cost has no threshold"),
-        (Settings(every, cost=0.2, log_rounds=str(tmp_path)), "log_rounds: needs model runner V1"),
-    ):
-        with pytest.raises(InputError, match=message):
-            settings.check()
-    Settings(every, cost=0.2).check()
-    apply(Settings(every, cost=0.2), config(v2=True, adaptive=False))
-    with pytest.raises(InputError, match="a length head needs model runner V2, this is V1"):
-        apply(Settings(every, cost=0.2), config(v2=False, adaptive=False))
 
 
 def test_a_drafter_runs_as_often_as_planned_and_the_scheduler_hears_of_it() -> None:
