@@ -4,9 +4,10 @@ import io
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from specpilot.compare.findings import as_dict, sentences
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
 from specpilot.compare.report import document_of
-from specpilot.compare.runner import decode_all, interleave
+from specpilot.compare.runner import Meter, decode_all, interleave
 from specpilot.compare.settings import CONFIDENCE, FIXED, crossed, tuned
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
@@ -30,8 +31,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.generation import Generation, Stats
 from specpilot.infer.loading.names import load_tokenizer
-from specpilot.infer.options import DecodingOptions, GenerateOptions
-from specpilot.serve.options import ServeOptions
+from specpilot.infer.options import DecodingOptions
 
 from .clock import one_day_later
 from .processes import kill_and_resume
@@ -68,14 +68,6 @@ def test_decoders_have_what_the_comparison_has_in_common() -> None:
     common = ["--target", "t", "--draft", "d", "--draft-dtype", "int8", "--dtype", "bfloat16", "--trust-remote-code"]
     assert ComparedDecoder.of(base, "a").words() == common
     assert ComparedDecoder.parse("ngram", base).draft_dtype is None  # there is no draft model that could have it
-
-
-@pytest.mark.parametrize("kind", [GenerateOptions, ServeOptions, ComparedDecoder])
-def test_decoding_options_are_the_same_everywhere(kind: type[DecodingOptions]) -> None:
-    own = {entry.name: (entry.type, entry.default) for entry in fields(kind)}
-    assert {entry.name: own[entry.name] for entry in fields(DecodingOptions)} == {
-        entry.name: (entry.type, entry.default) for entry in fields(DecodingOptions)
-    }
 
 
 def test_decoders_of_a_file(tmp_path: Path) -> None:
@@ -211,6 +203,46 @@ def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
     assert [run.seconds for run in found["b"]] == [4, 6]
 
 
+# energy, of a known power by a monitor with the interface of zeus
+
+
+class Monitor:
+    """A GPU at 60 W and a processor at 40 W, on a clock that is moved by hand."""
+
+    def __init__(self, *, cpu: bool = True) -> None:
+        self.now, self.cpu = 0.0, cpu
+        self.begun: dict[str, float] = {}
+
+    def begin_window(self, key: str, restart: bool) -> None:
+        assert restart or key not in self.begun
+        self.begun[key] = self.now
+
+    def end_window(self, key: str) -> SimpleNamespace:
+        seconds = self.now - self.begun.pop(key)
+        return SimpleNamespace(gpu_energy={0: 60 * seconds}, cpu_energy={0: 40 * seconds} if self.cpu else None)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("cpu", "watts"), [(True, 100), (False, 60)])
+def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None:
+    monitor = Monitor(cpu=cpu)
+    meter, found = Meter(monitor), []
+    for work, pause in [(7.5, 1.0), (2.25, 5.5), (12.0, 0.5)]:
+        meter.begin()
+        monitor.sleep(pause)
+        meter.begin()  # an interval that failed is begun again
+        monitor.sleep(work)
+        found.append(meter.end())
+        monitor.sleep(pause)
+    assert found == [7.5 * watts, 2.25 * watts, 12 * watts]
+    assert meter.idle_watts(3, monitor.sleep) == watts
+    none = Meter()  # without counters nothing is made up
+    none.begin()
+    assert none.end() is none.idle_watts() is None
+
+
 # the report
 
 
@@ -344,21 +376,6 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         found = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
         printed_text = capsys.readouterr().out.rstrip("\n")
         assert printed_text == found.text or spec.adapt
-
-
-def test_without_the_clock_and_for_given_costs(tmp_path: Path) -> None:
-    target, draft = save_pair(tmp_path)
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("".join(f"{row.prompt}\n" for row in ROWS))
-    words = ["compare", "--target", target, "--draft", draft, "--no-chat", "--prompts", str(prompts)]
-    words += ["--max-new-tokens", "8"]
-    words += ["--no-clock", "--cost", "0.1", "--length", "2,online-confidence", "--output", str(tmp_path / "out")]
-    assert cli.main(words) == 0
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["timed"] == {}
-    assert all(row["clock"] is None and row["replay"] is not None for row in report["decoders"].values())
-    best = max(row["replay"]["value"] for name, row in report["decoders"].items())
-    assert report["informed"] is None or report["informed"] >= best
 
 
 def _compare(pair: Sequence[str], folder: Path) -> Outcome:

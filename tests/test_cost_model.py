@@ -12,22 +12,21 @@ from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
-from specpilot.controllers.length import CumulativeConfidence, RateOptimal, Step
+from specpilot.controllers.length import CumulativeConfidence, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.priced import PricedController
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.batch_costs import DRAFTED as LENGTHS
 from specpilot.infer.batch_costs import batch_costs, fitted
-from specpilot.infer.costs import DRAFTED as STEPS
-from specpilot.infer.costs import READ, WARM, step_times, verification_costs
+from specpilot.infer.costs import step_times, verification_costs
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import LanguageModel, TextReader, language_model
+from specpilot.infer.models import CausalLM, language_model
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.server import Server, drafting_by_load
 
-from .clock import Clock, Timed
+from .clock import Clock, Timed, time_forwards
 from .steps import Known
 from .tiny import make
 
@@ -139,31 +138,21 @@ def test_the_sums_are_kept_whatever_a_verified_token_costs(per_token: float) -> 
 # What the quick measurement of a pair reads
 
 
-def test_what_is_read_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prompt's own tokens; one by the target after one, several after a step of the draft; then every draft."""
-    target, *drafts = (language_model(load_model(name)) for name in ("tiny", *["tiny-draft"] * 3))
-    read: list[tuple[LanguageModel, list[int]]] = []
-    original = TextReader.read
+def test_the_quick_measurement_takes_turns_as_decoding_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target reads one token after another of its own, several after the draft; each draft follows the target."""
+    target, *drafts = (language_model(load_model(name)) for name in ("tiny", *["tiny-draft"] * 2))
+    last = [target]
 
-    def recorded(self: TextReader, tokens: list[int], *args: int, **options: int) -> object:
-        read.append((self.model, list(tokens)))
-        return original(self, tokens, *args, **options)
+    def takes(model: CausalLM, tokens: int) -> float:
+        last.append(model)
+        if model is target:
+            return 0.010 + 0.001 * tokens + 0.003 * (last[-2] is not target)
+        return 0.002 + 0.1 * (last[-2] not in (model, target))
 
-    monkeypatch.setattr(TextReader, "read", recorded)
-    prompt = [5, 6, 7, 8]
-    found = step_times(target, [*drafts, None], prompt, SamplingParams(), repeats=2)
-    again = (prompt * 3)[: max(READ)]
-    turn = [(target, again[:1])] * 2
-    for n in READ[1:]:
-        turn += [(drafts[0], again[:1]), (target, again[:n])]
-    timed = read[1 + len(drafts) :]  # after the prompts
-    assert timed[: len(turn)] == turn
-    models = [model for model, _ in turn] + [drafts[0]] * STEPS
-    for draft in drafts[1:]:
-        models += [target, *[draft] * STEPS]
-    assert [model for model, _ in timed] == models * (WARM + 2)
-    assert found.t_draft == found.cost.t_draft == found.models[0] > 0
-    assert found.models[-1] == found.verify[1] > 0
+    time_forwards(monkeypatch, takes)
+    found = step_times(target, [*drafts, None], [5, 6, 7, 8], SamplingParams(), repeats=2)
+    assert found.cost.as_dict() == pytest.approx(CostModel(0.002, 0.010, 0.001, 0.003).as_dict())
+    assert found.models == pytest.approx([0.002, 0.002, 0.011])
 
 
 @pytest.mark.parametrize(
@@ -174,10 +163,7 @@ def test_what_is_read_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
         ({1: 20.0, 2: 20.0, 3: 20.0, 5: 20.0, 9: 34.0}, CostModel(0.5, 18.6824, 1.3176)),  # the first ones for nothing
         ({1: 20.0, 2: 30.0, 3: 28.0, 5: 20.0, 9: 16.0}, CostModel(0.5, 19.8, 0.2, 2.75)),
         ({1: 20.0, 2: 20.0, 3: 18.0, 5: 18.0, 9: 16.0}, CostModel(0.5, 19.8, 0.2)),  # noise: no token is free
-        (
-            {1: 2.0, 2: 8.0, 3: 14.0, 5: 26.0, 9: 50.0},
-            CostModel(0.5, 0.0, 2.0),
-        ),  # a token more costs more than one alone
+        ({1: 2.0, 2: 8.0, 3: 14.0, 5: 26.0, 9: 50.0}, CostModel(0.5, 0.0, 2.0)),  # a token more costs more than one
     ],
 )
 def test_costs_of_a_target(t: dict[int, float], expected: CostModel) -> None:
@@ -237,11 +223,7 @@ def test_the_line_through_the_times_with_drafts_is_found_again(slope: float, fix
     ("times", "rows", "expected"),
     [
         ([5.0, 7.0, 7.5, 8.5], 1, CostModel(0.5, 5.0, 0.0, 1.5)),
-        (
-            [10.0, 19.0, 27.0, 43.0],
-            1,
-            CostModel(10.0, 10.0, 0.0),
-        ),  # 1.7 tokens in 1.9 times the time
+        ([10.0, 19.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # 1.7 tokens in 1.9 times the time
         ([10.0, 16.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # in 1.6 times: a gain of 6 %
         ([10.0, 15.0, 20.0, 43.0], 4, CostModel(2.5, 2.5, 0.0)),  # 13 %, too little for requests that share rounds
         ([10.0, 14.0, 15.0, 17.0], 4, CostModel(0.25, 2.5, 0.0, 0.75)),
@@ -253,10 +235,12 @@ def test_drafts_are_priced_where_some_length_pays(times: list[float], rows: int,
     assert fitted([10.0, 15.0, 20.0, 43.0], 0.7, 1).t_draft > 0.0
 
 
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
 @pytest.mark.parametrize("dear", [DEAR, CostModel(0.7, 0.7, 0.0)])
-def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel) -> None:
+def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel, kind: type) -> None:
     """Where a token is at least as dear as a round not even one that is certain would pay: there are no probes."""
-    rule = RateOptimal(Known([0.99] * 20, mean=0.99), CHEAP, batch=BatchCosts((1, 64), (CHEAP, dear)))
+    given: dict[str, Any] = {"cost": CHEAP, "batch": BatchCosts((1, 64), (CHEAP, dear))}
+    rule = RateOptimal(Known(0.99, mean=0.99), **given) if kind is RateOptimal else OnlineConfidence(**given)
     rule.start_text()
     for rows, drafts in ((1, True), (64, False), (1, True)):
         for _ in range(300):
@@ -269,7 +253,7 @@ def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel
 def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
     """Alone, tokens come so fast that at 16 requests no draft would seem to pay."""
     alone, shared = CostModel(0.01, 1.0, 0.0), CostModel(0.5, 1.0, 0.0)
-    rule = RateOptimal(Known([0.8] * 20, mean=0.8), alone, batch=BatchCosts((1, 16), (alone, shared)))
+    rule = RateOptimal(Known(0.8, mean=0.8), alone, batch=BatchCosts((1, 16), (alone, shared)))
     assert rule.rate.value * shared.per_token > 1.0
     rule.start_text()
     rule.shared_by(16)

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER, shipped
+from specpilot.commands.generate import generate
 from specpilot.common.errors import InputError
 from specpilot.infer.loading.named_pair import with_named_pair
 from specpilot.infer.options import DecodingOptions
-from specpilot.main import COMMANDS
-
-from .commands import listening
+from specpilot.parser import CommandParser
 
 HUB = "someone/nowhere-at-all"
 
@@ -81,9 +80,9 @@ def test_what_cannot_be_used(place: Path, words: str, problem: str, capsys: pyte
 
 
 def test_the_remedy_of_a_missing_model(place: Path) -> None:
-    heard: list[DecodingOptions] = []
-    remedy = ["--length", "models/gone", "--draft", "tiny-draft"]
-    cli.run(["generate", "hello", *remedy], listening(COMMANDS, heard))
-    assert with_named_pair(heard[0]).target == "models/target"
+    (options, *_) = (
+        CommandParser(generate, "x").read(["hello", "--length", "models/gone", "--draft", "tiny-draft"]).values()
+    )
+    assert with_named_pair(options).target == "models/target"
     with pytest.raises(InputError, match=r"give it as --draft$"):
-        with_named_pair(replace(heard[0], draft="auto"))
+        with_named_pair(replace(options, draft="auto"))
