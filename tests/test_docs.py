@@ -1,7 +1,6 @@
 """The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
 
 import ast
-import functools
 import importlib.util
 import json
 import os
@@ -10,7 +9,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +20,8 @@ from specpilot.main import COMMANDS, main
 from specpilot.parser import CommandParser
 
 from experiments.__main__ import command
+
+from .commands import inert
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # outside the site
@@ -67,14 +68,6 @@ def words_of(script: str, folder: Path) -> list[list[str]]:
     command = ["bash", "-euo", "pipefail", "-c", script]
     subprocess.run(command, cwd=folder, env={"PATH": f"{stubs}:/usr/bin:/bin"}, check=True, capture_output=True)
     return [one.split("\0")[:-1] for one in record.read_text().split("\x1e")[:-1]]
-
-
-def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
-    """``commands`` that read their arguments and do nothing."""
-    return {
-        name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
-        for name, entry in commands.items()
-    }
 
 
 def check_words(words: list[str]) -> None:
