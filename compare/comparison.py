@@ -63,19 +63,7 @@ from .recorded import (
     speed_of,
 )
 from .runner import Meter, Run, Timed, interleave_stored
-from .settings import (
-    AS_MEASURED,
-    FAMILIES,
-    FIXED,
-    RATIOS,
-    at_ratio,
-    by_hardware,
-    by_length,
-    crossed,
-    rule_of,
-    tuned,
-    word_of,
-)
+from .settings import FAMILIES, FIXED, at_ratio, by_length, crossed, rule_of, tuned, word_of
 from .store import Store
 
 MEASURED = "the costs measured here"
@@ -149,7 +137,7 @@ class Outcome:
         reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
         figures: what the report shows besides, as JSON values; what was not measured is missing. ``lengths``: speeds by
             replay with their intervals, by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`.
-            ``hardware``: of :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of
+            ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of
             :func:`.written`. ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its
             name.
         priced: whose the costs are, in words.
@@ -397,13 +385,10 @@ class _Comparing:
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
     def _rule(self, spec: ComparedDecoder, cost: CostModel | None) -> Rule:
-        """Its length controller; one that goes by costs also at those of other hardware."""
-        ratios = RATIOS if spec.uses_costs else ()
-        lengths = {AS_MEASURED: self.loader.decoder(spec, cost).length}
-        lengths |= {ratio: self.loader.decoder(spec, at_ratio(ratio)).length for ratio in ratios}
-        priced = None if cost is None else cost.as_dict()
-        identity = {"spec": spec.identity, "costs": priced}
-        return Rule(spec.name, tuple(lengths), identity, lambda traces: lambda index, x: lengths[x])
+        """Its length controller."""
+        length = self.loader.decoder(spec, cost).length
+        identity = {"spec": spec.identity, "costs": None if cost is None else cost.as_dict()}
+        return Rule(spec.name, (0.0,), identity, lambda traces: lambda index, x: length)
 
     def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]]:
         """What predicts acceptance in the replay, and its identity: the draft's confidence, and trained predictors."""
@@ -465,12 +450,8 @@ class _Comparing:
     def _figures(self, found: Outcome, replayed: Mapping[tuple[str, float], list[Counts]]) -> dict[str, Any]:
         figures: dict[str, Any] = {"trained_on": trained_on(self.specs, self.rows)}
         if replayed:
-            names = [name for name in found.results if (name, AS_MEASURED) in replayed or name in self.families]
-            figures |= {
-                "lengths": by_length(replayed, FIXED, found.costs[NONE]),
-                **drafted_of(self.checks, self.rows).figures(),
-                "hardware": by_hardware(replayed, names, found.costs[NONE]),
-            }
+            lengths = by_length(replayed, FIXED, found.costs[NONE])
+            figures |= {"lengths": lengths, **drafted_of(self.checks, self.rows).figures()}
         drafting = found.fastest(lambda r: r.spec.name != NONE and r.spec.engine is None and r.spec.router is None)
         if drafting:
             texts = {result.spec.name: self._mosaic(result.spec, found.costs) for result in drafting[:2]}

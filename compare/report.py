@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
-from .chart import Axis, Bar, Chart, Point, intervals
-from .document import Document, Section, page
+from .chart import Bar, Bars, Chart, Point
+from .document import Document, Mosaic, Section, page
 from .drafted import ALL, FEW, start_of
 from .interval import ENOUGH, show
 
@@ -22,7 +21,6 @@ Report = Mapping[str, Any]
 
 FEW_IN_BIN = 10  # tokens of a row of the reliability table, below which it is noise
 LONGEST = 400  # characters of a prompt that are shown
-NONE = "no drafts"
 PLACES = {
     "depth": "token of a round", "position": "token of the text", "domain": "domain", "temperature": "temperature",
     "confidence": "confidence",
@@ -37,8 +35,8 @@ WRITERS = {
 
 def document_of(report: Report) -> Document:
     """The document of a report, as ``report.json`` has it."""
-    makers = (_drift, _speed, _by_length, _by_place, _reliability, _hardware, _acceptance, _calibration, _mosaic)
-    sections = [made for make in makers if (made := make(report)).pictures or made.rows]
+    makers = (_drift, _speed, _by_length, _by_place, _reliability, _acceptance, _calibration, _mosaic)
+    sections = [made for make in makers if not (made := make(report)).empty]
     return Document(_title(report), report["sentences"], report.get("commands", {}), sections, _remarks(report))
 
 
@@ -117,10 +115,9 @@ def _speed(report: Report) -> Section:
     note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
     if 0 < prompts < ENOUGH:
         note += f" {prompts} prompts are too few for intervals."
-    key = '<i class="dot"></i> by the clock &ensp; <i class="other"></i> by replay' if clocked else "by replay"
-    picture = f'<p class="note key">{key}</p>{intervals(bars)}' if bars else ""
     shown = [{column: cell for column, cell in row.items() if column in used} for row in rows]
-    return Section("How fast", note + _disagreement(report), picture, shown)
+    pictures = Bars(bars, key=clocked) if bars else None
+    return Section("How fast", note + _disagreement(report), shown, bars=pictures)
 
 
 def _disagreement(report: Report) -> str:
@@ -142,26 +139,23 @@ def _disagreement(report: Report) -> str:
 def _by_length(report: Report) -> Section:
     prompts = report.get("prompts", 0)
     points = [Point(row["length"], row["value"], *_bounds(row, prompts)) for row in report.get("lengths", [])]
-    chart = Chart(
-        Axis("tokens in each draft", [point.x for point in points]), Axis("speed over no drafts"),
-        {"fixed length": points}, level=1.0,
-    )  # fmt: skip
+    ticks = [point.x for point in points]
+    chart = Chart("tokens in each draft", "speed over no drafts", {"fixed length": points}, ticks, shares=False)
     note = f"By replay at {report.get('priced')}. Longer drafts give more tokens in a round, and waste more."
-    return Section("Speed by draft length", note, chart.render(), narrow=True)
+    return Section("Speed by draft length", note, chart=chart, narrow=True)
 
 
 # acceptance
 
 
-def _along(way: str, lines: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """A chart of acceptance by token of a round or of the text; the last point is of all later ones too."""
+def _along(way: str, lines: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Chart:
+    """Acceptance by token of a round or of the text; the last point is of all later ones too."""
     drawn = {
         name: [Point(start_of(p), row["acceptance"], *_bounds(row)) for p, row in rows.items() if row["tokens"] >= FEW]
         for name, rows in lines.items()
     }
     places = sorted({point.x for points in drawn.values() for point in points})
-    across = Axis(PLACES[way], places, log=way == "position")
-    return Chart(across, Axis("share accepted", least=0, most=1), drawn).render()
+    return Chart(PLACES[way], "share accepted", drawn, places, log=way == "position")
 
 
 def _by_place(report: Report) -> Section:
@@ -173,9 +167,8 @@ def _by_place(report: Report) -> Section:
         "How often the target accepts a drafted token if it accepted all before it; a point is of its token and those "
         "up to the next point. Places that few tokens were drafted at are left out."
     )
-    return Section(
-        "Acceptance by position", note, _along(report["along"], lines) if lines else "", narrow=True
-    )  # fmt: skip
+    chart = _along(report["along"], lines) if lines else None
+    return Section("Acceptance by position", note, chart=chart, narrow=True)
 
 
 def _acceptance(report: Report) -> Section:
@@ -185,7 +178,7 @@ def _acceptance(report: Report) -> Section:
         for way, of_way in report.get("acceptance", {}).items() for group, row in of_way.items()
     ]  # fmt: skip
     note = "The mean probability that the target accepts a drafted token, with its 95 % interval over prompts."
-    return Section("Acceptance", note, rows=rows)
+    return Section("Acceptance", note, rows)
 
 
 def _sides(report: Report) -> dict[str, Report]:
@@ -202,12 +195,9 @@ def _reliability(report: Report) -> Section:
         for added, side in _sides(report).items()
         for name, found in side.get("predictors", {}).items()
     }
-    quarters = (0, 0.25, 0.5, 0.75, 1)
-    chart = Chart(
-        Axis("predicted acceptance", quarters), Axis("true acceptance", least=0, most=1), lines, diagonal=True
-    )
+    chart = Chart("predicted acceptance", "true acceptance", lines, (0, 0.25, 0.5, 0.75, 1), diagonal=True)
     note = "Tokens grouped by predicted acceptance. On the dashed line predictions are right on average."
-    return Section("Can predictions be relied on?", note, chart.render(), narrow=True)
+    return Section("Can predictions be relied on?", note, chart=chart, narrow=True)
 
 
 def _calibration(report: Report) -> Section:
@@ -224,7 +214,7 @@ def _calibration(report: Report) -> Section:
         "constant. ECE: mean distance of groups by prediction from what happens in them. AUROC: the probability that "
         "an accepted token is ranked above a rejected one, 0.5 by chance."
     )
-    return Section("Predictors of acceptance", note, rows=rows)
+    return Section("Predictors of acceptance", note, rows)
 
 
 def difference(row: Mapping[str, float]) -> str:
@@ -251,40 +241,8 @@ def _drift(report: Report) -> Section:
         "The difference has a 95 % interval. p: the probability of a difference this large anywhere in the table if "
         "nothing had drifted, from reassignments of the prompts to the two datasets; bold: at most 0.05."
     )
-    return Section("Drift", note, _along(ways[0], lines) + intervals(bars, 0.0) if lines else "", rows)
-
-
-# hardware
-
-
-def _hardware(report: Report) -> Section:
-    title = "On other hardware"
-    found = report.get("hardware")
-    if not found or not found["speeds"]:
-        return Section(title, "")
-    names = {name: report["decoders"][name]["family"] or report["decoders"][name]["title"] for name in found["speeds"]}
-    lines = {
-        names[name]: [Point(x, y) for x, y in zip(found["ratios"], speeds, strict=True)]
-        for name, speeds in found["speeds"].items()
-    }
-    least, most = found["ratios"][0], found["ratios"][-1]
-    marks = {"here": found["here"]} if least <= found["here"] <= most else {}
-    chart = Chart(
-        Axis("time of a drafted token / time of a target forward", found["ratios"], log=True),
-        Axis("tokens per time of a target forward"), lines, marks=marks, level=1.0,
-    )  # fmt: skip
-    rows = []
-    for index, ratio in enumerate(found["ratios"]):
-        name = max(found["speeds"], key=lambda name: found["speeds"][name][index])
-        speed = found["speeds"][name][index]
-        fastest, tokens = (names[name], f"{speed:.2f}") if speed > 1 else (NONE, "1")
-        rows.append({"cost ratio": f"{ratio:g}", "fastest": fastest, "tokens": tokens})
-    note = (
-        "Tokens in the time that the target takes for one, by how dear drafting is; reading several tokens is taken to "
-        "cost the target as much as one. What goes by costs decides by these; of rules the best length or threshold is "
-        "taken at each."
-    )
-    return Section(title, note, chart.render(), rows, narrow=True)
+    chart = _along(ways[0], lines) if lines else None
+    return Section("Drift", note, rows, chart, Bars(bars, 0.0) if lines else None)
 
 
 # texts
@@ -292,24 +250,18 @@ def _hardware(report: Report) -> Section:
 
 def _mosaic(report: Report) -> Section:
     found = report.get("mosaic", {"prompt": "", "texts": {}})
-    texts = []
-    for name, pieces in found["texts"].items():
-        spans = "".join(
-            f'<span class="by {piece["by"]}" title="{WRITERS[piece["by"]]}">{_visible(piece)}</span>'
+    texts = {
+        report["decoders"][name]["title"]: [
+            piece | {"text": piece["text"].replace("\n", "⏎")} if piece["by"] == "rejected" else piece
             for piece in pieces
-        )
-        title = escape(report["decoders"][name]["title"])
-        texts.append(f"<div><p>{title}</p><div class='mosaic'>{spans}</div></div>")
-    used = {piece["by"] for pieces in found["texts"].values() for piece in pieces}
-    key = " ".join(f'<span class="by {by}">{words}</span>' for by, words in WRITERS.items() if by in used)
+        ]
+        for name, pieces in found["texts"].items()
+    }
+    used = {piece["by"] for pieces in texts.values() for piece in pieces}
+    writers = {by: words for by, words in WRITERS.items() if by in used}
     prompt = found["prompt"] if len(found["prompt"]) <= LONGEST else found["prompt"][:LONGEST] + " …"
-    body = f'<p class="note">{key}</p><pre>{escape(prompt)}</pre><div class="texts">{"".join(texts)}</div>'
     note = "One prompt, decoded with the two fastest decoders."
-    return Section("Who wrote each token", note, body if texts else "")
-
-
-def _visible(piece: Mapping[str, str]) -> str:
-    return escape(piece["text"].replace("\n", "⏎") if piece["by"] == "rejected" else piece["text"])
+    return Section("Who wrote each token", note, mosaic=Mosaic(prompt, texts, writers) if texts else None)
 
 
 # how it was measured

@@ -46,7 +46,7 @@ def test_everything_is_inside(wheel: set[str]) -> None:
     expected = set()
     for package, folder in FOLDERS.items():
         inside = package.replace(".", "/")
-        kinds = ("*.py", "*.yaml", "*.jsonl.xz", "py.typed", "static/*", "document.css")
+        kinds = ("*.py", "*.yaml", "*.jsonl.xz", "py.typed", "static/*", "page.*")
         expected |= {
             f"{inside}/{path.relative_to(ROOT / folder)}" for kind in kinds for path in (ROOT / folder).glob(kind)
         }
