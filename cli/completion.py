@@ -1,8 +1,11 @@
-"""Scripts that complete commands and options in a shell: `specpilot --completion bash|zsh|fish`."""
+"""Completion of commands and options: a shell asks `specpilot --complete` for the words that may follow a line.
+
+The line is in the variable COMP_LINE, as bash sets it for the commands of `complete -C`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .commands import train
@@ -10,89 +13,35 @@ from .common.errors import InputError
 from .parser import CommandParser
 from .train.options import PREDICTORS
 
-# Each finds the command that the line names, and offers its words. `KNOWN` are patterns of all commands, and `OFFERS`
-# an entry for each.
-BASH = """\
-_specpilot() {
-  local here="" words="" i
-  for ((i = 1; i < COMP_CWORD; i++)); do
-    case "$here ${COMP_WORDS[i]}" in KNOWN) here="$here ${COMP_WORDS[i]}" ;; *) break ;; esac
-  done
-  case "$here" in
-OFFERS
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
-}
-complete -o default -F _specpilot specpilot
-"""
-ZSH = """\
-#compdef specpilot
-_specpilot() {
-  local here="" offered="" i
-  for ((i = 2; i < CURRENT; i++)); do
-    case "$here ${words[i]}" in KNOWN) here="$here ${words[i]}" ;; *) break ;; esac
-  done
-  case "$here" in
-OFFERS
-  esac
-  compadd -- ${=offered}
-  [[ $PREFIX == -* ]] || _files
-}
-compdef _specpilot specpilot
-"""
-FISH = """\
-function __specpilot_words
-  set -l here ""
-  set -l tokens (commandline -opc)
-  set -e tokens[1]
-  for word in $tokens
-    switch "$here $word"
-      case KNOWN
-        set here "$here $word"
-      case '*'
-        break
-    end
-  end
-  switch "$here"
-OFFERS
-  end
-end
-complete -c specpilot -a '(__specpilot_words)'
-"""
-# shell → its script, the separator of patterns, and an entry of OFFERS
-SHELLS = {
-    "bash": (BASH, " | ", '    "{path}") words="{words}" ;;'),
-    "zsh": (ZSH, " | ", '    "{path}") offered="{words}" ;;'),
-    "fish": (FISH, " ", "    case '{path}'\n      string split ' ' -- '{words}'"),
+BASH = "complete -o default -C 'specpilot --complete' specpilot"
+SCRIPTS = {
+    "bash": BASH,
+    "zsh": f"autoload -Uz bashcompinit && bashcompinit\n{BASH}",
+    "fish": "complete -c specpilot -a '(env COMP_LINE=(commandline -cp | string collect) specpilot --complete)'",
 }
 
 
-def script(shell: str, commands: Mapping[str, Any]) -> str:
-    """The script that completes ``commands`` in ``shell``.
+def script(shell: str) -> str:
+    """What sets completion up in ``shell``.
 
     Raises:
         InputError: there is none for this shell.
     """
-    if shell not in SHELLS:
-        raise InputError(f"completion={shell!r}: choose one of {', '.join(SHELLS)}; as in specpilot --completion bash")
-    frame, between, entry = SHELLS[shell]
-    offers = dict(_offers("", commands))
-    offers[""] += ["--version", "--completion"]
-    known = between.join(f'"{path}"' for path in offers if path)
-    shown = "\n".join(entry.format(path=path, words=" ".join(words)) for path, words in offers.items())
-    return frame.replace("KNOWN", known).replace("OFFERS", shown).rstrip("\n")
+    if shell not in SCRIPTS:
+        raise InputError(f"completion={shell!r}: choose one of {', '.join(SCRIPTS)}; as in specpilot --completion bash")
+    return SCRIPTS[shell]
 
 
-def _offers(path: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """The words that may follow each command; those of all predictors for `train acceptance`."""
-    yield path, [*commands, "--help"]
-    for name, entry in commands.items():
-        here = f"{path} {name}"
-        if isinstance(entry, Mapping):
-            yield from _offers(here, entry)
-            continue
-        kinds = [entry]
-        if entry is train.acceptance:
+def offers(line: str, commands: Mapping[str, Any]) -> list[str]:
+    """The words that ``line``, whose first word is the program's name, may go on with."""
+    (_, *words), begun, here = line[: line.rfind(" ") + 1].split() or [""], line[line.rfind(" ") + 1 :], commands
+    while words and isinstance(here, Mapping) and words[0] in here:
+        here = here[words.pop(0)]
+    if isinstance(here, Mapping):
+        found = [*here, "--help", *(["--version", "--completion"] if here is commands else [])]
+    else:
+        kinds = [here]
+        if here is train.acceptance:  # each predictor has options of its own
             kinds = [train.of_predictor(["--predictor", predictor]) for predictor in PREDICTORS]
-        options = [option for kind in kinds for option in CommandParser(kind, here).parser._option_string_actions]
-        yield here, sorted({option for option in options if option.startswith("--")})
+        found = [option for kind in kinds for option in CommandParser(kind, "").parser._option_string_actions]
+    return sorted({word for word in found if word.startswith(begun) and word != "-h"})

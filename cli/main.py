@@ -92,7 +92,7 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
             print(overview(path, here))
             return
         word, *words = words
-        if len(path) == 1 and word.partition("=")[0] in ("--version", "--completion"):
+        if len(path) == 1 and word.partition("=")[0] in ("--version", "--completion", "--complete"):
             print(_about(word, words, here))
             return
         if word not in here:
@@ -106,15 +106,17 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
 
 
 def _about(word: str, words: list[str], commands: Commands) -> str:
-    """What ``--version`` or ``--completion SHELL`` prints."""
+    """What ``--version``, ``--completion SHELL``, or a shell that completes a line, prints."""
     option, given, shell = word.partition("=")
     if option == "--version":
         from . import __version__
 
         return f"specpilot {__version__}"
-    from .completion import script
+    from .completion import offers, script
 
-    return script(shell if given else "".join(words[:1]), commands)
+    if option == "--complete":
+        return "\n".join(offers(os.environ.get("COMP_LINE", ""), commands))
+    return script(shell if given else "".join(words[:1]))
 
 
 def _unknown(above: list[str], word: str, commands: Commands) -> str:
