@@ -30,7 +30,6 @@ from .compare.findings import EXAMPLE, as_dict, title, write_cost
 from .compare.interval import show
 from .compare.report import write
 from .compare.table import Table
-from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.options import AcceptanceDataOptions
@@ -53,14 +52,12 @@ VALIDATION = 0.15  # share of the prompts for training by which the epoch is cho
 FEW: dict[str, Any] = {"epochs": 8, "batch_size": 128}  # more steps from less data than by default
 CHECKED = 6  # prompts whose greedy output is compared with that of transformers
 FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
-DISTINCT = 0.9  # share of an answer's runs of three tokens that are new
 REPORTS = ("report.html", "report.md", "report.json")
 OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", *REPORTS)
 OF_DATA = "For each token: the probability that the target accepts the draft's proposal."
 OF_TRAINING = "Each learns to predict it from what the draft computes anyway."
 OF_EXPORT = "What decoders load."
-OF_REPLAY = "What drafting and verifying cost here; then each controller at these costs."
-OF_CLOCK = "Also trees and copies from the text, which cannot be replayed."
+OF_COMPARISON = "By replay at the costs measured here, then every prompt with every decoder in turn."
 OF_CHECK = "Greedy answers with drafts beside those of transformers' own generate."
 NOTE = (
     "Speeds over decoding without drafts, T is the temperature. replay: recorded answers at the costs measured here, "
@@ -82,8 +79,7 @@ def run_demo(
     """
     console = console or Console(markup=False, emoji=False)
     _make_room(output)
-    stages = Stages(console)
-    train_controllers(output, stages, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
+    train_controllers(output, console, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
     half = held_out // 2  # has much to copy
     rows = load_prompts("builtin", split="test", limit=held_out - half)
     rows += load_prompts("builtin-copy", split="test", limit=half)
@@ -91,8 +87,11 @@ def run_demo(
     tasks = [Task(SamplingParams(temperature, 50), max_new_tokens, seed=seed) for temperature in TEMPERATURES]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the controller was trained under")  # which temperature, is in the note
-        found = compare_all(output, stages, loader, rows, tasks)
-        with stages.stage("check", "6  Check: drafts change no text", OF_CHECK):
+        with stage(console, f"4  Comparison on {len(rows)} held-out prompts", OF_COMPARISON):
+            found = compare_all(output, console, loader, rows, tasks)
+            console.print(summary(found))
+            console.print(NOTE, style="dim")
+        with stage(console, "5  Check: drafts change no text", OF_CHECK):
             samples, identical = check_greedy(loader, found[0], rows[:CHECKED], max_new_tokens)
             console.print(f"{identical} of {len(samples)} answers identical, token for token")
 
@@ -101,8 +100,10 @@ def run_demo(
     words = " ".join(["specpilot generate", *options, f"'{EXAMPLE}'"])
     reports = [as_dict(one, {"Decode with your controller": words}) for one in found]
     for every, one in zip(reports, found, strict=True):
-        said = [line.replace("On your", "On these") for line in every["sentences"]]
-        every["sentences"] = [*said, gain_of_training(one)]
+        every["sentences"] = [
+            *(line.replace("On your", "On these") for line in every["sentences"]),
+            gain_of_training(one),
+        ]
     reports[-1]["sentences"].append(
         f"Greedy output is identical to transformers' on {identical} of {len(samples)} prompts."
     )
@@ -113,7 +114,6 @@ def run_demo(
         "temperatures": {f"{task.sampling.temperature:g}": every for task, every in zip(tasks, reports, strict=True)},
         "greedy": {"checked": len(samples), "identical": identical},
         "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
-        "seconds": stages.seconds | {"total": round(sum(stages.seconds.values()), 2)},
         "commit": commit(),
     }
     write(output, report, reports)
@@ -125,59 +125,33 @@ def run_demo(
     console.print(ending, style="dim", soft_wrap=True)
 
 
-class Stages:
-    """The stages of a demo: a heading for each, and how long it took.
-
-    Attributes:
-        seconds: of the stages done, by name.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str, title: str, words: str) -> Iterator[None]:
-        self.console.rule(Text(title, "bold"), align="left")
-        self.console.print(words, style="dim")
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = round(time.perf_counter() - started, 2)
-        self.console.print(f"{name}: {self.seconds[name]:.0f} s", style="dim")
+@contextmanager
+def stage(console: Console, title: str, words: str) -> Iterator[None]:
+    """A stage of the demo: a heading, and how long it took."""
+    console.rule(Text(title, "bold"), align="left")
+    console.print(words, style="dim")
+    started = time.perf_counter()
+    yield
+    console.print(f"{time.perf_counter() - started:.0f} s", style="dim")
 
 
 def compare_all(
-    output: Path, stages: Stages, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
+    output: Path, console: Console, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
 ) -> list[Outcome]:
-    """All decoders on the prompts, a comparison for each task: by replay, then also by the clock."""
-    console, base, controller = stages.console, loader.base, str(output / FOLDERS[OURS])
-    chains = [
-        ComparedDecoder.of(base, OURS, length=controller),
-        ComparedDecoder.of(base, SPECDEC, length=str(output / FOLDERS[SPECDEC]), threshold=0.7),
-    ]
-    copying = {"draft": f"{DRAFT}+ngram"}
-    others = [
-        ComparedDecoder.of(base, COPIES, length=controller, **copying),
-        ComparedDecoder.of(base, TREES, length=controller, tree="auto", **copying),
+    """All decoders on the prompts, a comparison for each task, at the costs that the first one measures."""
+    base, copying = loader.base, {"draft": f"{DRAFT}+ngram"}
+    ours, specdec = (str(output / FOLDERS[name]) for name in (OURS, SPECDEC))
+    decoders = [
+        ComparedDecoder.of(base, OURS, length=ours),
+        ComparedDecoder.of(base, SPECDEC, length=specdec, threshold=0.7),
+        ComparedDecoder.of(base, COPIES, length=ours, **copying),
+        ComparedDecoder.of(base, TREES, length=ours, tree="auto", **copying),
         ComparedDecoder.of(base, UNTRAINED, length="online-confidence", **copying),
     ]
-    costs: dict[str, CostModel] | None = None
-    with stages.stage("replay", f"4  Replay: recorded answers to {len(rows)} held-out prompts", OF_REPLAY):
-        replays = []
-        for task in tasks:
-            replays.append(
-                compare(chains, rows, loader, task, output / "compare", clock=False, cost=costs, console=console)
-            )
-            measured = replays[0].costs
-            costs = {**measured, COPIES: measured[OURS], TREES: measured[OURS], UNTRAINED: measured[NONE]}
-        console.print(summary(replays))
-    with stages.stage("clock", "5  By the clock: every prompt with every decoder in turn", OF_CLOCK):
-        found = [
-            compare([*chains, *others], rows, loader, task, output / "compare", cost=costs, console=console)
-            for task in tasks
-        ]
-        console.print(summary(found))
-        console.print(NOTE, style="dim")
+    found: list[Outcome] = []
+    for task in tasks:
+        costs = found[0].costs if found else None
+        found.append(compare(decoders, rows, loader, task, output / "compare", cost=costs, console=console))
     return found
 
 
@@ -195,13 +169,13 @@ def summary(comparisons: Sequence[Outcome]) -> Table:
     return Table("", rows)
 
 
-def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tokens: int, seed: int) -> None:
+def train_controllers(output: Path, console: Console, *, prompts: int, max_new_tokens: int, seed: int) -> None:
     """Data, training and export of both heads, into ``output``; what is complete there is not done again."""
-    with stages.stage("data", f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along", OF_DATA):
+    with stage(console, f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along", OF_DATA):
         data = AcceptanceDataOptions(
             target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
         )
-        make_acceptance_data(data, output / "data", console=stages.console)
+        make_acceptance_data(data, output / "data", console=console)
     defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
     folder = str(output / "data")
     runs = {
@@ -210,21 +184,21 @@ def train_controllers(output: Path, stages: Stages, *, prompts: int, max_new_tok
         ),
         FOLDERS[SPECDEC]: SpecDecTrainingOptions(**defaults | {"data": folder, "seed": seed, "mixings": 4}),
     }
-    with stages.stage("training", "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
+    with stage(console, "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
         for label, (name, settings) in zip(FOLDERS, runs.items(), strict=True):
             result = train_acceptance(settings, output=output / "train" / name, resume=True)
             with open(result.run / METRICS, encoding="utf-8") as lines:
                 losses = [float(row["loss"]) for row in csv.DictReader(lines) if row["loss"]]
-            stages.console.print(
+            console.print(
                 f"{label}: loss {losses[0]:.2f} → {losses[-1]:.2f}. Its best epoch on held-out answers: AUROC "
                 f"{result.metrics['auroc']:.2f}, simulated speed-up {result.metrics['simulated_speedup']:.2f}.",
                 highlight=False,
             )
-    with stages.stage("export", "3  Export: controller checkpoints", OF_EXPORT):
+    with stage(console, "3  Export: controller checkpoints", OF_EXPORT):
         for name in runs:
             export(output / "train" / name, output / name, overwrite=True)
             written = ", ".join(sorted(path.name for path in (output / name).iterdir()))
-            stages.console.print(f"{output / name}: {written}")
+            console.print(f"{output / name}: {written}")
 
 
 def _make_room(output: Path) -> None:
@@ -268,19 +242,11 @@ def gain_of_training(comparison: Outcome) -> str:
 
 
 def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], samples: Sequence[Generation]) -> None:
-    """Of the greedy answers that read well, the one with the most accepted and rejected drafts to look at."""
-    tokenizer = loader.target().tokenizer
-    readable = [i for i, sample in enumerate(samples) if rows[i].domain in FLUENT and _reads_well(sample)]
+    """Of the greedy answers that a person can read, the one with the most accepted and rejected drafts to look at."""
+    readable = [i for i, sample in enumerate(samples) if rows[i].domain in FLUENT and sample.finish_reason == "eos"]
     index = max(
         readable or range(len(samples)),
         key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
     console.print(Panel(rows[index].text, title="prompt", title_align="left", style="dim"))
-    show_trace(console, samples[index], TextStream(tokenizer, samples[index].prompt_tokens))
-
-
-def _reads_well(sample: Generation) -> bool:
-    """Whether the answer came to its end, and hardly repeats itself."""
-    tokens = sample.tokens
-    runs = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
-    return sample.finish_reason == "eos" and len(set(runs)) >= DISTINCT * len(runs)
+    show_trace(console, samples[index], TextStream(loader.target().tokenizer, samples[index].prompt_tokens))

@@ -33,14 +33,13 @@ def test_demo(tmp_path: Path) -> None:
         assert all(row["clock"] is not None for row in one["decoders"].values())
         assert one["sentences"][0] in page
         costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
-        assert costs[COPIES] == costs[TREES] == costs[OURS] == CostModel.load(output / "cost.json")
+        assert CostModel.load(output / "cost.json") in [costs[name] for name in (OURS, COPIES, TREES)]
         assert costs[UNTRAINED] == costs["none"]
     assert report["greedy"] == {"checked": 3, "identical": 3}
-    assert report["seconds"].keys() == {"data", "training", "export", "replay", "clock", "check", "total"}
     assert load_controller(str(output / "controller")).config.kind == "lag-free-head"
     assert load_controller(str(output / "specdec")).config.provenance.target == "tiny"
     shown = console.export_text()
-    places = [shown.index(words) for words in ("4  Replay", "5  By the clock", "[the target's own]", "By replay,")]
+    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[the target's own]", "By replay,")]
     assert places == sorted(places)
     assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
 
