@@ -140,9 +140,9 @@ def test_false_alarms_and_power(shared: bool) -> None:
     for repeat in range(repeats):
         prefixes = ("a", "a" if shared else "b")
         one, other = (named(clusters(random, 20), prefix) for prefix in prefixes)
-        alarms += any(drift.found for drift in drifts(one, other, seed=repeat))
+        alarms += any(drift.found for drift in drifts(one, other))
         if repeat < 20:
-            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].found
+            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]))[0].found
     assert alarms <= ALARM * repeats + 3 * np.sqrt(ALARM * repeats)
     assert found >= 18
 
