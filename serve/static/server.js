@@ -54,8 +54,7 @@ async function reached(asking, message) {
 
 async function refusal(response) {
   try {
-    const body = await response.json();
-    return body.error ? body.error.message : `the server is starting: ${body.reason}`;
+    return (await response.json()).error.message;
   } catch {
     return `the server answers ${response.status} ${response.statusText}`;
   }
