@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -41,7 +41,6 @@ DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations 
 FITTED = (1, 2, 4, 6, 8)
 PREDICTED = 4  # tokens a draft while the time of a prediction is measured
 QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
-CHECK_COST = CostModel(0.2, 1.0, 0.0)  # of trained controllers that are only timed
 
 
 def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
@@ -52,7 +51,7 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
     """
     if names_rule(name):
         raise InputError(f"judge={name!r}: a rule predicts nothing; name a trained controller")
-    return decoder.load_length(name, cost=CHECK_COST)
+    return decoder.load_length(name, cost=CostModel(0.2, 1.0, 0.0))
 
 
 class JudgedFixed(Fixed):
@@ -95,7 +94,6 @@ def bench_cost(
     repeats: int,
     sampling: dict[str, Any],
     judge: LengthController | None = None,
-    check: Mapping[str, LengthController] | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
     """Both measurements, and the cost model to decide by; that of the steps is ``forward`` in the result.
@@ -108,7 +106,6 @@ def bench_cost(
         repeats: how often each generation, and ten times that how often each step is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
         judge: a trained controller, whose decisions' time is added; ``prediction`` is that.
-        check: controllers timed beside the fixed lengths: how well the model predicts times it was not fitted to.
         quick: with fewer lengths, in a third of the time.
 
     Raises:
@@ -121,10 +118,8 @@ def bench_cost(
         decoder.target, [draft], prompts[0], decoder.defaults.sampling_params(**drawn), 10 * repeats, read
     )
     bare = steps.cost
-    plain: dict[str, LengthController] = {str(k): Fixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
-    check = check or {}
     decoders: dict[str, Callable[..., Generation]] = {
-        name: partial(decoder.generate, length=length) for name, length in {**plain, **check}.items()
+        str(k): partial(decoder.generate, length=Fixed(k)) for k in (QUICKLY_DRAFTED if quick else DRAFTED)
     }
     if decoder.target.device.type == "cpu" and torch.get_num_threads() == 1:
         decoders = {name: in_processor_time(generate) for name, generate in decoders.items()}
@@ -150,9 +145,7 @@ def bench_cost(
             "t_draft": loop.per_token,
             "t_target": loop.verification(1),
             "r_squared": loop_r_squared,
-            "measured_over_fitted": {
-                name: _misfit(cost if name in check else pair, of_name) for name, of_name in runs.items()
-            },
+            "measured_over_fitted": {name: _misfit(pair, of_name) for name, of_name in runs.items()},
         },
         **prediction,
         "warnings": warnings(loop, bare.t_verify_token),

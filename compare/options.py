@@ -10,7 +10,6 @@ from ..common.options import (
     Count,
     File,
     Folder,
-    Names,
     Options,
     OutputFileOptions,
     Positive,
@@ -187,8 +186,6 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
         repeats: Number of timed repetitions of each generation; forwards are timed ten times as often. Medians are
             taken.
         judge: A trained controller whose decisions' time is added to the costs.
-        check: Length controllers, as in `specpilot generate`, whose predicted times are compared with measured ones;
-            trained ones use a draft step of 0.2 verifications.
         batch: Numbers of requests whose shared rounds are also timed, such as "[1,4,16,64]"; `specpilot serve` then
             adapts drafts to the number of requests.
         output: File for the JSON that is printed to standard output; `specpilot generate --cost` reads it.
@@ -199,6 +196,5 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     max_new_tokens: Count = 64
     repeats: Count = 5
     judge: str | None = None
-    check: Names | None = None
     batch: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] | None = None
     output: File | None = None

@@ -8,28 +8,18 @@ from .measuring import begin, finish
 
 def cost(options: CostBenchOptions) -> None:
     """Measure what drafting and verifying a token costs here."""
-    from ..compare.cost import CHECK_COST, bench_cost, trained_judge
+    from ..compare.cost import bench_cost, trained_judge
     from ..compare.decoders import load
-    from ..controllers.length import takes_cost
     from ..infer.batch_costs import batch_costs
 
     console = begin()
     decoder, prompts = load(options)
-    controllers = {
-        name: decoder.load_length(name, cost=CHECK_COST if takes_cost(name) else None) for name in options.check or ()
-    }
     judge = None if options.judge is None else trained_judge(decoder, options.judge)
-    result = bench_cost(
-        decoder, prompts, console,
-        repeats=options.repeats, sampling=options.sampling, judge=judge, check=controllers,
-    )  # fmt: skip
+    result = bench_cost(decoder, prompts, console, repeats=options.repeats, sampling=options.sampling, judge=judge)
     if options.batch is not None:
         result["batch"] = batch_costs(decoder, sorted({*options.batch})).as_dict()
     for warning in result["warnings"]:
         console.print(f"warning: {warning}")
-    for name in controllers:
-        ratio = result["loop"]["measured_over_fitted"][name]
-        console.print(f"{name}: {'nothing was decoded' if ratio is None else f'{ratio:.3f} of the predicted time'}")
     finish(result, options, options.output)
 
 
