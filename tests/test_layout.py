@@ -36,18 +36,18 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 37_255,
+    "lines of the package": 36_883,
     "files of the package": 255,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 22_345,
+    "lines of tests": 22_301,
     "verbs": 20,
     "MiB of tracked files": 36,
 }
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
 PLUGIN = "specpilot.serve.vllm."  # what vLLM alone imports
 LOGGERS = {"wandb", "tensorboard"}
-OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "scipy", "rouge_score", "vllm"} | LOGGERS | SERVER
+OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "rouge_score", "vllm"} | LOGGERS | SERVER
 UNSAFE = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
