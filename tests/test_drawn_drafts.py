@@ -1,6 +1,8 @@
-"""Chains that are drawn and verified where the models are, by the code of an accelerator on a CPU."""
+"""Chains drawn and verified where the models are, by an accelerator's code on a CPU; the signals of their tokens."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -8,7 +10,9 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
+from specpilot.controllers.acceptance.ngram_index import NgramIndex
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
+from specpilot.controllers.acceptance.step import FEW
 from specpilot.controllers.length import (
     AcceptanceLength,
     Confidence,
@@ -17,18 +21,18 @@ from specpilot.controllers.length import (
     HeadPredictor,
     LagFreePredictor,
     RateOptimal,
+    Step,
     parse_rule,
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters.chain import Chain, ChainDrafter
+from specpilot.infer.distribution import read_together
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from .drafts import state_draft, trimmed
@@ -189,37 +193,6 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
     assert found[0] == found[1]
 
 
-class Launches(TorchDispatchMode):
-    """Counts operations that an accelerator would run: all but views."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not func.is_view
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("length", ASKING)
-def test_a_token_takes_as_many_operations_for_five_requests_as_for_two(
-    length: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: dict[int, set[int]] = {}  # by requests, from the forward to the next one
-    draw = ChainDrafter._draw
-
-    def counted(self: ChainDrafter, chains: Sequence[Chain], *others: Any) -> None:
-        with Launches() as launches:
-            draw(self, chains, *others)
-        found.setdefault(len(chains), set()).add(launches.count)
-
-    one = decoder(length, way="static")
-    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # makes a predictor's tables
-    monkeypatch.setattr(ChainDrafter, "_draw", counted)
-    for count in (2, 5):
-        one.generate([[1, 2, 3]] * count, max_new_tokens=6, seed=[*range(count)], top_k=5)
-    assert found[5] == found[2]
-    assert len(found[2]) == 1
-
-
 @pytest.mark.parametrize("which", ["target", "draft"])
 def test_a_model_without_numbers_fails_its_request_alone(which: str) -> None:
     one = decoder("4", way="static")
@@ -239,3 +212,33 @@ def test_a_model_without_numbers_fails_its_request_alone(which: str) -> None:
     with pytest.raises(InputError, match="NaN"):
         one.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
+
+
+@pytest.mark.parametrize("kind", ["few", "all", "greedy"])
+def test_signals_are_the_same_from_lists_from_tensors_and_of_a_trimmed_vocabulary(kind: str) -> None:
+    """Of a round's tokens, drawn from few, whose probabilities the host has, from all, or from a point mass."""
+    generator, index, predictor = torch.Generator().manual_seed(1), NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5]), lag_free()
+    for place in range(1, 6):
+        logits, hidden = (torch.randn(1, size, generator=generator) for size in (64, 32))
+        token = int(logits.argmax())
+        kept = torch.tensor(sorted({token, *range(0, 64, 3)}))
+        excluded = torch.full_like(logits, -torch.inf).index_copy(1, kept, logits[:, kept])
+        for own in (logits, excluded):
+            q = {"few": own.topk(4).values.softmax(-1), "all": own.softmax(-1), "greedy": torch.ones(1, 1)}[kind]
+            listed, match = None if kind == "all" else q[0].tolist(), partial(index.match, [token])
+            step = Step(place, token, float(q.max()), q, own, hidden, match, listed=listed)
+            one_by_one = step.confidence(), step.top_probability(), step.entropy()
+            assert step.signals_tensor()[0].tolist() == pytest.approx(one_by_one, abs=1e-6)
+            assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
+            longer = torch.nn.functional.pad(step.q, (0, FEW))  # than what is handled as a list
+            assert predictor.predict(replace(step, q=longer, listed=None)) == pytest.approx(predictor.predict(step))
+        trimmed = replace(step, kept=kept)
+        assert trimmed.signals() == pytest.approx(step.signals(), abs=1e-6)
+        for other in range(65):
+            assert trimmed.unwarped_of(other) == pytest.approx(step.unwarped_of(other), abs=1e-6)
+
+
+def test_large_tokens_are_read_exactly() -> None:
+    """Beside their probabilities, in float32."""
+    tokens = torch.tensor([[2**23, 2**24 - 1]])
+    assert read_together(torch.tensor([[0.25, 0.75]]), tokens) == [([0.25, 0.75], tokens[0].tolist())]

@@ -4,16 +4,18 @@ import json
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.features import make_features
-from specpilot.train.fitting import of_process
+from specpilot.train.fitting import lightning_devices, of_process
 from specpilot.train.options import (
     FeatureDataOptions,
     LagFreeTrainingOptions,
@@ -116,3 +118,13 @@ def test_an_error_of_one_of_several_processes_is_one_line() -> None:
     assert str(refused) == "loss is nan"
     broken = ProcessRaisedException(text + "ValueError: something\n", 1, 2)
     assert of_process(broken) is broken
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "nodes", "expected"),
+    [("cuda", 1, 1, ("gpu", [0], "auto")), ("cuda:2", 3, 1, ("gpu", [2, 3, 4], "ddp_spawn")),
+     ("cpu", 1, 2, ("cpu", 1, "ddp_spawn")), ("mps", 1, 1, ("mps", 1, "auto"))],
+)  # fmt: skip
+def test_the_devices_that_were_asked_for(device: str, count: int, nodes: int, expected: tuple[str, Any, str]) -> None:
+    found = lightning_devices(torch.device(device), count, nodes, "auto")
+    assert (found["accelerator"], found["devices"], found["strategy"]) == expected
