@@ -1,6 +1,7 @@
 """Decoder-only models against plain transformers forwards: chunks, rollbacks, the lean path beside the general one."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 import pytest
@@ -26,11 +27,6 @@ from .architectures import MAKERS, target_of
 from .tiny import ALIBI, ARCHITECTURES, ENCODER_DECODERS, make
 
 
-def reference(model: CausalLM, text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    output = model.model(input_ids=text, output_hidden_states=True, use_cache=False)
-    return output.logits, output.hidden_states[-1]
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("lean", [True, False])
 @settings(max_examples=15)
@@ -54,10 +50,10 @@ def test_chunks_and_rollbacks(architecture: str, lean: bool, steps: list[tuple[i
                 part.view(batch, read, -1)
                 for part in model.forward(cache, [Read(row, new[row].tolist(), read) for row in range(batch)])
             )
-            expected, expected_hidden = reference(model, text)
-            torch.testing.assert_close(logits, expected[:, -read:], rtol=1e-4, atol=1e-4)
+            expected = model.model(input_ids=text, output_hidden_states=True, use_cache=False)
+            torch.testing.assert_close(logits, expected.logits[:, -read:], rtol=1e-4, atol=1e-4)
             if architecture != "opt":  # whose hidden_states come before the projection that its head reads after
-                torch.testing.assert_close(hidden, expected_hidden[:, -read:], rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(hidden, expected.hidden_states[-1][:, -read:], rtol=1e-4, atol=1e-4)
             kept = max(0, text.shape[1] - forget)
             text = text[:, :kept]
             for row in range(batch):
@@ -177,17 +173,20 @@ def test_lean_forward_rounds_no_worse_than_transformers(
 
 
 def test_lean_forward_is_for_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LeanForward.fits(make("llama"))
-    assert LeanForward.fits(target_of("qwen3", sliding_window=None, use_sliding_window=False))
-    assert not LeanForward.fits(target_of("qwen3"))  # with windows
-    assert not LeanForward.fits(target_of("mistral"))
-    assert not LeanForward.fits(make("gpt2"))
-    assert not LeanForward.fits(target_of("llama", mlp_bias=True))
-    assert not LeanForward.fits(target_of("qwen2-full", hidden_act="gelu"))
     dynamic = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
-    assert not LeanForward.fits(target_of("llama", rope_parameters=dynamic))
-    assert not LeanForward.fits(make("llama").to(dtype=torch.float16))
-    assert not LeanForward.fits(make("llama").to(device="meta"))
+    for model, fits in (
+        (make("llama"), True),
+        (target_of("qwen3", sliding_window=None, use_sliding_window=False), True),
+        (target_of("qwen3"), False),  # with windows
+        (target_of("mistral"), False),
+        (make("gpt2"), False),
+        (target_of("llama", mlp_bias=True), False),
+        (target_of("qwen2-full", hidden_act="gelu"), False),
+        (target_of("llama", rope_parameters=dynamic), False),
+        (make("llama").to(dtype=torch.float16), False),
+        (make("llama").to(device="meta"), False),
+    ):
+        assert LeanForward.fits(model) == fits
     monkeypatch.setattr(lean_forward, "LARGEST", 1000)
     assert not LeanForward.fits(make("llama"))
 
@@ -199,28 +198,17 @@ def test_models_that_cannot_be_rolled_back_are_refused() -> None:
 
 
 def test_hidden_states_are_those_of_the_thread_that_asked() -> None:
-    """Another thread's forward of the same model ends between this one's output embedding and its return."""
-    model = make("gpt2")
+    """Another thread's forward of the same model comes between this one's output embedding and its return."""
+    model, found = make("gpt2"), list[torch.Tensor]()
     texts = torch.tensor([[1, 2, 3]]), torch.tensor([[9, 8, 7]])
     expected = [forward_with_hidden(model, input_ids=text)[1] for text in texts]
-    read, done = threading.Event(), threading.Event()
     first = threading.get_ident()
 
-    def wait(*unused: object) -> None:
+    def interrupt(*unused: object) -> None:
         if threading.get_ident() == first:
-            read.set()
-            assert done.wait(timeout=60)
+            found.append(pool.submit(forward_with_hidden, model, input_ids=texts[1]).result(timeout=60)[1])
 
-    def other() -> None:
-        assert read.wait(timeout=60)
-        found.append(forward_with_hidden(model, input_ids=texts[1])[1])
-        done.set()
-
-    found: list[torch.Tensor] = []
-    model.get_output_embeddings().register_forward_hook(wait)
-    thread = threading.Thread(target=other)
-    thread.start()
-    mine = forward_with_hidden(model, input_ids=texts[0])[1]
-    thread.join()
-    torch.testing.assert_close(mine, expected[0])
-    torch.testing.assert_close(found[0], expected[1])
+    with ThreadPoolExecutor(1) as pool:
+        model.get_output_embeddings().register_forward_hook(interrupt)
+        found.append(forward_with_hidden(model, input_ids=texts[0])[1])
+    torch.testing.assert_close(found, expected[::-1])

@@ -11,18 +11,13 @@ from specpilot.infer.models import CausalLM
 
 from .drafts import options_of
 from .test_architectures import transformers_greedy
-from .tiny import ALIBI, ARCHITECTURES, EACH, make
+from .tiny import ARCHITECTURES, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "options"),
-    [
-        *((name, {"tree": (2, 2, 1), "verifier": "spec-infer"}) for name in [*ARCHITECTURES, *ALIBI, "t5"]),
-        *((name, {"length": Fixed(5)}) for name in [*ARCHITECTURES, "t5"]),
-    ],
-)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mpt", "t5"])
+@pytest.mark.parametrize("options", [{"tree": (2, 2, 1), "verifier": "spec-infer"}, {"length": Fixed(5)}])
 def test_the_targets_own_drafts_are_accepted_whole(architecture: str, options: dict[str, Any]) -> None:
     """p = q: some path always survives, and the tokens it leaves in both caches are the right ones."""
     target = make(architecture)
@@ -72,7 +67,7 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
     assert decoder.generate(PROMPT, top_k=8, max_new_tokens=5).tokens
 
 
-@pytest.mark.parametrize("architecture", EACH)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -> None:
     target, draft = make(architecture), make(architecture, layers=1, seed=3)
     best = SpeculativeDecoder(target, draft, length=Oracle())

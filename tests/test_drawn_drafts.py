@@ -193,9 +193,10 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("way", ["host", "static"])
 @pytest.mark.parametrize("which", ["target", "draft"])
-def test_a_model_without_numbers_fails_its_request_alone(which: str) -> None:
-    one = decoder("4", way="static")
+def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str) -> None:
+    one = decoder("4", way=way)
     model = one.target if which == "target" else one.drafting.arms(one.config)[0].drafter.model  # type: ignore[attr-defined]
     forward = model.forward
 

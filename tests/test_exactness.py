@@ -8,14 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.drafters.base import ModelDrafter
-from specpilot.infer.drafters.tree import SeveralDrafters
 from specpilot.infer.generation import Generation
-from specpilot.infer.models import TextReader, linear
-from specpilot.infer.random_source import RandomSource, sample_seed
+from specpilot.infer.models import linear
+from specpilot.infer.random_source import sample_seed
 
 from .architectures import pair
 from .drafts import AUTO, COPIES, LENGTHS, PROMPTS, STATE_WAYS, options_of, real, small
@@ -212,45 +209,3 @@ def test_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.Monk
 def counters(output: Generation) -> list[int]:
     names = ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded", "n_verified_tokens")
     return [getattr(output.stats, name) for name in names]
-
-
-@pytest.mark.parametrize(
-    ("draft", "way"),
-    [
-        *(("model", way) for way in ("3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 1", "auto or copies")),
-        *(("two", "spec-infer 2x1"), ("trimmed", "3")),
-    ],
-)
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_caches_hold_the_accepted_text_after_every_round(architecture: str, draft: str, way: str) -> None:
-    """Fed what is left of it, a rolled-back cache answers as the model that reads the whole text at once."""
-    decoder = SpeculativeDecoder(*models(real, draft, architecture), **options_of(way))
-    drafter = decoder.drafting.arms(decoder.config)[0].drafter
-    parts = drafter.parts if isinstance(drafter, SeveralDrafters) else [drafter]
-    request = decoder.new_request(list(PROMPTS[2]), SamplingParams(), 40, RandomSource(4))
-    checked = moved = 0
-    for _ in decoder.scheduler.tokens(request):
-        if request.finished:
-            break
-        last = request.output.rounds[-1]
-        moved += last.path != list(range(last.accepted))
-        caches = [(decoder.target, decoder.scheduler.engine.cache)]
-        for model, part in zip(decoder.drafts, parts, strict=True):
-            assert isinstance(part, ModelDrafter)
-            caches.append((model, part.cache))
-            # The draft reads the prompt when it first drafts.
-            assert (request in part.cache) <= (len(request.output.rounds) > 1)
-        for model, held in caches:
-            if request not in held:
-                continue
-            reader, text = TextReader(model, held, request), request.text
-            length = reader.length
-            assert length < len(text)
-            with torch.inference_mode():
-                logits, _ = reader.read(text[length:], keep=1)
-                expected = model.model(input_ids=torch.tensor([text])).logits[0, -1:]
-            reader.crop(length)
-            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-            checked += model is not decoder.target
-    assert checked > 2
-    assert moved or "tree" not in options_of(way)

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 import torch
@@ -11,32 +10,17 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.draft import Draft
 from specpilot.infer.drafters.beams import Beams, draft_beams
 from specpilot.infer.models import TextReader, language_model
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify import parse_verifier
 
-from .enumeration import (
-    DEPTH,
-    PROMPT,
-    Remembering,
-    assert_same,
-    decoder_distribution,
-    target_distribution,
-)
+from .drafts import reading
+from .enumeration import DEPTH, PROMPT, Remembering, assert_same, decoder_distribution, target_distribution
 from .tiny import make
 
 Text = tuple[int, ...]
 Next = Callable[[Text], list[float]]  # the next token's probabilities
-
-
-def model(seed: int, vocab: int = 3, sharpness: float = 6.0) -> Remembering:
-    return Remembering(make(seed=seed, vocab=vocab, sharpness=sharpness, layers=1, hidden=8, context=32).double())
-
-
-def joint_pair(seed: int, verifier: str, beams: Beams, length: int, vocab: int = 3) -> SpeculativeDecoder:
-    target, draft = model(seed, vocab), model(seed + 1000, vocab)
-    return SpeculativeDecoder(target, draft, verifier=verifier, beams=beams, length=Fixed(length))
 
 
 def table(reader: Remembering, sampling: SamplingParams) -> Next:
@@ -117,32 +101,39 @@ def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int
     ],
 )
 def test_mtad_is_algorithm_1(width: int, length: int, seed: int, tau: float, sampling: SamplingParams) -> None:
-    decoder = joint_pair(seed, f"mtad:{tau}", Beams(width), length)
-    p, q = table(decoder.target, sampling), table(decoder.drafts[0], sampling)  # type: ignore[arg-type]
+    target, draft = reading(seed), reading(seed + 1000)
+    decoder = SpeculativeDecoder(target, draft, verifier=f"mtad:{tau}", beams=Beams(width), length=Fixed(length))
+    p, q = table(target, sampling), table(draft, sampling)
     assert_same(decoder_distribution(decoder, sampling, budget=4), reference(p, q, width, length, tau, 4))
 
 
 @pytest.mark.parametrize(("width", "length"), [(1, 3), (1, 2), (3, 1)])
 def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int) -> None:
     """MTJD with K = 1, or with a single beam, is drawing token by token (after Definition 3.1)."""
-    target = model(4)
+    target = reading(4)
     decoder = SpeculativeDecoder(target, None, verifier="mtjd", beams=Beams(width), length=Fixed(length))
     sampling = SamplingParams(1.0, None)
     assert_same(decoder_distribution(decoder, sampling, budget=4), target_distribution(target, sampling))
 
 
+def beams_after_prompt(
+    drafter: Remembering, beams: Beams, length: int, rng: RandomSource, stops: frozenset[int] = frozenset()
+) -> Draft:
+    """What is drafted after PROMPT; the cache then holds all but its last token."""
+    reader, text = TextReader.begin(drafter, PROMPT[:-1])
+    reader.read(text)
+    sampling, size = SamplingParams(1.0, None), drafter.vocab_size
+    draft = draft_beams(reader, PROMPT[-1:], beams, length, sampling, rng, vocab_size=size, stop_tokens=stops)
+    assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
+    return draft
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> None:
-    sampling, length = SamplingParams(1.0, None), 3
-    drafter = model(seed, vocab=4)
-    q = table(drafter, sampling)
+    length, drafter = 3, reading(seed, 4)
+    q = table(drafter, SamplingParams(1.0, None))
     for beams in (Beams(64, argmax=True), Beams(64)):
-        reader, text = TextReader.begin(drafter, PROMPT[:-1])
-        reader.read(text)
-        draft = draft_beams(
-            reader, PROMPT[-1:], beams, length, sampling, RandomSource(0), vocab_size=4, stop_tokens=frozenset()
-        )
-        assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
+        draft = beams_after_prompt(drafter, beams, length, RandomSource(0))
         joint = {
             tokens: math.prod(q((*PROMPT, *tokens[:i]))[token] for i, token in enumerate(tokens))
             for tokens in itertools.product(range(4), repeat=length)
@@ -152,7 +143,7 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
         assert math.prod(drawn) == pytest.approx(joint[tuple(draft.tokens)])
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "opt", "bloom", "mpt", "t5"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "mpt", "t5"])
 @pytest.mark.parametrize("argmax", [False, True])
 def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
     """Beams fork and die; what is left reads on as a text that was never searched."""
@@ -161,16 +152,9 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
         (reader, text), (fresh, _) = (TextReader.begin(subject, [3, 1, 4, 1, 5]) for _ in range(2))
         unread = text
         for step in range(3):
-            draft = draft_beams(
-                reader,
-                unread,
-                Beams(5, argmax),
-                4,
-                SamplingParams(1.0, 8),
-                RandomSource(step),
-                vocab_size=32,
-                stop_tokens=frozenset(),
-            )
+            sampling, rng = SamplingParams(1.0, 8), RandomSource(step)
+            beams = Beams(5, argmax)
+            draft = draft_beams(reader, unread, beams, 4, sampling, rng, vocab_size=32, stop_tokens=frozenset())
             text = [*text, *draft.tokens]
             unread = text[reader.length :]
             assert unread == draft.tokens[-1:]
@@ -181,25 +165,18 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
 
 def test_a_beam_that_has_ended_stays_as_it_is() -> None:
     """Token 2 ends a text: drafts end with it, are no longer than asked, and hold it nowhere else."""
-    sampling, drafter = SamplingParams(1.0, None), model(2)
     lengths = set()
     for seed in range(40):
-        reader, text = TextReader.begin(drafter, PROMPT[:-1])
-        reader.read(text)
-        beams = Beams(3, argmax=False)
-        draft = draft_beams(
-            reader, PROMPT[-1:], beams, 4, sampling, RandomSource(seed), vocab_size=3, stop_tokens=frozenset([2])
-        )
+        draft = beams_after_prompt(reading(2), Beams(3), 4, RandomSource(seed), frozenset([2]))
         assert 2 not in draft.tokens[:-1]
         assert len(draft.tokens) == 4 or draft.tokens[-1] == 2
-        assert reader.cache.tokens[reader.text] == [*PROMPT, *draft.tokens[:-1]]
         lengths.add(len(draft.tokens))
     assert len(lengths) > 1
 
 
-def small(verifier: str = "mtad:0.3", length: int = 3, beams: Beams | None = None) -> SpeculativeDecoder:
+def small(verifier: str = "mtad:0.3") -> SpeculativeDecoder:
     draft = None if verifier == "mtjd" else make(seed=1, layers=1)
-    return SpeculativeDecoder(make(), draft, verifier=verifier, beams=beams or Beams(4), length=Fixed(length))
+    return SpeculativeDecoder(make(), draft, verifier=verifier, beams=Beams(4), length=Fixed(3))
 
 
 @pytest.mark.parametrize("verifier", ["mtad:0.3", "mtjd"])
@@ -235,10 +212,3 @@ def test_beams_wider_than_the_support(sampling: dict[str, float], message: str) 
     for width in (0, 65):
         with pytest.raises(InputError, match=f"beams={width}"):
             Beams(width)
-
-
-def test_thresholds_reach_the_rules() -> None:
-    strict, lax = (parse_verifier(spec)[1] for spec in ("typical:1", "typical:0.0001"))
-    assert isinstance(strict, partial)
-    assert strict.keywords == {"epsilon": 1.0, "delta": 1.0}
-    assert lax.keywords["delta"] == pytest.approx(0.01)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -16,18 +17,28 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load as from_bytes
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as to_bytes
 from specpilot.common.errors import InputError
+from specpilot.data_gen.acceptance import make_acceptance_data, make_answers
+from specpilot.data_gen.feature_shards import FeatureDataset
+from specpilot.data_gen.kinds import AcceptanceRow, AnswerRow, read_dataset
+from specpilot.data_gen.options import AcceptanceDataOptions, AnswersDataOptions
+from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.devices import check_dtype, pick_device
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.base import input_device, is_dispatched
+from specpilot.train.features import make_features
+from specpilot.train.options import FeatureDataOptions
 from torch import Tensor
-from transformers import MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
+from .architectures import target_of
+from .bad_files import Change, copy
 from .eagle3 import write_draft
 from .refusals import refused
 from .test_trimmed_drafts import shared_pair
-from .tiny import NO_SPECIALS, make, save_pair
+from .tiny import make, save_pair
 
 IDS = torch.tensor([[5, 9, 2, 44]])
 SPREAD = {
@@ -329,14 +340,48 @@ def test_maps_of_one_device(tmp_path: Path, device_map: Any) -> None:
     assert input_device(model) == model.device
 
 
-def test_an_offload_folder(tmp_path: Path) -> None:
-    """The weights of experts are stored otherwise than they are computed with: offloading writes them anew."""
-    config = MixtralConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, num_local_experts=4, **NO_SPECIALS,
+@pytest.fixture
+def spread(folder: Path) -> dict[str, Any]:
+    """Where the layers of a target are, and those on disk."""
+    return {"device_map": SPREAD, "offload_folder": str(folder.parent / "offloaded")}
+
+
+def test_texts_of_a_spread_target(folder: Path, spread: dict[str, Any]) -> None:
+    """Of chains and trees, alone and in lists: those of the target in one piece."""
+    names, prompts = (folder, folder.with_name("draft")), ["hello you", "a", "some more"]
+    for way in ({"length": 3}, {"tree": (2, 2), "verifier": "spec-infer"}):
+        whole = SpeculativeDecoder.from_pretrained(*names, device="cpu", **way)
+        other = SpeculativeDecoder.from_pretrained(*names, **way, **spread)
+        assert is_dispatched(other.target.model)
+        expected = [row.tokens for row in whole.generate(prompts, max_new_tokens=12, seed=1)]
+        assert [row.tokens for row in other.generate(prompts, max_new_tokens=12, seed=1)] == expected
+        assert other.generate(prompts[0], max_new_tokens=12, seed=1).tokens == expected[0]
+
+
+def test_data_of_a_spread_target(folder: Path, spread: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("".join(f"prompt {i} {'word ' * (i % 5)}\n" for i in range(12)))
+    data = AcceptanceDataOptions(
+        target=str(folder), draft=str(folder.with_name("draft")), prompts=str(tmp_path / "prompts.txt"), chat=False,
+        max_new_tokens=12, batch_size=5, shard_size=4,
     )  # fmt: skip
-    torch.manual_seed(0)
-    whole: PreTrainedModel = MixtralForCausalLM(config).eval()
+    for name, placed in (("whole", {}), ("spread", spread)):
+        make_acceptance_data(replace(data, **placed), tmp_path / name)
+        features = {"predictor": "lag-free", "traced": 2, "validation_fraction": 0.4, **placed}
+        make_features(FeatureDataOptions(data=str(tmp_path / name), **features), tmp_path / f"{name}-features")
+        shared = {field.name: getattr(data, field.name) for field in fields(AnswersDataOptions)}
+        make_answers(AnswersDataOptions(**shared | placed), tmp_path / f"{name}-answers")
+    assert read_dataset(tmp_path / "spread-answers", AnswerRow) == read_dataset(tmp_path / "whole-answers", AnswerRow)
+    rows = (read_dataset(tmp_path / name, AcceptanceRow) for name in ("whole", "spread"))
+    for row, other in zip(*rows, strict=True):
+        assert replace(row, p=[]) == replace(other, p=[])
+        assert other.p == pytest.approx(row.p, abs=1e-5)
+    ours, theirs = (FeatureDataset(tmp_path / f"{name}-features").manifest for name in ("whole", "spread"))
+    assert [shard["file"] for shard in ours["shards"]] == [shard["file"] for shard in theirs["shards"]]
+
+
+def test_experts_that_are_offloaded(tmp_path: Path) -> None:
+    """Their weights are stored otherwise than they are computed with: offloading writes them anew."""
+    whole = target_of("mixtral")
     whole.save_pretrained(tmp_path / "model")
     model = load_model(tmp_path / "model", device_map=SPREAD, offload_folder=tmp_path / "offloaded")
     assert torch.equal(logits(model), logits(whole))
@@ -354,8 +399,6 @@ def test_an_offload_folder(tmp_path: Path) -> None:
         ({"device_map": "disk"}, "device_map='disk': 'disk' is not available"),
         ({"device_map": {}}, "device_map={}: empty"),
         ({"device_map": {"": "cuda:99"}}, "device_map={'': 'cuda:99'}: 'cuda:99' is not available on this machine"),
-        ({"device_map": {"": 99}}, "device_map={'': 99}: 99 is not available on this machine"),
-        ({"device_map": {"": "meta"}}, "device_map={'': 'meta'}: 'meta' is not available on this machine"),
         ({"device_map": {"": "auto"}}, "device_map={'': 'auto'}: 'auto' is not available on this machine"),
     ],
 )
@@ -401,49 +444,38 @@ def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None
 # Damaged files
 
 
-Damage = Callable[[Path], object]
+def config(**settings: Any) -> dict[str, Change]:
+    return {"config__json": settings}
 
 
-def configured(**settings: Any) -> Damage:
-    return lambda folder: edit_config(folder, **settings)
-
-
-def sharded(index: bytes) -> Damage:
-    def damage(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors.index.json").write_bytes(index)
-
-    return damage
-
-
-def without(name: str) -> Damage:
-    return lambda folder: (folder / name).unlink()
-
-
-def cut(name: str) -> Damage:
-    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-50])
-
-
-def described(change: Callable[[dict[str, Any]], None]) -> Damage:
+def described(change: Callable[[dict[str, Any]], object]) -> dict[str, Change]:
     """A change of draft.json."""
 
-    def damage(folder: Path) -> None:
-        content = json.loads((folder / "draft.json").read_text())
-        change(content)
-        (folder / "draft.json").write_text(json.dumps(content))
+    def damage(content: bytes) -> bytes:
+        values = json.loads(content)
+        change(values)
+        return json.dumps(values).encode()
 
-    return damage
+    return {"draft__json": damage}
 
 
-def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> Damage:
+def sharded(index: bytes) -> dict[str, Change]:
+    return {"model__safetensors": None, "model__safetensors__index__json": index}
+
+
+def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> dict[str, Change]:
     """One weight changed, or left out."""
 
-    def damage(folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
+    def damage(content: bytes) -> bytes:
+        weights = from_bytes(content)
         weight = weights.pop(name, torch.zeros(2))
-        save_file(weights | ({name: change(weight)} if change else {}), folder / "model.safetensors")
+        return to_bytes(weights | ({name: change(weight)} if change else {}))
 
-    return damage
+    return {"model__safetensors": damage}
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-50]
 
 
 def eagle(folder: Path, original: bool = False) -> tuple[Path, dict[str, Any]]:
@@ -462,56 +494,53 @@ KINDS: dict[str, Callable[[Path], tuple[Path, dict[str, Any]]]] = {  # a folder,
     "EAGLE-3": eagle,
     "EAGLE-3, original": partial(eagle, original=True),
 }
-DAMAGE: list[tuple[str, Damage, str]] = [  # what else may be damaged than tests.bad_files has
-    ("model", configured(model_type="vit"), "Unrecognized configuration class"),
+DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged than tests.bad_files has
+    ("model", config(model_type="vit"), "Unrecognized configuration class"),
     (
         "model",
-        configured(vocab_size=300),
-        r"lm_head\.weight and 1 more weights do not have the shape config\.json asks for "
-        r"\(\(257, 32\) instead of \(300, 32\)\); fetch",
+        config(vocab_size=300),
+        r"1 more weights do not have the shape .* \(\(257, 32\) instead of \(300, 32\)\)",
     ),
-    ("model", configured(num_hidden_layers=3), r"the weights of model\.layers\.2\..* and 8 more are missing"),
-    ("model", configured(model_type="zzz", auto_map={"AutoConfig": "code.Config"}), "trust_remote_code=True"),
+    ("model", config(num_hidden_layers=3), r"the weights of model\.layers\.2\..* and 8 more are missing"),
+    ("model", config(model_type="zzz", auto_map={"AutoConfig": "code.Config"}), "trust_remote_code=True"),
     ("model", sharded(b"{oops"), "a file is damaged, not JSON"),
     ("model", sharded(b"{}"), "KeyError: 'weight_map'"),
     ("model", sharded(b'{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), "No such file.*b.safet"),
-    ("draft", without("draft.json"), "a draft without draft.json"),
-    ("draft", without("draft.safetensors"), "a draft without draft.safetensors"),
-    ("draft", cut("draft.safetensors"), "truncated or damaged"),
-    ("draft", cut("draft.json"), "not JSON"),
+    ("draft", {"draft__json": None}, "a draft without draft.json"),
+    ("draft", {"draft__safetensors": None}, "a draft without draft.safetensors"),
+    ("draft", {"draft__safetensors": cut}, "truncated or damaged"),
+    ("draft", {"draft__json": cut}, "not JSON"),
     ("draft", described(lambda c: c["kept_tokens"].reverse()), "kept_tokens: must be different token ids below 96"),
     ("draft", described(lambda c: c["kept_tokens"].append(96)), "kept_tokens: must be"),
-    ("draft", described(lambda c: c.update(kept_tokens=[])), "kept_tokens: must be"),
+    ("draft", {"draft__json": {"kept_tokens": []}}, "kept_tokens: must be"),
     ("draft", described(lambda c: c["target"].update(weights=["input"])), "lm_head.weight is missing"),
     ("draft", described(lambda c: c["target"].update(weights=["both"])), "one of input, output is expected"),
-    ("draft", described(lambda c: c.update(schema_version=2)), "schema_version=2: this version reads 1"),
-    ("EAGLE-3", configured(speculators_model_type="dflash"), "of kind 'dflash'; 'eagle3' can be read"),
-    ("EAGLE-3", configured(norm_before_residual=None), "norm_before_residual"),
-    ("EAGLE-3", configured(draft_vocab_size="many"), "draft_vocab_size"),
-    ("EAGLE-3", configured(draft_vocab_size=7), r"lm_head\.weight has 32 rows, draft_vocab_size is 7"),
-    ("EAGLE-3", configured(fc_norm=True), "state_input.fc_norm.0.weight is missing"),
-    ("EAGLE-3", configured(target_hidden_size=64), r"weight has shape \(32, 64\) instead of \(32, 128\)"),
-    ("EAGLE-3", configured(transformer_layer_config={"model_type": "llama"}), "vocab_size=None: a whole number"),
-    ("EAGLE-3, original", configured(model_type="gpt2"), "layers of 'gpt2'; those of llama and qwen3 are known"),
-    ("EAGLE-3, original", configured(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state=false"),
+    ("draft", {"draft__json": {"schema_version": 2}}, "schema_version=2: this version reads 1"),
+    ("EAGLE-3", config(speculators_model_type="dflash"), "of kind 'dflash'; 'eagle3' can be read"),
+    ("EAGLE-3", config(norm_before_residual=None), "norm_before_residual"),
+    ("EAGLE-3", config(draft_vocab_size="many"), "draft_vocab_size"),
+    ("EAGLE-3", config(draft_vocab_size=7), r"lm_head\.weight has 32 rows, draft_vocab_size is 7"),
+    ("EAGLE-3", config(fc_norm=True), "state_input.fc_norm.0.weight is missing"),
+    ("EAGLE-3", config(target_hidden_size=64), r"weight has shape \(32, 64\) instead of \(32, 128\)"),
+    ("EAGLE-3", config(transformer_layer_config={"model_type": "llama"}), "vocab_size=None: a whole number"),
+    ("EAGLE-3, original", config(model_type="gpt2"), "layers of 'gpt2'; those of llama and qwen3 are known"),
+    ("EAGLE-3, original", config(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state=false"),
     ("EAGLE-3", weighted("d2t"), "d2t is missing, which maps 32 of 96 tokens"),
     ("EAGLE-3", weighted("fc.weight"), "state_input.fc.weight is missing"),
     ("EAGLE-3", weighted("norm.weight"), "lm_head.norm.weight is missing"),
     ("EAGLE-3", weighted("embed_tokens.weight"), "a draft with the embedding of its target; load it as the draft of"),
     ("EAGLE-3", weighted("more.weight", torch.zeros_like), r"more\.weight is not one of this model's"),
     ("EAGLE-3", weighted("d2t", lambda old: torch.zeros_like(old) - 1), "d2t must map 32 outputs"),
-    ("EAGLE-3", cut("model.safetensors"), "truncated or damaged"),
-    ("EAGLE-3", without("model.safetensors"), r"an EAGLE-3 draft without model\.safetensors"),
+    ("EAGLE-3", {"model__safetensors": cut}, "truncated or damaged"),
+    ("EAGLE-3", {"model__safetensors": None}, r"an EAGLE-3 draft without model\.safetensors"),
 ]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("kind", "damage", "message"), DAMAGE, ids=[f"{row[0]}: {row[2]}" for row in DAMAGE])
-def test_damaged_folders(kind: str, damage: Damage, message: str, tmp_path: Path) -> None:
-    place, options = KINDS[kind](tmp_path)
-    load_model(place, device="cpu", **options)
-    damage(place)
-    with pytest.raises(InputError, match=message) as caught:
-        load_model(place, device="cpu", **options)
-    assert str(place) in str(caught.value)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("kind", "changes", "message"), DAMAGE, ids=[f"{row[0]}: {row[2]}" for row in DAMAGE])
+def test_damaged_folders(kind: str, changes: dict[str, Change], message: str, tmp_path: Path) -> None:
+    whole, options = KINDS[kind](tmp_path)
+    load_model(whole, device="cpu", **options)
+    copy(whole, tmp_path / "damaged", **changes)
+    with refused(f"{tmp_path / 'damaged'}.*{message}"):
+        load_model(tmp_path / "damaged", device="cpu", **options)

@@ -1,6 +1,5 @@
 """Prompts in every form they come in, and every form they must not have."""
 
-from collections import deque
 from datetime import date
 from typing import Any
 
@@ -29,41 +28,27 @@ def tokenizer() -> PreTrainedTokenizerFast:
 SINGLE = {
     "text": ("hello", "hello"),
     "list": (IDS, IDS),
-    "tuple": (tuple(IDS), IDS),
     "range": (range(3, 6), [3, 4, 5]),
-    "deque": (deque(IDS), IDS),
     "tensor": (torch.tensor(IDS), IDS),
-    "tensor of int32": (torch.tensor(IDS, dtype=torch.int32), IDS),
-    "array": (np.array(IDS), IDS),
     "array of uint16": (np.array(IDS, dtype=np.uint16), IDS),
-    "numpy integers": ([np.int64(5), np.int32(9), 2], IDS),
-    "scalar tensors": (list(torch.tensor(IDS)), IDS),
+    "numbers of libraries": ([np.int64(5), torch.tensor(9), 2], IDS),
     "messages": (CHAT, CHAT),
     "a tuple of messages": (tuple(CHAT), CHAT),
     "parts": ([{"role": "user", "content": [{"type": "text", "text": "a"}]}],) * 2,
     "a dict": ({"input_ids": IDS}, IDS),
     "a dict of a tensor": ({"input_ids": torch.tensor(IDS)}, IDS),
-    "padded on the left": ({"input_ids": [0, 0, *IDS], "attention_mask": [0, 0, 1, 1, 1]}, IDS),
     "padded on the right": (BatchEncoding({"input_ids": [*IDS, 0], "attention_mask": [1, 1, 1, 0]}), IDS),
     "padded on both sides": ({"input_ids": [0, *IDS, 0], "attention_mask": np.array([0, 1, 1, 1, 0])}, IDS),
 }
 SEVERAL = {
     "texts": (["a", "b"], ["a", "b"]),
-    "one text": (("a",), ["a"]),
     "lists": ([IDS, [1]], [IDS, [1]]),
     "one list": ([IDS], [IDS]),
-    "a tuple of tuples": (((5, 9), (2,)), [[5, 9], [2]]),
     "tensors": ([torch.tensor(IDS), np.array([1])], [IDS, [1]]),
     "a tensor of rows": (torch.tensor([IDS, IDS]), [IDS, IDS]),
-    "a tensor of one row": (torch.tensor([IDS]), [IDS]),
-    "an array of rows": (np.array([IDS, IDS]), [IDS, IDS]),
     "conversations": ([CHAT, CHAT * 2], [CHAT, CHAT * 2]),
     "a dict of rows": ({"input_ids": [IDS, [1]], "attention_mask": [[1, 1, 1], [1]]}, [IDS, [1]]),
     "dicts": ([{"input_ids": IDS}, {"input_ids": [0, 1], "attention_mask": [0, 1]}], [IDS, [1]]),
-    "a masked tensor": (
-        {"input_ids": torch.tensor([IDS, [0, 0, 1]]), "attention_mask": torch.tensor([[1, 1, 1], [0, 0, 1]])},
-        [IDS, [1]],
-    ),
     "a mask of bools": (
         {"input_ids": torch.tensor([IDS, [1, 0, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()},
         [IDS, [1]],
@@ -95,27 +80,20 @@ def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
 
 MALFORMED: dict[str, tuple[Any, str]] = {
     "nothing": ([], r"prompt=\[\]: empty"),
-    "an empty range": (range(0), r"prompt=\[\]: empty"),
     "an empty row": ([IDS, []], r"prompt\[1\]=\[\]: empty"),
     "no ids": ({"input_ids": []}, r"prompt\['input_ids'\]=\[\]: empty"),
     "a bool": ([1, True], r"prompt\[1\]=True: of type bool, not a token id"),
     "a float": ([1, 2.0], r"prompt\[1\]=2\.0: of type float, not a token id"),
-    "None among ids": ([1, None], r"prompt\[1\]=None: of type NoneType, not a token id"),
     "a negative id": ([1, -100], r"prompt\[1\]=-100: a token id is never negative"),
     "a negative id in a row": (torch.tensor([[1, 2], [3, -1]]), r"prompt\[1\]\[1\]=-1: a token id is never negative"),
     "floats": (torch.ones(3), r"prompt: ids of type torch\.float32; give integers"),
     "three dimensions": (torch.ones(1, 2, 3, dtype=torch.long), r"prompt: an array of shape \(1, 2, 3\)"),
     "ids and text": ([1, "a"], "mixes texts and token ids"),
-    "ids and lists": ([1, [2]], "mixes lists and token ids"),
-    "messages and text": ([*CHAT, "a"], "mixes messages and texts"),
     "ids and messages in lists": ([IDS, CHAT], "mixes messages and token ids"),
     "text within ids": ([IDS, [1, "a"]], r"prompt\[1\]: a list that mixes texts and token ids"),
     "too deep": ([[[1], [2]]], r"prompt\[0\]: several prompts within several"),
-    "texts within a list": ([["a", "b"]], r"prompt\[0\]: several prompts within several"),
     "a number": (3, "prompt: of type int; give text"),
-    "None": (None, "prompt: of type NoneType; give text"),
     "bytes": (b"hello", "prompt: of type bytes; give text"),
-    "a set": ({1, 2}, "prompt: of type set; give text"),
     "a message": (CHAT[0], "prompt: one message; put it in a list"),
     "a dict": ({"ids": IDS}, "prompt: a dict without input_ids"),
     "text for ids": ({"input_ids": "abc"}, r"prompt\['input_ids'\]: no token ids"),
@@ -123,7 +101,6 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "no content": ([*CHAT, {"role": "user"}], r"prompt\[1\]: a message without 'content'"),
     "a role that is a number": ([{"role": 3, "content": "a"}], r"prompt\[0\]\['role'\]=3: of type int; give text"),
     "content that is None": ([{"role": "user", "content": None}], r"prompt\[0\]\['content'\]=None: of type NoneType"),
-    "a bad message in the second": ([CHAT, [{"role": "user"}]], r"prompt\[1\]\[0\]: a message without 'content'"),
     "half a character": ("a\ud83d", r"prompt: character 2 is '\\ud83d': half of a character"),
     "half a character in a part": (
         [*CHAT, {"role": "user", "content": [{"type": "text", "text": "\ude00"}]}],
@@ -131,13 +108,8 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     ),
     "half a character in a key": ([{"role": "user", "content": "a", "\ud83d": "b"}], r"key '\\ud83d': character 1"),
     "a hole": ({"input_ids": IDS, "attention_mask": [1, 0, 1]}, r"prompt\['attention_mask'\]: zeros within the text"),
-    "a hole in a row": (
-        {"input_ids": [IDS, IDS], "attention_mask": [[1, 1, 1], [1, 0, 1]]},
-        r"prompt\['attention_mask'\]\[1\]: zeros within the text",
-    ),
     "all padding": ({"input_ids": IDS, "attention_mask": [0, 0, 0]}, r"prompt\['attention_mask'\]: 0 everywhere"),
     "a short mask": ({"input_ids": IDS, "attention_mask": [1, 1]}, r"\['attention_mask'\]: must have the shape"),
-    "a flat mask of rows": ({"input_ids": [IDS, IDS], "attention_mask": [1, 1]}, "must have the shape"),
     "a mask that is none": ({"input_ids": IDS, "attention_mask": 1}, "must have the shape"),
     "a mask of twos": ({"input_ids": IDS, "attention_mask": [1, 2, 1]}, "entries other than 0 and 1"),
 }
@@ -202,7 +174,6 @@ def test_text_that_begins_with_the_bos_token() -> None:
     [
         ("{{ raise_exception('roles must\nalternate') }}", r"\(roles: system, user\): roles must alternate"),
         ("{{ messages[7]['content'] }}", r"\(roles: system, user\): .*has no element 7"),
-        ("{{ 1 + messages[0]['role'] }}", r"\(roles: system, user\): unsupported operand"),
         ("{% if %}", r"\(roles: system, user\): Expected an expression"),
     ],
 )

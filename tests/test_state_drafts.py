@@ -1,4 +1,4 @@
-"""Drafts that read the target's states: exactness, their states, their folders; EAGLE-3's checkpoints."""
+"""q is a function of the text, whatever came before; drafts that read states, their folders, EAGLE-3's checkpoints."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -21,55 +21,41 @@ from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.eagle import StateInput, state_input_of
-from specpilot.infer.request import Request
+from specpilot.infer.request import Drafter, Request
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
 from .architectures import target_of as small_target
-from .drafts import KEPT, PROMPTS, STATE_WAYS, options_of, state_draft
+from .drafts import KEPT, PROMPTS, STATE_WAYS, options_of, real, state_draft
 from .eagle3 import Reference, write_draft
 from .tiny import byte_tokenizer, make
 
-NAMES = ["llama", "gemma3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "gpt2"))]
-
-
-# The forward
-
-
-def test_the_lean_forward_is_that_of_transformers() -> None:
-    target = small_target("llama")
-    lean, plain = CausalLM(state_draft(target)), CausalLM(state_draft(target))
-    assert lean.lean is not None
-    plain.lean = None
-    results = []
-    for model in (lean, plain):
-        cache = model.new_cache()
-        for i in range(len(PROMPTS)):
-            cache.add(i, 20)
-        states = [torch.randn(len(t), model.hidden_size, generator=torch.Generator().manual_seed(9)) for t in PROMPTS]
-        results.append(model.forward(cache, [Read(i, t, 2, None, 2, states[i]) for i, t in enumerate(PROMPTS)]))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+PLAIN_WAYS = ["3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 3", "auto or copies"]
 
 
 # Decoding
 
 
-def watch(decoder: SpeculativeDecoder) -> list[tuple[list[int], Draft]]:
-    """The texts and drafts of the rounds from now on."""
+def watch(decoder: SpeculativeDecoder) -> list[tuple[int, list[int], Draft]]:
+    """The rounds from now on: the number of the draft, the text before, and what was drafted."""
     (arm,) = decoder.drafting.arms(decoder.config)
-    seen: list[tuple[list[int], Draft]] = []
-    propose = arm.drafter.propose
+    seen: list[tuple[int, list[int], Draft]] = []
 
-    def watched(requests: Sequence[Request]) -> list[Draft]:
-        texts = [list(request.text) for request in requests]
-        drafts = propose(requests)
-        seen.extend(zip(texts, drafts, strict=True))
-        return drafts
+    def watched(number: int, drafter: Drafter) -> None:
+        propose = drafter.propose
 
-    arm.drafter.propose = watched  # type: ignore[method-assign]
+        def noted(requests: Sequence[Request]) -> list[Draft]:
+            texts = [list(request.text) for request in requests]
+            drafts = propose(requests)
+            seen.extend((number, *one) for one in zip(texts, drafts, strict=True))
+            return drafts
+
+        drafter.propose = noted  # type: ignore[method-assign]
+
+    for number, part in enumerate(getattr(arm.drafter, "parts", [arm.drafter])):
+        watched(number, part)
     return seen
 
 
@@ -82,30 +68,44 @@ def first_children(draft: Draft) -> Iterator[tuple[list[int], Tensor]]:
             yield [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
 
 
-@pytest.mark.parametrize("way", STATE_WAYS)
-@pytest.mark.parametrize("name", NAMES)
-def test_q_is_a_function_of_the_text(name: str, way: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "way"),
+    [
+        *(("model", name, way) for name in ("llama", "gpt2") for way in PLAIN_WAYS),
+        ("two", "llama", "spec-infer 2x2"),
+        ("trimmed", "gpt2", "3"),
+        *(("states", name, way) for name in ("llama", "gemma3") for way in STATE_WAYS),
+        *(
+            pytest.param("states", name, way, marks=pytest.mark.slow)
+            for name in ("qwen2", "gpt2")
+            for way in STATE_WAYS
+        ),
+    ],
+)
+def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: Path) -> None:
     """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
-    target = small_target(name)
-    decoder = SpeculativeDecoder(target, state_draft(target), **options_of(way))
+    decoder = SpeculativeDecoder(*real(kind, name, tmp_path), **options_of(way))
     seen = watch(decoder)
     outputs = decoder.generate(PROMPTS, max_new_tokens=20, temperature=1.0, top_k=None, seed=[3, 4, 5, 6])
     stats = [one.stats for one in outputs]
     assert 0 < sum(one.n_accepted for one in stats) < sum(one.n_drafted for one in stats)
-    draft, reader = decoder.drafts[0], decoder.target
-    deepest = 0
+    reader, deepest = decoder.target, 0
+    drafts = [CausalLM(draft.model) for draft in decoder.drafts]
+    for draft in drafts:
+        draft.lean = None  # by transformers' own forward
     with torch.inference_mode():
-        for text, drafted in seen:
-            read = reader.new_cache()
-            read.add(0, len(text))
-            _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
-            before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+        for number, text, drafted in seen:
+            read, draft, before = reader.new_cache(), drafts[number], None
+            if kind == "states":
+                read.add(0, len(text))
+                _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
+                before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
             for path, q in first_children(drafted):
                 cache = draft.new_cache()
                 cache.add(0, len(text) + 32)
                 logits, own = draft.forward(cache, [Read(0, text, states=before)])
                 for token in path[:-1]:
-                    logits, own = draft.forward(cache, [Read(0, [token], states=own)])
+                    logits, own = draft.forward(cache, [Read(0, [token], states=before if before is None else own)])
                 torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
                 deepest = max(deepest, len(path))
     assert deepest > 1
@@ -226,7 +226,7 @@ def test_q_is_what_the_checkpoint_computes(form: str, way: str, name: str, tmp_p
     outputs += [decoder.generate([7], max_new_tokens=12, temperature=1.0, top_k=None, seed=8)]
     assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
     compared = 0
-    for text, draft in seen:
+    for _, text, draft in seen:
         inner = inner_states(target, text[:-1], settings["layers"])
         for path, q in first_children(draft):
             expected = reference.drafted(text, inner, path)[-1]
@@ -239,9 +239,6 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
     draft = CausalLM(loaded(write_draft(tmp_path / "draft", **PLAIN | {"layers": None})))
     assert draft.state_input is not None
     assert draft.state_input.target_layers(8) == (2, 4, 5)
-
-
-# Decoding
 
 
 # Refusals

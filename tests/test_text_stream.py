@@ -87,17 +87,6 @@ def test_pieces_are_the_text(family: str, prompt: list[int], tokens: list[int], 
         assert before + text == both
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer", "text"),
-    [
-        ("<s> ▁fox", "▁brown ▁fox", " brown fox"),
-        ("▁fox", "<0x0A> <0xE6> ▁fox", "\ufffd\ufffd fox"),  # a run that is not UTF-8
-    ],
-)
-def test_spaces_and_byte_runs(prompt: str, answer: str, text: str) -> None:
-    assert "".join(pieces(TextStream(LLAMA, llama(*prompt.split())), llama(*answer.split()), 1)) == text
-
-
 def test_certain_text_is_not_held_back() -> None:
     stream, tokens = TextStream(BYTE_LEVEL), BYTE_LEVEL("ok 🙂")["input_ids"]
     assert (stream.push(tokens[:-2]), stream.push(tokens[-2:])) == ("ok ", "🙂")

@@ -9,12 +9,6 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.acceptance import make_acceptance_data
-from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
-from specpilot.data_gen.on_policy import make_on_policy_data
-from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
-from specpilot.data_gen.router import make_router_data
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
@@ -22,10 +16,7 @@ from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, Read
 from specpilot.infer.models.trimmed_head import TrimmedHead, trim_head
 from specpilot.infer.random_source import RandomSource
-from specpilot.train.acceptance import train_acceptance
-from specpilot.train.calibration import load_draft
 from specpilot.train.draft_model import new_draft
-from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions
 from transformers import PreTrainedModel
 
 from .architectures import VOCAB, target_of
@@ -177,7 +168,7 @@ def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-# The whole pipeline
+# The command that trims
 
 
 @pytest.fixture(scope="module")
@@ -210,30 +201,3 @@ def test_trim_vocabulary(files: tuple[Path, str, str], capsys: pytest.CaptureFix
     assert "keep=121: the model has 120 tokens" in capsys.readouterr().err
     assert cli.main([*again, str(folder / "less"), "--keep", "9"]) == 2
     assert "pass --overwrite" in capsys.readouterr().err
-
-
-def test_every_stage_takes_a_trimmed_draft(files: tuple[Path, str, str], tmp_path: Path) -> None:
-    """Here one with the target's embedding."""
-    folder, name, _ = files
-    draft, kept = tmp_path / "draft", [*range(0, 256, 2), 256]
-    target = load_model(name, device="cpu")
-    weights = SharedWith(name, model_fingerprint(target), ["input", "output"])
-    save_draft(new_draft(target, [0], kept), draft, load_tokenizer(name), target=weights, dtype=torch.float32)
-    some: dict[str, Any] = {
-        "target": name, "draft": str(draft), "prompts": str(folder / "p.txt"), "chat": False, "max_new_tokens": 20,
-        "shard_size": 8, "top_k": None, "device": "cpu",
-    }  # fmt: skip
-    data = make_acceptance_data(AcceptanceDataOptions(**some), tmp_path / "data")
-    rows = read_dataset(data, AcceptanceRow)
-    assert all(token in kept for row in rows for token in row.y)
-    assert any(token not in kept for row in rows for token in row.x)
-    assert load_draft(None, read_manifest(data), device="cpu").vocab_size == 257
-    # Without and with the target's own forward, and one that reads the embedding.
-    for kind, traced in ((FeatureTrainingOptions, 0), (FeatureTrainingOptions, 3), (LagFreeTrainingOptions, 3)):
-        training = kind(data=str(data), epochs=1, validation_fraction=0.4, traced=traced, device="cpu")
-        result = train_acceptance(training, output=tmp_path / f"{kind.__name__}-{traced}")
-        assert all(torch.tensor([*result.metrics.values()]).isfinite())
-    rounds = make_on_policy_data(OnPolicyDataOptions(**some, length="3"), tmp_path / "rounds")
-    assert read_dataset(rounds, RoundsRow)
-    arms = (some.pop("draft"), "exit:1", "autoregressive")
-    make_router_data(RouterDataOptions(**some, arms=arms), tmp_path / "router")

@@ -1,4 +1,4 @@
-"""Drafts that know fewer or more tokens than their target, or read shorter texts: decoding, data and training."""
+"""Drafts that know fewer or more tokens than their target, draw few, or read shorter texts: decoding, data."""
 
 import math
 import warnings
@@ -13,6 +13,7 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.compare.decoders import ComparedDecoder, Loader
 from specpilot.compare.recorded import Tracer, replay_counts
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.length import Fixed, Oracle
 from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.sampling import SamplingParams
@@ -30,10 +31,13 @@ from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.ngram import Ngram
+from specpilot.infer.loading.draft_folder import SharedWith, save_draft
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibration import load_draft, load_rows
+from specpilot.train.draft_model import new_draft
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 from transformers import PreTrainedModel
 
@@ -50,16 +54,29 @@ class Pair(NamedTuple):
     target: str
     draft: str
     sizes: tuple[int, int]
+    drawn: set[int]  # tokens that the draft can draw
     prompts: str
 
 
-@pytest.fixture(scope="module", params=list(SIZES))
+def trimmed_pair(folder: Path) -> tuple[str, str]:
+    """A draft with the target's embedding and every other token in its head."""
+    target, _ = save_pair(folder)
+    model, tokenizer = load_model(target, device="cpu"), load_tokenizer(target)
+    shared = SharedWith(target, model_fingerprint(model), ["input", "output"])
+    draft = new_draft(model, [0], [*range(0, 256, 2), 256])
+    save_draft(draft, folder / "trimmed", tokenizer, target=shared, dtype=torch.float32)
+    return target, str(folder / "trimmed")
+
+
+@pytest.fixture(scope="module", params=[*SIZES, "trimmed"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
+    (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
+    if request.param == "trimmed":
+        return Pair(folder, *trimmed_pair(folder), (257, 257), {*range(0, 256, 2), 256}, str(folder / "p.txt"))
     sizes = SIZES[request.param]
     names = save_pair(folder, vocab=sizes[0], draft_vocab=sizes[1])
-    (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
-    return Pair(folder, *names, sizes, str(folder / "p.txt"))
+    return Pair(folder, *names, sizes, {*range(min(sizes))}, str(folder / "p.txt"))
 
 
 def acceptance_options(pair: Pair, top_k: int | None = None) -> AcceptanceDataOptions:
@@ -77,13 +94,14 @@ def data(pair: Pair) -> Path:
 @pytest.mark.parametrize("top_k", [20, None])
 def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None, tmp_path: Path) -> None:
     folder = make_acceptance_data(acceptance_options(pair, top_k), tmp_path / "data")
-    rows, both = read_dataset(folder, AcceptanceRow), min(pair.sizes)
+    rows = read_dataset(folder, AcceptanceRow)
     assert len(rows) == 16
     ended = [row for row in rows if len(row.x) < TOKENS and row.x[-1:] != [256]]
     assert bool(ended) == (pair.sizes[0] > pair.sizes[1])  # some were cut, or none had to be
     for row in rows:
         assert len(row.x) == len(row.y) == len(row.p) <= TOKENS
-        assert max([*row.x, *row.y], default=0) < both
+        assert max(row.x, default=0) < min(pair.sizes)
+        assert {*row.y} <= pair.drawn
 
 
 def test_labels_and_overlaps_of_cut_texts() -> None:
@@ -106,24 +124,24 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
     assert label(target, draft, [[60]], [Rollout([1], None, None)], uniforms[:1], sampling) == [([], [])]
 
 
-def test_everything_trains_on_it(pair: Pair, data: Path, tmp_path: Path) -> None:
-    results = []
-    some = {"epochs": 1, "validation_fraction": 0.4, "traced": 3, "device": "cpu"}
-    for mixing in (0.3, 1.0):
-        training = SpecDecTrainingOptions(data=str(data), mixing=mixing, **some)
-        results.append(train_acceptance(training, output=tmp_path / f"run-{mixing}"))
-    features = FeatureTrainingOptions(data=str(data), **some)
-    results.append(train_acceptance(features, output=tmp_path / "features"))
-    settings = OnPolicyDataOptions(
-        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS + 4,
-        shard_size=8, length="3", top_k=None, device="cpu",
-    )  # fmt: skip
+def test_every_stage_takes_it(pair: Pair, data: Path, tmp_path: Path) -> None:
+    some = {"epochs": 1, "validation_fraction": 0.4, "device": "cpu"}
+    trainings: list[Any] = [SpecDecTrainingOptions(data=str(data), mixing=mixing, **some) for mixing in (0.3, 1.0)]
+    # Without and with the target's own forward, and one that reads the embedding.
+    trainings += [FeatureTrainingOptions(data=str(data), traced=traced, **some) for traced in (0, 3)]
+    shared = {
+        "target": pair.target, "prompts": pair.prompts, "chat": False, "shard_size": 8, "top_k": None, "device": "cpu",
+    }  # fmt: skip
+    settings = OnPolicyDataOptions(**shared, draft=pair.draft, max_new_tokens=TOKENS + 4, length="3")
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_dataset(rounds, RoundsRow)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
-    lag_free = LagFreeTrainingOptions(data=[str(data), str(rounds)], width=8, **some)
-    results.append(train_acceptance(lag_free, output=tmp_path / "lag-free"))
-    assert all(math.isfinite(value) for result in results for value in result.metrics.values())
+    trainings.append(LagFreeTrainingOptions(data=[str(data), str(rounds)], width=8, traced=3, **some))
+    for i, training in enumerate(trainings):
+        result = train_acceptance(training, output=tmp_path / str(i))
+        assert all(map(math.isfinite, result.metrics.values()))
+    arms = (pair.draft, "exit:1", "autoregressive")
+    make_router_data(RouterDataOptions(**shared, max_new_tokens=TOKENS, arms=arms, limit=6), tmp_path / "router")
 
 
 def test_features_of_positions_are_those_of_the_labels_distribution(pair: Pair, data: Path) -> None:
@@ -137,11 +155,11 @@ def test_features_of_positions_are_those_of_the_labels_distribution(pair: Pair, 
     assert float(found["evidence"][0, 0]) == pytest.approx(float(q[row.tokens[0]].log()), abs=1e-4)
 
 
-def test_transformers_assistance_is_refused(pair: Pair) -> None:
-    base = DecodingOptions(target=pair.target, draft=pair.draft, device="cpu")
+def test_transformers_assistance_is_refused(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path, draft_vocab=260)
+    base = DecodingOptions(target=target, draft=draft, device="cpu")
     decoder = ComparedDecoder.parse("transformers:assisted-2", base)
-    sizes = f"vocab_size: {pair.sizes[0]} of the target, {pair.sizes[1]} of the draft"
-    with pytest.raises(InputError, match=sizes):
+    with pytest.raises(InputError, match="vocab_size: 257 of the target, 260 of the draft"):
         Loader(base).generate(decoder, SamplingParams(1.0, None), TOKENS)
 
 

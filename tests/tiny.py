@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -20,39 +19,21 @@ def made(name: str, head: str = "ForCausalLM", **config: Any) -> PreTrainedModel
     return getattr(transformers, f"{name}{head}")(settings)  # type: ignore[no-any-return]
 
 
-def grouped(
-    name: str, vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128, **more: Any
-) -> PreTrainedModel:
-    """A model with two heads a key."""
+def sized(
+    name: str, head: str = "ForCausalLM", *, vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128,
+    longest: str = "max_position_embeddings", **more: Any,
+) -> PreTrainedModel:  # fmt: skip
+    """A decoder with two heads a key, where heads can share one.
+
+    Args:
+        longest: what the architecture calls its context; empty if it has none.
+        more: other settings, or functions of ``hidden`` that give them.
+    """
     return made(
-        name, vocab_size=vocab, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context, **more,
+        name, head, vocab_size=vocab, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, **({longest: context} if longest else {}),
+        **{key: value(hidden) if callable(value) else value for key, value in more.items()},
     )  # fmt: skip
-
-
-def gpt2(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return made("GPT2", "LMHeadModel", vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=4, n_positions=context)
-
-
-def opt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    """The last hidden state is projected before the head."""
-    return made(
-        "OPT", vocab_size=vocab, hidden_size=hidden, word_embed_proj_dim=hidden // 2, ffn_dim=2 * hidden,
-        num_hidden_layers=layers, num_attention_heads=4, max_position_embeddings=context,
-    )  # fmt: skip
-
-
-def bloom(vocab: int = 64, layers: int = 2, hidden: int = 32) -> PreTrainedModel:
-    return made("Bloom", vocab_size=vocab, hidden_size=hidden, n_layer=layers, n_head=4)
-
-
-def falcon(vocab: int = 64, layers: int = 2, hidden: int = 32) -> PreTrainedModel:
-    sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4}
-    return made("Falcon", **sizes, alibi=True)
-
-
-def mpt(vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128) -> PreTrainedModel:
-    return made("Mpt", vocab_size=vocab, d_model=hidden, n_layers=layers, n_heads=4, max_seq_len=context)
 
 
 def t5(
@@ -72,10 +53,17 @@ def t5(
 
 
 ARCHITECTURES = {
-    "llama": partial(grouped, "Llama"), "gpt2": gpt2, "qwen": partial(grouped, "Qwen3", head_dim=8), "opt": opt
-}  # fmt: skip
-EACH = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen", "opt"))]
-ALIBI = {"bloom": bloom, "falcon": falcon, "mpt": mpt}  # they count positions themselves
+    "llama": partial(sized, "Llama"),
+    "gpt2": partial(sized, "GPT2", "LMHeadModel"),
+    "qwen": partial(sized, "Qwen3", head_dim=8),
+    # The last hidden state is projected before the head.
+    "opt": partial(sized, "OPT", word_embed_proj_dim=lambda hidden: hidden // 2, ffn_dim=lambda hidden: 2 * hidden),
+}
+ALIBI = {  # they count positions themselves
+    "bloom": partial(sized, "Bloom", longest=""),
+    "falcon": partial(sized, "Falcon", longest="", alibi=True),
+    "mpt": partial(sized, "Mpt", longest="max_seq_len"),
+}
 ENCODER_DECODERS = {name.lower(): partial(t5, family=name) for name in ("T5", "MT5", "UMT5", "LongT5")}
 
 

@@ -72,11 +72,8 @@ def test_a_file_without_it_has_one_made_of_llama_cpps(folder: Path, tmp_path: Pa
 
 
 def test_splitting_otherwise_than_llama_cpp_is_a_warning(folder: Path, tmp_path: Path) -> None:
-    other = rewrite(
-        folder / "tiny.gguf",
-        tmp_path / "other.gguf",
-        lambda key, value: value[:900] if key.endswith(".merges") else value,
-    )
+    path = tmp_path / "other.gguf"
+    other = rewrite(folder / "tiny.gguf", path, lambda key, value: value[:900] if key.endswith(".merges") else value)
     with pytest.warns(UserWarning, match="splits text otherwise than llama"):
         SpeculativeDecoder.from_pretrained(other)
 
@@ -97,11 +94,6 @@ def test_weights_and_fingerprints(folder: Path, tmp_path: Path) -> None:
     assert model_fingerprint(load_any_model(copied)) in prints
 
 
-def cut(source: Path, target: Path, share: float) -> Path:
-    target.write_bytes(source.read_bytes()[: int(source.stat().st_size * share)])
-    return target
-
-
 BAD: dict[str, str] = {
     "head": "the GGUF file is truncated or damaged; fetch it again",
     "tensors": "the GGUF file is truncated or damaged; fetch it again",
@@ -112,26 +104,22 @@ BAD: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_files_are_one_line(
-    folder: Path, tmp_path: Path, bad: str, role: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_files_are_one_line(folder: Path, tmp_path: Path, bad: str, capfd: pytest.CaptureFixture[str]) -> None:
     source, path = folder / "tiny-draft.gguf", tmp_path / "bad.gguf"
     match bad:
         case "head":
-            cut(source, path, 0.02)
+            path.write_bytes(source.read_bytes()[:9000])
         case "tensors":
-            cut(source, path, 0.7)
+            path.write_bytes(source.read_bytes()[:-9000])
         case "magic":
             path.write_bytes(b"not a model")
         case "architecture":
             rewrite(source, path, lambda key, value: "toaster" if key == "general.architecture" else value)
         case "tokenizer":
             random_llama(tmp_path, "random")[0].rename(path)
-    names = {"target": folder / "tiny.gguf", "draft": source} | {role: path}
     capfd.readouterr()
-    assert cli.main(["generate", "hello", "--target", str(names["target"]), "--draft", str(names["draft"])]) == 2
+    assert cli.main(["generate", "hello", "--target", str(folder / "tiny.gguf"), "--draft", str(path)]) == 2
     printed = capfd.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
@@ -152,14 +140,8 @@ def test_options_that_a_gguf_file_has_not(folder: Path) -> None:
         load_model(path)
 
 
-def test_nothing_is_said_while_decoding(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["--target", str(folder / "tiny.gguf"), "--draft", str(folder / "tiny-draft.gguf"), "--max-new-tokens", "8"]
-    assert cli.main(["generate", "hello", *words]) == 0
-    assert capfd.readouterr().err == ""
-
-
-def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path) -> None:
-    """Data, training, export and decoding, by the command line."""
+def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Data, training, export and decoding, by the command line, which says nothing of its own."""
     pair = ["--target", str(folder / "tiny.gguf"), "--draft", str(folder / "tiny-draft.gguf")]
     data, run, exported = (str(tmp_path / name) for name in ("data", "run", "head"))
     assert cli.main(["data", "acceptance", *pair, "--limit", "12", "--max-new-tokens", "16", "--output", data]) == 0
@@ -171,6 +153,8 @@ def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path) -> 
     training = ["--data", data, "--output", run, "--validation-fraction", "0.4", "--epochs", "1"]
     assert cli.main(["train", "acceptance", *training]) == 0
     assert cli.main(["export", run, "--output", exported]) == 0
+    capfd.readouterr()
     assert cli.main(["generate", "hello", *pair, "--length", exported, "--max-new-tokens", "8"]) == 0
+    assert capfd.readouterr().err == ""
     with pytest.raises(InputError, match="another target and draft is given"):
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=exported)

@@ -1,8 +1,8 @@
 """llama.cpp behind the model protocol, against the same weights in transformers: chunks, roll-backs, trees, lists."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -29,23 +29,16 @@ FEW = 5  # sequences: trees are then read in pieces, and nodes read again
 EVERY = pytest.mark.parametrize("most", [MOST_SEQUENCES, 16, FEW, 4])
 
 
-@contextmanager
-def at_most(sequences: int) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama_cpp, "SEQUENCES", (1, min(3, sequences), sequences))
-        patch.setattr(llama_cpp, "MOST_SEQUENCES", sequences)
-        yield
-
-
 class Both:
-    """The same calls of both models; their results must agree."""
+    """The same calls of both models, llama.cpp with as many sequences; their results must agree."""
 
-    def __init__(self, pair: Pair) -> None:
-        self.pair = pair
+    def __init__(self, pair: Pair, most: int = MOST_SEQUENCES) -> None:
+        self.pair, self.most = pair, most
         self.caches: list[TextCache] = [model.new_cache() for model in pair]
 
     def read(self, reads: Sequence[Read]) -> None:
-        results = [model.forward(cache, reads) for model, cache in zip(self.pair, self.caches, strict=True)]
+        with patch.multiple(llama_cpp, SEQUENCES=(1, min(3, self.most), self.most), MOST_SEQUENCES=self.most):
+            results = [model.forward(cache, reads) for model, cache in zip(self.pair, self.caches, strict=True)]
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -93,12 +86,7 @@ def trees(draw: st.DrawFn, nodes: int = 8) -> list[int]:
 @torch.inference_mode()
 def test_trees_of_several_texts(pair: Pair, most: int, data: st.DataObject) -> None:
     """Rounds as the engine does them: trees read at once, paths kept, the texts going on together."""
-    with at_most(most):
-        check_trees(pair, data)
-
-
-def check_trees(pair: Pair, data: st.DataObject) -> None:
-    models = Both(pair)
+    models = Both(pair, most)
     texts = {name: [3 + name, 1, 4] for name in range(data.draw(st.integers(1, 3)))}
     for name in texts:
         models.add(name, 30)
@@ -138,12 +126,7 @@ def paths_of(parents: list[int]) -> Iterator[list[int]]:
 @torch.inference_mode()
 def test_trees_level_by_level(pair: Pair, most: int, data: st.DataObject) -> None:
     """As drafts grow: each level read behind the ones before, any node the parent of any number of others."""
-    with at_most(most):
-        check_levels(pair, data)
-
-
-def check_levels(pair: Pair, data: st.DataObject) -> None:
-    models = Both(pair)
+    models = Both(pair, most)
     for name in (0, 1):
         models.add(name, 40)
         models.read([Read(name, [7, name, 9])])
