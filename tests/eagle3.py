@@ -12,21 +12,10 @@ HEADS, KEY_HEADS = 4, 2
 
 
 def write_draft(
-    folder: Path,
-    *,
-    vocab: int,
-    kept: list[int] | None,
-    target: int,
-    layers: list[int] | None,
-    width: int = 32,
-    kind: str = "llama",
-    depth: int = 1,
-    own_embedding: bool = True,
-    original: bool = False,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    **switches: Any,
-) -> Path:
+    folder: Path, *, vocab: int, kept: list[int] | None, target: int, layers: list[int] | None, width: int = 32,
+    kind: str = "llama", depth: int = 1, own_embedding: bool = True, original: bool = False, seed: int = 0,
+    dtype: torch.dtype = torch.float32, **switches: Any,
+) -> Path:  # fmt: skip
     """A checkpoint of speculators, or with ``original`` one as EAGLE-3's authors name things.
 
     Args:
@@ -36,8 +25,7 @@ def write_draft(
         switches: ``norm_before_residual`` and the like.
     """
     generator, size = torch.Generator().manual_seed(seed), width // HEADS
-    outputs = vocab if kept is None else len(kept)
-    count = 3 if layers is None else len(layers)
+    outputs, count = vocab if kept is None else len(kept), 3 if layers is None else len(layers)
 
     def matrix(rows: int, columns: int) -> Tensor:
         return (1.5 * torch.randn(rows, columns, generator=generator) / columns**0.5).to(dtype)
@@ -45,69 +33,49 @@ def write_draft(
     def norm(columns: int) -> Tensor:
         return (1 + 0.1 * torch.randn(columns, generator=generator)).to(dtype)
 
-    weights = {
-        "fc.weight": matrix(width, count * target),
-        "norm.weight": norm(width),
-        "lm_head.weight": matrix(outputs, width),
-    }
+    weights = {"fc": matrix(width, count * target), "norm": norm(width), "lm_head": matrix(outputs, width)}
     if own_embedding:
-        weights["embed_tokens.weight"] = torch.randn(vocab, width, generator=generator).to(dtype)
-    if kept is not None:
-        weights["d2t"] = torch.tensor(kept) - torch.arange(outputs)
-        weights["t2d"] = torch.tensor([token in kept for token in range(vocab)])
+        weights["embed_tokens"] = torch.randn(vocab, width, generator=generator).to(dtype)
     if switches.get("norm_before_fc"):
-        weights["input_norm.weight"] = norm(count * target)
+        weights["input_norm"] = norm(count * target)
     if switches.get("fc_norm"):
-        weights |= {f"fc_norm.{i}.weight": norm(target) for i in range(count)}
+        weights |= {f"fc_norm.{i}": norm(target) for i in range(count)}
     for number in range(depth):
         name, columns = f"layers.{number}" if not original else "midlayer", width if number else 2 * width
-        weights |= {
-            f"{name}.self_attn.q_proj.weight": matrix(width, columns),
-            f"{name}.self_attn.k_proj.weight": matrix(KEY_HEADS * size, columns),
-            f"{name}.self_attn.v_proj.weight": matrix(KEY_HEADS * size, columns),
-            f"{name}.self_attn.o_proj.weight": matrix(width, width),
-            f"{name}.mlp.gate_proj.weight": matrix(2 * width, width),
-            f"{name}.mlp.up_proj.weight": matrix(2 * width, width),
-            f"{name}.mlp.down_proj.weight": matrix(width, 2 * width),
-            f"{name}.input_layernorm.weight": norm(width),
-            f"{name}.post_attention_layernorm.weight": norm(width),
-        }
-        if not number:
-            weights[f"{name}.hidden_norm.weight"] = norm(width)
+        shapes = {
+            "self_attn.q_proj": (width, columns), "self_attn.k_proj": (KEY_HEADS * size, columns),
+            "self_attn.v_proj": (KEY_HEADS * size, columns), "self_attn.o_proj": (width, width),
+            "mlp.gate_proj": (2 * width, width), "mlp.up_proj": (2 * width, width), "mlp.down_proj": (width, 2 * width),
+        }  # fmt: skip
+        weights |= {f"{name}.{part}": matrix(*shape) for part, shape in shapes.items()}
+        norms = ["input_layernorm", "post_attention_layernorm", *["hidden_norm"][number:]]
+        weights |= {f"{name}.{part}": norm(width) for part in norms}
         if kind == "qwen3":
-            weights |= {f"{name}.self_attn.{part}_norm.weight": norm(size) for part in "qk"}
+            weights |= {f"{name}.self_attn.{part}_norm": norm(size) for part in "qk"}
+    tensors = {f"{name}.weight": value for name, value in weights.items()}
+    if kept is not None:
+        tensors["d2t"] = torch.tensor(kept) - torch.arange(outputs)
+        tensors["t2d"] = torch.tensor([token in kept for token in range(vocab)])
     layer = {
-        "model_type": kind,
-        "vocab_size": vocab,
-        "hidden_size": width,
-        "intermediate_size": 2 * width,
-        "num_hidden_layers": depth,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KEY_HEADS,
-        "head_dim": size,
-        "max_position_embeddings": 256,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
+        "model_type": kind, "vocab_size": vocab, "hidden_size": width, "intermediate_size": 2 * width,
+        "num_hidden_layers": depth, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": size,
+        "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": False,
         "hidden_act": "silu",
-    }
+    }  # fmt: skip
+    read = {} if layers is None else {"eagle_aux_hidden_state_layer_ids": layers}
     config: dict[str, Any] = {"draft_vocab_size": outputs, **switches}
     if target != width:
         config["target_hidden_size"] = target
     if original:
         config |= {**layer, "architectures": ["LlamaForCausalLM" + "Eagle3" * (seed % 2)]}  # both are used
-        config |= {} if layers is None else {"eagle_config": {"eagle_aux_hidden_state_layer_ids": layers}}
+        config |= {"eagle_config": read} if read else {}
     else:
         config = {
-            "architectures": ["Eagle3Speculator"],
-            "speculators_model_type": "eagle3",
-            "norm_before_residual": False,
-            "transformer_layer_config": layer,
-            **config,
-        }
-        config |= {} if layers is None else {"eagle_aux_hidden_state_layer_ids": layers}
+            "architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", "norm_before_residual": False,
+            "transformer_layer_config": layer, **config, **read,
+        }  # fmt: skip
     folder.mkdir(parents=True)
-    save_file(weights, folder / "model.safetensors")
+    save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -123,32 +91,31 @@ class Reference:
         self.config = json.loads((folder / "config.json").read_text())
         self.layer = self.config.get("transformer_layer_config", self.config)
         self.weights = {
-            key.replace("midlayer", "layers.0"): value.double() if value.is_floating_point() else value
+            key.replace("midlayer", "layers.0").removesuffix(".weight"): value.double()
             for key, value in load_file(folder / "model.safetensors").items()
         }
-        self.embedding = self.weights.get("embed_tokens.weight", embedding)
+        self.embedding = self.weights.get("embed_tokens", embedding)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + self.layer["rms_norm_eps"]).rsqrt() * self.weights[name]
 
     def project(self, name: str, x: Tensor) -> Tensor:
-        return x @ self.weights[f"{name}.weight"].T
+        return x @ self.weights[name].T
 
     def fused(self, inner: Tensor) -> Tensor:
         """(n, d) states from the outputs (n, L, d_t) of the target's layers."""
         if self.config.get("fc_norm"):
-            parts = [self.norm(f"fc_norm.{i}.weight", inner[:, i]) for i in range(inner.shape[1])]
-            inner = torch.stack(parts, 1)
+            inner = torch.stack([self.norm(f"fc_norm.{i}", inner[:, i]) for i in range(inner.shape[1])], 1)
         joined = inner.flatten(1)
         if self.config.get("norm_before_fc"):
-            joined = self.norm("input_norm.weight", joined)
+            joined = self.norm("input_norm", joined)
         return self.project("fc", joined)
 
     def attention(self, name: str, x: Tensor) -> Tensor:
         n, size = len(x), self.layer["head_dim"]
         q, k, v = (self.project(f"{name}.{part}_proj", x).view(n, -1, size) for part in "qkv")
-        if f"{name}.q_norm.weight" in self.weights:
-            q, k = self.norm(f"{name}.q_norm.weight", q), self.norm(f"{name}.k_norm.weight", k)
+        if f"{name}.q_norm" in self.weights:
+            q, k = self.norm(f"{name}.q_norm", q), self.norm(f"{name}.k_norm", k)
         angles = torch.arange(n)[:, None] / self.layer["rope_theta"] ** (torch.arange(0, size, 2) / size)
         cos, sin = angles.cos()[:, None].double(), angles.sin()[:, None].double()
 
@@ -169,20 +136,19 @@ class Reference:
         for number in range(self.layer["num_hidden_layers"]):
             name = f"layers.{number}"
             if number:
-                x = x + self.attention(f"{name}.self_attn", self.norm(f"{name}.input_layernorm.weight", x))
+                x = x + self.attention(f"{name}.self_attn", self.norm(f"{name}.input_layernorm", x))
             else:
-                normed = self.norm(f"{name}.hidden_norm.weight", x)
-                read = torch.cat([self.norm(f"{name}.input_layernorm.weight", embedded), normed], -1)
+                normed = self.norm(f"{name}.hidden_norm", x)
+                read = torch.cat([self.norm(f"{name}.input_layernorm", embedded), normed], -1)
                 residual = normed if self.config.get("norm_before_residual") else x
                 x = residual + self.attention(f"{name}.self_attn", read)
-            y = self.norm(f"{name}.post_attention_layernorm.weight", x)
+            y = self.norm(f"{name}.post_attention_layernorm", x)
             gate, up = self.project(f"{name}.mlp.gate_proj", y), self.project(f"{name}.mlp.up_proj", y)
             x = x + self.project(f"{name}.mlp.down_proj", torch.nn.functional.silu(gate) * up)
-        normed = self.norm("norm.weight", x[-1])
-        some = normed @ self.weights["lm_head.weight"].T
+        normed = self.norm("norm", x[-1])
+        some = self.project("lm_head", normed)
         logits = some.new_full((self.layer["vocab_size"],), -torch.inf)
-        tokens_of = torch.arange(len(some)) + self.weights.get("d2t", torch.zeros(len(some), dtype=torch.long))
-        logits[tokens_of] = some
+        logits[torch.arange(len(some)) + self.weights.get("d2t", torch.zeros(len(some))).long()] = some
         return logits, normed if self.config.get("norm_output") else x[-1]
 
     def drafted(self, text: list[int], inner: Tensor, drafted: list[int]) -> list[Tensor]:

@@ -4,7 +4,7 @@ Serving reads token by token, its caches rolled back round by round, alone or in
 Both are compared with transformers' own forward.
 """
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +27,6 @@ from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.data_gen.texts import Text, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
@@ -60,43 +59,29 @@ class Recording(LengthController):
         return step.index < MAX_TOKENS
 
 
-class Served(NamedTuple):
-    """One round: what came before it, what was drafted, and the probabilities of its first tokens as served."""
+def served(decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched: bool) -> tuple[list[Text], list[Any]]:
+    """Each round's draft as a rollout after its text, and the probabilities of its first tokens as served.
 
-    text: list[int]
-    drafted: list[int]
-    probabilities: list[float]
-
-
-def serve(decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched: bool) -> list[Served]:
-    recording = Recording(predictor)
+    Its own tokens are the context of the later ones.
+    """
+    recording, sampling = Recording(predictor), {"temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
+    options: dict[str, Any] = {"length": recording, "max_new_tokens": 32, **sampling}
     rows = load_prompts("builtin", split="test", limit=5)
     prompts: list[list[int]] = [encode_prompt(decoder.tokenizer, row.prompt, chat=True) for row in rows]
-    sampling = {"length": recording, "max_new_tokens": 32, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
-    generations: list[Generation] = (
-        decoder.generate(prompts, **sampling)  # type: ignore[call-overload]
-        if batched
-        else [decoder.generate(prompt, seed=sample_seed(0, i), **sampling) for i, prompt in enumerate(prompts)]  # type: ignore[call-overload]
-    )
-    served = []
+    if batched:
+        generations = decoder.generate(prompts, **options)
+    else:
+        generations = [decoder.generate(prompt, seed=sample_seed(0, i), **options) for i, prompt in enumerate(prompts)]
+    texts, found = list[Text](), list[list[float]]()
     for generation, rounds in zip(generations, recording.texts, strict=True):
-        text = [*generation.prompt_tokens]
-        waiting = iter(rounds)
+        before, waiting = [*generation.prompt_tokens], iter(rounds)
         for round in generation.rounds:
-            if round.drafted:
-                served.append(Served([*text], round.drafted, next(waiting)))
-            text += round.emitted
-    assert sum(len(one.probabilities) for one in served) > 150
-    return served
-
-
-def as_texts(served: list[Served]) -> list[Text]:
-    """Each draft as a rollout after its text; its own tokens are the context of the later ones."""
-    rows = [
-        AcceptanceRow(str(i), "", one.text, one.drafted, one.drafted, [0.5] * len(one.drafted))
-        for i, one in enumerate(served)
-    ]
-    return [text_of(row) for row in rows]
+            if y := round.drafted:
+                texts.append(text_of(AcceptanceRow(str(len(texts)), "", [*before], y, y, [0.5] * len(y))))
+                found.append(next(waiting))
+            before += round.emitted
+    assert sum(map(len, found)) > 150
+    return texts, found
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +129,9 @@ def test_a_predictor_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, 
     (draft,) = decoder.drafts
     assert isinstance(draft, CausalLM)
     predictor = predictor_of(name, draft)
-    served = serve(decoder, predictor, batched)
-    expected = iter(trained(predictor, draft, as_texts(served)))
-    for one in served:
-        of_round = [next(expected) for _ in one.drafted]
-        assert len(one.probabilities) >= len(of_round) - 2
-        np.testing.assert_allclose(one.probabilities, of_round[: len(one.probabilities)], rtol=0, atol=TOLERANCE)
+    texts, found = served(decoder, predictor, batched)
+    expected = iter(trained(predictor, draft, texts))
+    for text, probabilities in zip(texts, found, strict=True):
+        of_round = [next(expected) for _ in text.tokens]
+        assert len(probabilities) >= len(of_round) - 2
+        np.testing.assert_allclose(probabilities, of_round[: len(probabilities)], rtol=0, atol=TOLERANCE)

@@ -1,0 +1,302 @@
+"""GGUF pairs: the text of the same pair in transformers, llama.cpp's own greedy text; files and controllers."""
+
+import ctypes
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot import main as cli
+from specpilot.common.errors import InputError
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.router import SingleArm
+from specpilot.data_gen.prompts import load_prompts
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.beams import Beams
+from specpilot.infer.loading.gguf_tokenizer import OWN, PROBE
+from specpilot.infer.loading.names import load_any_model, load_model, load_tokenizer
+from specpilot.infer.models import output_embedding
+from specpilot.infer.models.gguf_model import GgufModel
+from specpilot.infer.models.llama_context import library
+
+from .files import random_llama, write_gguf  # skips where the extra is missing
+
+PROMPT = "How do I list files by size?"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped pair as GGUF files."""
+    folder = tmp_path_factory.mktemp("gguf")
+    for name in ("tiny", "tiny-draft", "tiny-draft-math"):
+        write_gguf(name, folder / f"{name}.gguf", "f32")
+    write_gguf("tiny", folder / "tiny-bf16.gguf", "bf16")
+    write_gguf("tiny-draft", folder / "tiny-draft-q8_0.gguf", "q8_0")
+    return folder
+
+
+def decoder(folder: Path, **options: Any) -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained(folder / "tiny.gguf", **{"draft": folder / "tiny-draft.gguf"} | options)
+
+
+WAYS: list[dict[str, Any]] = [
+    {"length": 4},
+    {"length": "cumulative-confidence:0.4"},
+    {"verifier": "mcss", "tree": "3x2x1"},
+    {"verifier": "k-seq", "tree": "4x1x1"},
+    {"verifier": "mtad:0.5", "beams": Beams(4)},
+    {"verifier": "mtjd", "length": 3, "draft": None},
+    {"draft": "ngram"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> None:
+    """The same weights in float32, the same draws: the same tokens, alone and in a list."""
+    ours, theirs = decoder(folder, **way), SpeculativeDecoder.from_pretrained("tiny", **{"draft": "tiny-draft"} | way)
+    prompts = [PROMPT, "Write a SQL query that counts users", "2 + 2"]
+    settings = {"max_new_tokens": 40, "top_k": 20, "chat": True, "seed": 3}
+    for prompt in (PROMPT, prompts):
+        found, expected = (one.generate(prompt, **settings) for one in (ours, theirs))
+        if isinstance(prompt, str):
+            found, expected = [found], [expected]
+        assert [one.tokens for one in found] == [one.tokens for one in expected]
+        assert [one.text for one in found] == [one.text for one in expected]
+        assert [one.rounds for one in found] == [one.rounds for one in expected]
+
+
+def greedy_loop(model: GgufModel, prompt: Sequence[int], budget: int, stop: frozenset[int]) -> list[int]:
+    """llama.cpp's own greedy text, as its examples write it: its decode, its sampler, keys and values in float32."""
+    llama = library()
+    context = model.new_context(1024, 1)
+    llama.llama_set_embeddings(context.pointer, False)
+    sampler = llama.llama_sampler_init_greedy()
+    tokens, written = list(prompt), list[int]()
+    try:
+        while True:
+            array = (ctypes.c_int32 * len(tokens))(*tokens)
+            assert llama.llama_decode(context.pointer, llama.llama_batch_get_one(array, len(tokens))) == 0
+            tokens = [llama.llama_sampler_sample(sampler, context.pointer, -1)]
+            written += tokens
+            if len(written) == budget or written[-1] in stop:
+                return written
+    finally:
+        llama.llama_sampler_free(sampler)
+
+
+@pytest.mark.parametrize("target", ["tiny.gguf", "tiny-bf16.gguf"])
+def test_greedy_text_is_that_of_llama_cpp(folder: Path, target: str) -> None:
+    """Of 30 prompts: token by token whatever the weights, and with drafts where no product rounds to bfloat16."""
+    prompts = load_prompts("builtin", split="test", limit=30)
+    options: list[dict[str, Any]] = [{"draft": None}]
+    if target == "tiny.gguf":
+        draft = folder / "tiny-draft.gguf"
+        options += [{"draft": draft, "length": 5}, {"draft": draft, "tree": "2x2x1", "verifier": "spec-infer"}]
+    decoders = [SpeculativeDecoder.from_pretrained(folder / target, **own) for own in options]
+    model = decoders[0].target.model
+    assert isinstance(model, GgufModel)
+    ids = [decoders[0]._encode(prompt.prompt, True, None) for prompt in prompts]
+    expected = [greedy_loop(model, one, 40, decoders[0].stop_tokens) for one in ids]
+    for one in decoders:
+        found = [one.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in ids]
+        assert sum(a == b for a, b in zip(found, expected, strict=True)) == 30
+
+
+def test_two_decoders_and_several_threads(folder: Path) -> None:
+    decoders = decoder(folder, length=3), decoder(folder, tree="2x2", verifier="mcss")
+    jobs = [(one, seed) for one in decoders for seed in range(3)]
+
+    def run(job: tuple[SpeculativeDecoder, int]) -> list[int]:
+        return list(job[0].generate(PROMPT, seed=job[1], max_new_tokens=30, chat=True).tokens)
+
+    alone = [run(job) for job in jobs]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(run, jobs)) == alone
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [("tiny", "tiny-draft.gguf"), ("tiny.gguf", "tiny-draft"), ("tiny.gguf", "tiny-draft-q8_0.gguf")],
+)
+def test_mixed_pairs(folder: Path, target: str, draft: str) -> None:
+    names = [folder / name if name.endswith(".gguf") else name for name in (target, draft)]
+    greedy = {"temperature": 0, "max_new_tokens": 40, "chat": True}
+    expected = SpeculativeDecoder.from_pretrained("tiny").generate(PROMPT, **greedy).tokens
+    found = SpeculativeDecoder.from_pretrained(*names, length=4).generate(PROMPT, **greedy)
+    assert found.tokens == expected
+    assert found.stats.n_accepted > 0
+
+
+@pytest.mark.parametrize(("length", "options"), [("tiny-head", {}), ("tiny-lag-free", {"cost": 0.2})])
+def test_controllers_of_the_transformers_pair_steer(folder: Path, length: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="but another target and draft is given"):
+        decoder(folder, length=length, **options)
+    with pytest.warns(UserWarning, match="trained for target tiny and draft tiny-draft, but another target and draft"):
+        ours = decoder(folder, length=length, pair_check="tokenizer", **options)
+    theirs = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length, **options)
+    settings = {"max_new_tokens": 40, "chat": True}
+    assert ours.generate(PROMPT, **settings).rounds == theirs.generate(PROMPT, **settings).rounds
+    if options:
+        with pytest.warns(UserWarning, match="another target and draft"):
+            adaptive = decoder(folder, length=length, cost="auto", pair_check="tokenizer")
+        assert adaptive.generate(PROMPT, max_new_tokens=20, chat=True).tokens
+
+
+def test_routers_choose_between_gguf_drafts(folder: Path) -> None:
+    arms = [str(folder / "tiny-draft.gguf"), str(folder / "tiny-draft-math.gguf"), "ngram", "autoregressive"]
+    greedy = {"temperature": 0, "max_new_tokens": 30, "chat": True}
+    expected = decoder(folder, length=Fixed(2)).generate(PROMPT, **greedy).tokens
+    for index in range(len(arms)):
+        one = decoder(folder, draft=arms, router=SingleArm(index, len(arms)), length=3).generate(PROMPT, **greedy)
+        assert (one.tokens, one.arm) == (expected, index)
+    with pytest.raises(InputError, match=r"arm 'exit:2': llama is run by llama\.cpp, which has no early exits"):
+        decoder(folder, draft=["exit:2", "autoregressive"], router=SingleArm(0, 2), length=3)
+
+
+def test_context_and_stop_tokens(folder: Path) -> None:
+    ours = decoder(folder, length=4)
+    assert ours.stop_tokens == frozenset([1])
+    assert ours.target.context == 512
+    with pytest.raises(InputError, match="600 tokens, but the context holds 512"):
+        ours.generate([5] * 600)
+    long = ours.generate([5] * 500, max_new_tokens=100, temperature=0)
+    assert len(long.tokens) <= 12
+
+
+# Files: their tokenizers, weights, options, bad ones
+
+
+ARCHITECTURE = "general.architecture"
+
+
+def rewrite(source: Path, target: Path, change: Callable[[str, Any], Any]) -> Path:
+    """``source`` as ``target``, with the metadata that ``change`` makes of each key and value; None leaves one out."""
+    from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+    reader = GGUFReader(source)
+    writer = GGUFWriter(str(target), change(ARCHITECTURE, reader.fields[ARCHITECTURE].contents()))
+    for key, entry in reader.fields.items():
+        value = change(key, entry.contents())
+        if not key.startswith("GGUF.") and key != ARCHITECTURE and value is not None:
+            kind = entry.types[0]
+            writer.add_key_value(key, value, kind, entry.types[-1] if kind == GGUFValueType.ARRAY else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def test_the_tokenizer_is_transformers_own(folder: Path) -> None:
+    ours, theirs = load_tokenizer(folder / "tiny.gguf"), load_tokenizer("tiny")
+    assert tokenizer_fingerprint(ours) == tokenizer_fingerprint(theirs)
+    assert ours.chat_template == theirs.chat_template
+    assert ours(PROBE)["input_ids"] == theirs(PROBE)["input_ids"]
+    model = load_any_model(folder / "tiny.gguf")
+    assert isinstance(model, GgufModel)
+    assert model.tokenize(PROBE) == theirs(PROBE)["input_ids"]
+
+
+def test_a_file_without_it_has_one_made_of_llama_cpps(folder: Path, tmp_path: Path) -> None:
+    path = rewrite(folder / "tiny.gguf", tmp_path / "plain.gguf", lambda key, value: None if key == OWN else value)
+    ours, theirs = load_tokenizer(path), load_tokenizer("tiny")
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert ours(PROBE)["input_ids"] == theirs(PROBE)["input_ids"]
+    chat = [{"role": "user", "content": "hello"}]
+    assert ours.apply_chat_template(chat, tokenize=False) == theirs.apply_chat_template(chat, tokenize=False)
+    greedy = {"temperature": 0, "max_new_tokens": 20, "chat": True}
+    expected = SpeculativeDecoder.from_pretrained("tiny").generate("hello", **greedy)
+    for options in ({}, {"tokenizer": "tiny"}):
+        found = SpeculativeDecoder.from_pretrained(path, folder / "tiny-draft.gguf", **options)
+        assert found.generate("hello", **greedy).text == expected.text
+
+
+def test_splitting_otherwise_than_llama_cpp_is_a_warning(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    other = rewrite(folder / "tiny.gguf", path, lambda key, value: value[:900] if key.endswith(".merges") else value)
+    with pytest.warns(UserWarning, match="splits text otherwise than llama"):
+        SpeculativeDecoder.from_pretrained(other)
+
+
+def test_weights_and_fingerprints(folder: Path, tmp_path: Path) -> None:
+    exact = load_any_model(folder / "tiny-draft.gguf")
+    theirs = output_embedding(load_model("tiny-draft"))
+    assert torch.equal(output_embedding(exact), theirs)
+    prints = {model_fingerprint(exact)}
+    for kind, tolerance in (("bf16", 0.0), ("q8_0", 0.02)):  # the shipped weights are bfloat16
+        write_gguf("tiny-draft", tmp_path / f"{kind}.gguf", kind)
+        found = load_any_model(tmp_path / f"{kind}.gguf")
+        assert float((output_embedding(found) - theirs).abs().max() / theirs.abs().max()) <= tolerance
+        prints.add(model_fingerprint(found))
+    assert len(prints) == 3
+    copied = tmp_path / "copy.gguf"
+    copied.write_bytes((folder / "tiny-draft.gguf").read_bytes())
+    assert model_fingerprint(load_any_model(copied)) in prints
+
+
+BAD: list[tuple[Callable[[Path, Path], object], str]] = [
+    (lambda source, path: path.write_bytes(source.read_bytes()[:9000]), "the GGUF file is truncated or damaged; fetch"),
+    (
+        lambda source, path: path.write_bytes(source.read_bytes()[:-9000]),
+        "the GGUF file is truncated or damaged; fetch",
+    ),
+    (lambda source, path: path.write_bytes(b"not a model"), "no GGUF file, though its name ends so"),
+    (lambda source, path: None, "no such GGUF file"),
+    (
+        lambda source, path: rewrite(source, path, lambda key, old: "toaster" if key == ARCHITECTURE else old),
+        "llama.cpp cannot load it (",
+    ),
+    (lambda source, path: random_llama(path.parent, "random")[0].rename(path), "is of another tokenizer: "),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_files_are_one_line(
+    folder: Path, tmp_path: Path, change: Any, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.gguf"
+    change(folder / "tiny-draft.gguf", path)
+    capfd.readouterr()
+    assert cli.main(["generate", "hello", "--target", str(folder / "tiny.gguf"), "--draft", str(path)]) == 2
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert message in printed.err
+
+
+def test_options_that_a_gguf_file_has_not(folder: Path) -> None:
+    path = folder / "tiny.gguf"
+    for options, message in (
+        ({"dtype": "float64"}, "dtype='float64': a GGUF model's keys and values are float32, float16, bfloat16, auto"),
+        ({"device_map": "auto"}, "device_map='auto': none for"),
+        ({"revision": "main"}, "revision='main': none for"),
+    ):
+        with pytest.raises(InputError, match=message):
+            SpeculativeDecoder.from_pretrained(path, **options)
+    with pytest.raises(InputError, match="a GGUF file, where a model in transformers' format is needed"):
+        load_model(path)
+
+
+def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Data, training, export and decoding, by the command line, which says nothing of its own."""
+    pair = ["--target", str(folder / "tiny.gguf"), "--draft", str(folder / "tiny-draft.gguf")]
+    data, run, exported = (str(tmp_path / name) for name in ("data", "run", "head"))
+    assert cli.main(["data", "acceptance", *pair, "--limit", "12", "--max-new-tokens", "16", "--output", data]) == 0
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    same = str(tmp_path / "same")
+    assert cli.main(["data", "acceptance", "--limit", "12", "--max-new-tokens", "16", "--output", same]) == 0
+    theirs = json.loads((tmp_path / "same" / "manifest.json").read_text())
+    assert manifest["mean_acceptance"] == pytest.approx(theirs["mean_acceptance"], abs=1e-3)
+    training = ["--data", data, "--output", run, "--validation-fraction", "0.4", "--epochs", "1"]
+    assert cli.main(["train", "acceptance", *training]) == 0
+    assert cli.main(["export", run, "--output", exported]) == 0
+    capfd.readouterr()
+    assert cli.main(["generate", "hello", *pair, "--length", exported, "--max-new-tokens", "8"]) == 0
+    assert capfd.readouterr().err == ""
+    with pytest.raises(InputError, match="another target and draft is given"):
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=exported)
