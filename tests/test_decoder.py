@@ -98,9 +98,6 @@ def test_budgets_and_the_context_end_each_row(architecture: str) -> None:
         decoder.generate([1] * 32)
 
 
-# Pairs of the T5 family
-
-
 @pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 2), "verifier": "spec-infer"}])
 def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
     """So are its keys and values for the decoder's cross-attention, whatever the rounds do."""

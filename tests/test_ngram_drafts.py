@@ -231,9 +231,6 @@ def test_costs_are_measured_for_a_target_alone(tmp_path: Path, monkeypatch: pyte
     assert measured == pytest.approx(CostModel(0.0, 0.010, 0.001).as_dict())
 
 
-# The index against a search by hand, and however the text and the draft after it go on
-
-
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, max_size=30)
 

@@ -35,9 +35,6 @@ from .tiny import byte_tokenizer, make
 PLAIN_WAYS = ["3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 3", "auto or copies"]
 
 
-# Decoding
-
-
 def watch(decoder: SpeculativeDecoder) -> list[tuple[int, list[int], Draft]]:
     """The rounds from now on: the number of the draft, the text before, and what was drafted."""
     (arm,) = decoder.drafting.arms(decoder.config)
@@ -120,9 +117,6 @@ def test_copies_are_not_continued() -> None:
         assert arm.drafter.joined is joined
 
 
-# Refusals
-
-
 def test_what_reads_no_states_refuses_such_a_draft(pair: Path) -> None:
     target, draft, prompts = (str(pair / name) for name in ("target", "draft", "text.txt"))
     with pytest.raises(InputError, match="data acceptance: the draft reads the target's states, which only decoding"):
@@ -130,9 +124,6 @@ def test_what_reads_no_states_refuses_such_a_draft(pair: Path) -> None:
     arms = (draft, "autoregressive")
     with pytest.raises(InputError, match="data router: the draft reads the target's states"):
         RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=prompts, device="cpu"))
-
-
-# Folders
 
 
 @pytest.fixture
@@ -170,9 +161,6 @@ def test_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
     assert output.stats.n_drafted > 0
 
 
-# EAGLE-3: q is what the checkpoint computes
-
-
 PLAIN: dict[str, Any] = {"vocab": VOCAB, "kept": KEPT, "target": HIDDEN, "layers": [1, 2]}
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -202,9 +190,6 @@ def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]
     """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
     found = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
     return torch.stack([found[layer][0] for layer in layers], 1)
-
-
-# What the draft computes
 
 
 @pytest.mark.parametrize(
@@ -239,9 +224,6 @@ def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
     draft = CausalLM(loaded(write_draft(tmp_path / "draft", **PLAIN | {"layers": None})))
     assert draft.state_input is not None
     assert draft.state_input.target_layers(8) == (2, 4, 5)
-
-
-# Refusals
 
 
 def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:

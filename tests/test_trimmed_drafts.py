@@ -28,9 +28,6 @@ def logits_of(model: PreTrainedModel, tokens: list[int] = TEXT) -> torch.Tensor:
     return model(input_ids=torch.tensor([tokens])).logits[0]  # type: ignore[no-any-return]
 
 
-# The forward
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen3-padded-target", "gemma3", "gpt2", "bloom", "phi", "phi3-longrope"])
 def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> None:
     whole = CausalLM(target_of(name))
@@ -87,9 +84,6 @@ def test_distributions_of_the_kept_tokens_alone(sampling: SamplingParams, size: 
     assert few.of(tokens) == pytest.approx(many.of(tokens))
     for seed in range(20):
         assert many.of([few.sample(0, RandomSource(seed))])[0] > 0
-
-
-# Folders
 
 
 def shared_pair(folder: Path, architecture: str = "llama", kept: list[int] | None = KEPT) -> PreTrainedModel:
@@ -166,9 +160,6 @@ def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model\.norm\.weight holds NaN"):
         save_draft(draft, tmp_path / "new", byte_tokenizer(), **options)
     assert not (tmp_path / "new").exists()
-
-
-# The command that trims
 
 
 @pytest.fixture(scope="module")

@@ -79,22 +79,17 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(folder, *names, sizes, {*range(min(sizes))}, str(folder / "p.txt"))
 
 
-def acceptance_options(pair: Pair, top_k: int | None = None) -> AcceptanceDataOptions:
-    return AcceptanceDataOptions(
-        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5,
-        shard_size=8, top_k=top_k, device="cpu",
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def data(pair: Pair) -> Path:
-    return make_acceptance_data(acceptance_options(pair), pair.folder / "acceptance")
+    options = AcceptanceDataOptions(
+        target=pair.target, draft=pair.draft, prompts=pair.prompts, chat=False, max_new_tokens=TOKENS, batch_size=5,
+        shard_size=8, top_k=None, device="cpu",
+    )  # fmt: skip
+    return make_acceptance_data(options, pair.folder / "acceptance")
 
 
-@pytest.mark.parametrize("top_k", [20, None])
-def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, top_k: int | None, tmp_path: Path) -> None:
-    folder = make_acceptance_data(acceptance_options(pair, top_k), tmp_path / "data")
-    rows = read_dataset(folder, AcceptanceRow)
+def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, data: Path) -> None:
+    rows = read_dataset(data, AcceptanceRow)
     assert len(rows) == 16
     ended = [row for row in rows if len(row.x) < TOKENS and row.x[-1:] != [256]]
     assert bool(ended) == (pair.sizes[0] > pair.sizes[1])  # some were cut, or none had to be
@@ -232,11 +227,20 @@ def plain_texts(architecture: str) -> list[list[int]]:
     return texts(SpeculativeDecoder(make(architecture), None))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_texts_are_as_long_as_the_targets(way: str) -> None:
-    target = make("gpt2")
-    decoder = SpeculativeDecoder(target, shortened(target), **deepcopy(WAYS[way]))
-    assert texts(decoder) == plain_texts("gpt2")
+@pytest.mark.parametrize(
+    ("draft", "way"),
+    [*(("gpt2", way) for way in WAYS), *(("states", way) for way in ("3", "spec-infer 2x2x1", "auto", "copies or 3"))],
+)
+def test_texts_are_as_long_as_the_targets(draft: str, way: str) -> None:
+    if draft == "states":
+        target = make()
+        short = state_draft(target)
+        short.config.max_position_embeddings = CONTEXT
+    else:
+        target = make("gpt2")
+        short = shortened(target)
+    decoder = SpeculativeDecoder(target, short, **deepcopy(WAYS.get(way) or options_of(way)))
+    assert texts(decoder) == plain_texts(target.config.model_type)
     first = decoder.generate(PROMPTS[0], max_new_tokens=60, temperature=0.0)
     assert first.stats.n_draft_forwards > 0
 
@@ -247,15 +251,6 @@ def test_several_drafts_and_arms_leave_their_contexts_one_by_one() -> None:
     assert texts(several) == plain_texts("gpt2")
     arms = routed(target, [shortened(target)], InTurn(2), [Fixed(3), Fixed(0)])
     assert texts(arms) == plain_texts("gpt2")
-
-
-@pytest.mark.parametrize("way", ["3", "spec-infer 2x2x1", "auto", "copies or 3"])
-def test_drafts_that_read_states(way: str) -> None:
-    target = make()
-    draft = state_draft(target)
-    draft.config.max_position_embeddings = CONTEXT
-    decoder = SpeculativeDecoder(target, draft, **options_of(way))
-    assert texts(decoder) == plain_texts("llama")
 
 
 def test_copies_go_on_beyond_the_drafts_context() -> None:
