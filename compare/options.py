@@ -144,7 +144,7 @@ class ServeBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
     Attributes:
         length: Trained controller that drafts.
-        cost: Its cost model: a file of `specpilot bench cost --batch`; by default the server measures it.
+        cost: Its cost model: a file of `specpilot bench cost`; by default the server measures it.
         fixed: Tokens a draft of the server that drafts a fixed length.
         loads: Numbers of requests at once.
         requests: Requests of each measurement; at least the number at once.
@@ -186,8 +186,6 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
         repeats: Number of timed repetitions of each generation; forwards are timed ten times as often. Medians are
             taken.
         judge: A trained controller whose decisions' time is added to the costs.
-        batch: Numbers of requests whose shared rounds are also timed, such as "[1,4,16,64]"; `specpilot serve` then
-            adapts drafts to the number of requests.
         output: File for the JSON that is printed to standard output; `specpilot generate --cost` reads it.
     """
 
@@ -196,5 +194,4 @@ class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     max_new_tokens: Count = 64
     repeats: Count = 5
     judge: str | None = None
-    batch: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] | None = None
     output: File | None = None

@@ -75,9 +75,9 @@ def check_options(options: DecodingOptions) -> None:
     """
     length: Any = options.length
     cost: Any = options.cost
-    if options.draft_dtype == AUTO and (options.router is not None or isinstance(options.drafts, tuple | list)):
-        raise InputError("draft_dtype='auto': times one draft; name a precision for several, or leave it out")
     if options.router is not None:
+        if options.draft_dtype == AUTO:
+            raise InputError("draft_dtype='auto': times one draft; name a precision for a router's, or leave it out")
         if options.tree is not None:
             raise InputError("tree and router: a router's arms draft chains; give one of them")
         if options.copies is not None:
@@ -115,7 +115,7 @@ class DecoderConfig:
     """The configuration of a decoder.
 
     Attributes:
-        drafts: number of draft models; 0 with a router, whose arms have their own.
+        drafts: number of draft models, 0 or 1; 0 with a router, whose arms have their own.
         length: length controller of chains. Default: four tokens; for n-gram drafts as many tokens as pay; nothing
             without a draft.
         verifier: the verification rule, with its threshold if it has one.
@@ -138,6 +138,8 @@ class DecoderConfig:
     ngram: Ngram | None = None
 
     def __post_init__(self) -> None:
+        if self.drafts > 1:
+            raise InputError(f"draft: {self.drafts} drafts, which only a router's arms can be; give one, or a router")
         if self.tree == AUTO_TREE:
             self._check_auto_tree()
         elif self.tree is not None:
@@ -150,11 +152,6 @@ class DecoderConfig:
             self._check_routed()
         elif self.tree is not None and self.tree != AUTO_TREE:
             self._check_tree()
-        if self.drafts > 1 and (self.tree is None or self.rule != "spec-infer"):
-            raise InputError(
-                f"draft: {self.drafts} drafts can only form one tree, verified by spec-infer; give tree=… and "
-                "verifier='spec-infer', or one draft"
-            )
         self._check_joint()
         if self.ngram is not None:
             self._check_ngram(self.ngram)
@@ -175,8 +172,8 @@ class DecoderConfig:
                 f"verifier={self.verifier!r}: a tree='auto' has a rule of its own, token-wise at every node; leave the "
                 "verifier out"
             )
-        if self.drafts != 1:
-            raise InputError("tree='auto': takes one draft model; name one, or give the tree's shape, as in '3x2x1'")
+        if not self.drafts:
+            raise InputError("tree='auto': needs a draft model; name one, or give the tree's shape, as in '3x2x1'")
         if not grows_trees(self.length):
             raise InputError(
                 "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor or "
@@ -192,10 +189,8 @@ class DecoderConfig:
     def _check_ngram(self, ngram: Ngram) -> None:
         if self.routed:
             raise InputError("ngram: with a router, name 'ngram' as one of the arms")
-        if self.tree not in (None, AUTO_TREE) or self.drafts > 1:
-            raise InputError(
-                "ngram: n-gram drafts go with chains or tree='auto', and at most one draft model; leave the tree out"
-            )
+        if self.tree not in (None, AUTO_TREE):
+            raise InputError("ngram: n-gram drafts go with chains or tree='auto'; leave the tree out")
         if self.rule in JOINT:
             raise InputError(f"ngram: verifier={self.rule!r} drafts by beams; take another rule, or leave it out")
         if isinstance(self.length, Oracle):

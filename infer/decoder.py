@@ -59,7 +59,7 @@ class SpeculativeDecoder:
 
     Args:
         target: the target model, whose distribution the output has.
-        draft: the draft model; None decodes autoregressively. Several form one tree, each with its own branches.
+        draft: the draft model, also in a list; None decodes autoregressively.
         routing: chooses one of several arms for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
         length: length controller of chains, or its name, or their number of tokens. Default: four tokens.

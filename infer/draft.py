@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from .distribution import TokenDistribution
-from .models.text_cache import TreeMask, ancestors_of
+from .models.text_cache import TreeMask
 from .random_source import RandomSource
 
 
@@ -94,29 +93,5 @@ class Draft:
             drawn=None,
         )  # fmt: skip
 
-    def follow(self, tokens: list[int]) -> list[int]:
-        """The path from the root along ``tokens``, as far as it exists."""
-        path: list[int] = []
-        level = [-1]
-        for token in tokens:
-            level = [n for n, above in enumerate(self.parents) if above in level and self.tokens[n] == token]
-            if not level:
-                break
-            path = [*ancestors_of(self.parents, level[0]), level[0]]
-        return path
-
 
 NO_DRAFT = Draft.chain([], [])
-
-
-def merge(drafts: list[Draft]) -> Draft:
-    """Merge drafts into one tree with a common root (SpecInfer, Miao et al. 2024, §3)."""
-    if len(drafts) == 1:
-        return drafts[0]
-    starts = accumulate((len(draft.tokens) for draft in drafts), initial=0)
-    return Draft(
-        [token for draft in drafts for token in draft.tokens],
-        [distribution for draft in drafts for distribution in draft.distributions],
-        [n + start if n >= 0 else -1 for draft, start in zip(drafts, starts, strict=False) for n in draft.parents],
-        sum(draft.n_forwards for draft in drafts),
-    )

@@ -14,7 +14,7 @@ from .drafters.chain import ChainDrafter, EarlyExitDrafter
 from .drafters.mixed import MixedDrafter, MixedTreeDrafter
 from .drafters.ngram import Ngram, NgramDrafter
 from .drafters.oracle import OracleDrafter
-from .drafters.tree import AUTO_TREE, SeveralDrafters, TreeDrafter
+from .drafters.tree import AUTO_TREE, TreeDrafter
 from .engine import Engine
 from .loading.routing import Routing
 from .models import EarlyExit, LanguageModel
@@ -38,11 +38,11 @@ class Drafting:
         Raises:
             InputError: a draft that reads the target's states is to draft what it cannot.
         """
-        unsupported = config.search is not None or config.oracle or len(self.drafts) > 1
+        unsupported = config.search is not None or config.oracle
         if unsupported and any(model.reads_states for model in self.drafts):
             raise InputError(
-                "draft: it reads the target's states, which is not supported for beams, the oracle or several drafts "
-                "in one tree; leave these out, or take a draft that reads tokens alone"
+                "draft: it reads the target's states, which is not supported for beams and the oracle; leave these "
+                "out, or take a draft that reads tokens alone"
             )
         if self.routing is None:
             return [DraftingArm(self._drafter(config), config.stopping)]
@@ -62,9 +62,7 @@ class Drafting:
         if config.autoregressive:
             return self._of_model(None)
         if config.ngram is not None:
-            if config.tree == AUTO_TREE:
-                return self._mixed_tree(config.ngram)
-            return self._ngram(config.ngram, planned=config.length is None)
+            return self._ngram(config.ngram, planned=config.length is None, tree=config.tree == AUTO_TREE)
         return self._of_drafts(config) if self.drafts else self._of_model(None)
 
     def _of_drafts(self, config: DecoderConfig) -> Drafter:
@@ -75,29 +73,20 @@ class Drafting:
         if config.tree == AUTO_TREE:
             return self._once("best-first", lambda: BestFirstDrafter(first, size))
         if isinstance(config.tree, tuple):
-            return self._tree(config.tree, replacement=config.rule != "mcss")
+            tree, drawn_anew = config.tree, config.rule != "mcss"
+            return self._once(
+                ("tree", tree, drawn_anew), lambda: TreeDrafter(first, size, tree, replacement=drawn_anew)
+            )
         if config.oracle:
             return self._once("oracle", lambda: OracleDrafter(first, size, self.engine.target))
         return self._of_model(first)
 
-    def _tree(self, tree: tuple[int, ...], *, replacement: bool) -> Drafter:
-        size = self.engine.target.vocab_size
-
-        def make() -> Drafter:
-            parts = [TreeDrafter(model, size, tree, replacement=replacement) for model in self.drafts]
-            return parts[0] if len(parts) == 1 else SeveralDrafters(parts)
-
-        return self._once(("tree", tree, replacement), make)
-
-    def _ngram(self, ngram: Ngram, *, planned: bool) -> Drafter:
+    def _ngram(self, ngram: Ngram, *, planned: bool, tree: bool = False) -> Drafter:
         size, device = self.engine.target.vocab_size, self.engine.target.device
         if self.drafts:
-            return self._once(("mixed", ngram), lambda: MixedDrafter(self.drafts[0], size, ngram))
+            kind = MixedTreeDrafter if tree else MixedDrafter
+            return self._once((kind, ngram), lambda: kind(self.drafts[0], size, ngram))
         return self._once(("ngram", ngram, planned), lambda: NgramDrafter(size, device, ngram, planned=planned))
-
-    def _mixed_tree(self, ngram: Ngram) -> Drafter:
-        (draft,), size = self.drafts, self.engine.target.vocab_size
-        return self._once(("mixed tree", ngram), lambda: MixedTreeDrafter(draft, size, ngram))
 
     def _of_model(self, model: LanguageModel | None) -> Drafter:
         size = self.engine.target.vocab_size

@@ -172,11 +172,10 @@ class DecodingOptions(
     Attributes:
         target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution. "auto"
             is the one that the trained controller was made for, else tiny.
-        draft: Draft model with the target's tokenizer. Several, as "[a,b]", form one tree, or are the arms of a router.
-            "auto" is the draft of the trained controller, else tiny-draft, or the router's arms; null decodes without a
-            draft. "ngram" drafts the continuation of an earlier occurrence of the text's last tokens, at most four of
-            them ("ngram:6": six); "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and the
-            model's draft after it.
+        draft: Draft model with the target's tokenizer. Several, as "[a,b]", are the arms of a router. "auto" is that of
+            the trained controller, else tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts
+            the continuation of an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six);
+            "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and both.
         router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
             "[a,b,exit:2,ngram,autoregressive]". If no draft is given, it uses its own arms. The length is then one for
             all arms, or a list.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..common.options import Count, File, Folder, Names, Natural, Positive, Range
+from ..common.options import Count, Folder, Names, Natural, Positive, Range
 from ..infer.options import DecodingOptions
 
 
@@ -13,10 +13,7 @@ from ..infer.options import DecodingOptions
 class ServeOptions(DecodingOptions):
     """Server.
 
-    A cost file of `specpilot bench cost --batch` has the costs by the number of requests that share a round.
-
     Attributes:
-        router_state: File that keeps what the router learns while it serves; without it a router does not learn.
         host: Address to listen on; 0.0.0.0 accepts connections from other machines.
         port: Port to listen on; 0 takes a free one.
         api_key: Key that clients must send for everything but /health; by default that of the environment variable
@@ -32,7 +29,6 @@ class ServeOptions(DecodingOptions):
         log_requests: Print a line for every request: who asked for what, and the status.
     """
 
-    router_state: File | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Range(0, 65535)] = 8000
     api_key: str | None = None

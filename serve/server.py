@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
 from ..controllers.length import LengthController
-from ..controllers.length.cost_model import BatchCosts
 from ..controllers.length.priced import PricedController
-from ..controllers.router import OnlineRouter, PolicyRouter
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.request import Request
 from .errors import ApiError
@@ -23,7 +20,6 @@ from .service import Service
 from .worker import Worker
 
 WARM_UP = 32  # tokens decoded before the first request
-SAVE_EVERY = 256  # finished texts between two saves of a router's state
 
 
 class Server:
@@ -36,9 +32,6 @@ class Server:
         self.service = Service(decoder, options.name, self.worker, self.metrics, options.time_limit, self._finished)
         self.reloads = 0
         self._reloading = threading.Lock()
-        self._unsaved = 0
-        if options.router_state is not None:
-            learn_online(decoder, options.router_state)
 
     def warm_up(self) -> None:
         """Decode a little, so that the first request does not wait for what is made on first use."""
@@ -49,24 +42,11 @@ class Server:
         self.worker.stop()
         if self.log is not None:
             self.log.close()
-        self._save_router()
 
     def _finished(self, request: Request) -> None:
         """In the event loop, after every text."""
         if self.log is not None and self.log.add(request):
             self.metrics.logged.inc()
-        self._unsaved += 1
-        if self._unsaved >= SAVE_EVERY:
-            self._save_router()
-
-    def _save_router(self) -> None:
-        routing = self.decoder.routing
-        if self.options.router_state is not None and routing is not None and isinstance(routing.router, OnlineRouter):
-            try:
-                routing.router.save(self.options.router_state)
-            except InputError as error:  # what was decoded is answered all the same
-                print("specpilot: error:", error, file=sys.stderr, flush=True)
-        self._unsaved = 0
 
     def model_card(self) -> dict[str, Any]:
         """``/v1/models``'s entry."""
@@ -91,7 +71,6 @@ class Server:
         }
         if isinstance(length, PricedController) and length.cost is not None:
             card["cost"] = length.cost.as_dict()
-            card["batch"] = None if length.batch is None else length.batch.as_dict()
         return card
 
     def reload(self) -> dict[str, Any]:
@@ -117,7 +96,7 @@ class Server:
         if not isinstance(current, PricedController):
             return self.decoder.load_length(name, threshold=threshold)
         length = self.decoder.load_length(name, threshold=threshold, cost=current.cost)
-        return length.repriced(adapt=current.running is not None, batch=current.batch)
+        return length.repriced(adapt=current.running is not None)
 
     def reload_and_report(self) -> None:
         """For a signal: what came of it goes to standard error."""
@@ -126,38 +105,3 @@ class Server:
             print(f"specpilot: controller {card['name']!r} loaded again", file=sys.stderr)
         except ApiError as error:
             print("specpilot: error:", error.message, file=sys.stderr)
-
-
-def drafting_by_load(decoder: SpeculativeDecoder, cost: str | float | None) -> None:
-    """Let a controller of chains go by how many requests share a round, as a file of costs by their number says.
-
-    Costs that adapt do without one.
-
-    Args:
-        cost: such a file, of ``specpilot bench cost --batch``, or anything else.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    length = decoder.length
-    priced = isinstance(length, PricedController) and length.cost is not None
-    if not priced or decoder.config.tree is not None or not isinstance(cost, str) or not Path(cost).is_file():
-        return
-    batch = BatchCosts.load(cost)
-    if batch is not None:
-        decoder.config = replace(decoder.config, length=length.repriced(batch.at(1), batch=batch))
-
-
-def learn_online(decoder: SpeculativeDecoder, state: Path) -> None:
-    """Let the decoder's trained router go on learning, from ``state`` where that file exists.
-
-    Raises:
-        InputError: the file is damaged, or of another router.
-    """
-    routing = decoder.routing
-    assert routing is not None
-    if not isinstance(routing.router, PolicyRouter):
-        raise InputError("router_state: only a trained router learns; leave it out")
-    policy = routing.router
-    routing.router = OnlineRouter.load(state, policy) if state.exists() else OnlineRouter(policy)
-    decoder.scheduler.engine.router = routing.router

@@ -34,7 +34,7 @@ from specpilot.train.draft_model import new_draft
 from torch import nn
 from transformers import PreTrainedModel
 
-from .architectures import HIDDEN, VOCAB, pair, target_of
+from .architectures import HIDDEN, VOCAB, pair
 from .copies import copy_predictor
 from .eagle3 import write_draft
 from .enumeration import Remembering
@@ -228,11 +228,9 @@ def small(kind: str, seed: int, folder: Path) -> tuple[Any, Any]:
         "model, real caches": lambda: (double(seed), double(other)),
         "fewer tokens": lambda: (reading(seed, 4), reading(other)),
         "more tokens": lambda: (reading(seed), reading(other, 5)),
-        "two": lambda: (reading(seed), [reading(other), reading(other + 1)]),
         "trimmed to 1": lambda: (reading(seed, 4), reading(other, 4, [3])),
         "trimmed to 2": lambda: (reading(seed, 4), reading(other, 4, [1, 2])),
         "trimmed to 3": lambda: (reading(seed, 4), reading(other, 4, [0, 1, 2])),
-        "two, trimmed": lambda: (reading(seed, 4), [reading(other, 4, [0, 3]), reading(other + 1, 4, [2])]),
         "states": lambda: reader_of_states(seed, None),
         "states, trimmed": lambda: reader_of_states(seed, [1, 2]),
         "eagle3": lambda: eagle(seed, folder, None),
@@ -260,9 +258,7 @@ def real(kind: str, architecture: str, folder: Path) -> tuple[PreTrainedModel, A
     makers: dict[str, Callable[[], Any]] = {
         "none": lambda: None,
         "model": lambda: draft,
-        "two": lambda: [draft, pair(architecture, noise=0.2)[1]],
         "trimmed": lambda: trimmed(draft, kept),
-        "two, trimmed": lambda: [trimmed(draft, kept), trimmed(target_of(architecture), kept[::2])],
         "states": lambda: state_draft(target),
         "eagle3": eagle,
         "bfloat16": lambda: half(draft),

@@ -52,6 +52,7 @@ TABLES["generate hello --target @place/target --draft {}"] = [
     ("''", "draft: it is empty"),
     ("a/b/c/d", "a/b/c/d: no such folder"),
     ("[]", "draft=[]: give at least one value"),
+    ("[@place/draft,@place/target]", "which only a router's arms can be"),
 ]
 TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("nothing", "nothing: no such controller"),
@@ -101,7 +102,7 @@ TABLES["generate {}"] = [
     ("hello --tree 2x²", "tree='2x²': give the children at each level"),
     ("hello --draft ngram:²", "draft='ngram:²': give the longest n-gram"),
     (f"hello --length {'9' * 5000}", "no such rule; give a whole number"),
-    ("hello --length bandit:3", "length='bandit:3': the rule takes no number; give 'bandit'"),
+    ("hello --length oracle:3", "length='oracle:3': the rule takes no number; give 'oracle'"),
     ("hello --threshold 0.5", "threshold=0.5: belongs to a trained controller"),
     ("hello --length 4 --cost 0.2", "the rule '4' does not use costs"),
     ("hello --length tiny-lag-free --adapt", "adapt: corrects what a token costs"),
@@ -214,7 +215,6 @@ TABLES["compare --output @out {}"] = [
 TABLES["serve --port 0 {}"] = [
     ("--host 203.0.113.7", "host='203.0.113.7'"),
     ("--length tiny-head --draft tiny-draft-math --threshold 0.5", "trained for"),
-    ("--router-state state", "router_state: there is no router"),
     ("--tree 2x1 --verifier mcss --log-rounds log", "log_rounds: needs one draft model's chains"),
     ("--log-rounds log --draft null --length none", "log_rounds: needs one draft model"),
 ]

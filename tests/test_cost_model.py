@@ -12,19 +12,16 @@ from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
+from specpilot.compare.engines.vllm import DRAFTED as LENGTHS
+from specpilot.compare.engines.vllm import fitted
 from specpilot.controllers.length import OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
-from specpilot.controllers.length.priced import PricedController
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.batch_costs import DRAFTED as LENGTHS
-from specpilot.infer.batch_costs import batch_costs, fitted
 from specpilot.infer.costs import step_times, verification_costs
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, language_model
-from specpilot.serve.options import ServeOptions
-from specpilot.serve.server import Server, drafting_by_load
 
 from .clock import Clock, Timed, time_forwards
 from .steps import Known
@@ -258,27 +255,10 @@ def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
     assert rule.start_round()
 
 
-def test_rounds_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_costs_are_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "cost.json"
-    words = ["bench", "cost", "--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--batch", "[1,3]"]
-    assert cli.main([*words, "--output", str(file)]) == 0
+    words = ["bench", "cost", "--limit", "1", "--max-new-tokens", "8", "--repeats", "1", "--output", str(file)]
+    assert cli.main(words) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result == json.loads(file.read_text())
     assert CostModel.load(file).as_dict() == result["cost"]
-    costs = BatchCosts.load(file)
-    assert costs is not None
-    assert costs.rows == (1, 3)
-    for name in ("tiny-lag-free", "online-confidence"):
-        decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=name, cost=str(file), max_running=4)
-        drafting_by_load(decoder, str(file))
-        assert isinstance(decoder.length, PricedController)
-        assert decoder.length.batch == costs
-        server = Server(decoder, ServeOptions(length=name))
-        server.reload()
-        assert isinstance(decoder.length, PricedController)
-        assert decoder.length.batch == costs
-        drafting_by_load(decoder, "auto")  # costs that adapt do without them
-        assert decoder.length.batch == costs
-        assert decoder.scheduler.running == []
-    with pytest.raises(InputError, match="at most 4 requests"):
-        batch_costs(decoder, (8,))

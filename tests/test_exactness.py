@@ -60,13 +60,10 @@ LAWS = [
     Law("model", ["auto or copies"], FEW, 2),
     Law("fewer tokens", ["2", "auto", "copies or 1"], FEW, 3),
     Law("more tokens", ["2", "auto", "copies or 1"], FEW, 3),
-    Law("two", ["spec-infer 1x1", "spec-infer 2"], FEW, 3),
-    Law("two", ["spec-infer 1x1", "spec-infer 2"], SAMPLINGS[2:4], 2, slow=True),
     Law("trimmed to 1", ["2", "block"], FEW, 3),
     Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], FEW, 3),
     Law("trimmed to 3", ["2", "block"], FEW, 3),
     Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], SAMPLINGS[2:4], 2, slow=True),
-    Law("two, trimmed", ["spec-infer 1x1"], SAMPLINGS[:2], 2),
     *(
         Law(kind, OF_STATES, FEW, 3, slow="trimmed" not in kind)
         for kind in ("states", "states, trimmed", "eagle3", "eagle3, trimmed")
@@ -138,14 +135,11 @@ TEXTS = [
     Texts("model", ["gpt2"], [way for way in WAYS if way not in FEW_WAYS], slow=True),
     Texts("model", ["llama", "gpt2", "t5"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
     Texts("model", ["t5"], ["3", "cumulative confidence", "block", "spec-infer 3x2x1", "mcss 3x2x1"]),
-    Texts("two", ["t5"], ["spec-infer 2x1"]),
     Texts("model", ["bloom", "falcon-alibi", "mpt"], ["3"]),  # they count positions themselves
     Texts("model", ["qwen3-padded-target", "qwen3-padded-draft"], ["block"]),
-    Texts("two", ["llama", "gpt2"], ["spec-infer 2x1"]),
     Texts("trimmed", ["llama"], ["3", "entropy", "spec-infer 2x2", "copies or 2"]),
     Texts("trimmed", ["gpt2", "gemma3"], ["3", "entropy", "spec-infer 2x2", "copies or 2"], slow=True),
     Texts("trimmed", ["qwen3-padded-target"], ["3", "spec-infer 2x2"]),
-    Texts("two, trimmed", ["llama", "gemma3"], ["spec-infer 2x2"]),
     *(Texts(kind, ["llama"], STATE_WAYS) for kind in ("states", "eagle3")),
     *(Texts(kind, ["gemma3"], ["3", "spec-infer 2x2x1", "auto"]) for kind in ("states", "eagle3")),
     *(Texts(kind, ["qwen2"], ["3", "spec-infer 2x2x1", "auto"], slow=True) for kind in ("states", "eagle3")),

@@ -29,7 +29,6 @@ from specpilot.common.files import sha256
 from specpilot.compare.store import Store
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
-from specpilot.controllers.router import OnlineRouter, PolicyRouter, RouterPolicy
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.router_dataset import Times
 from specpilot.data_gen.rows import read_rows
@@ -46,7 +45,6 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 MEMORY = 1 << 21  # bytes that any reader may take
 TIMES_SIZE = 128  # bytes of memory for a byte of the file: an empty list in JSON takes 64 for three
 FILES = Path(__file__).parent / "files"
-POLICY = PolicyRouter(RouterPolicy(4, 2, 3))
 IDENTITY = {"what": "fuzz"}
 
 
@@ -110,7 +108,6 @@ def readers(folder: Path) -> dict[str, Reader]:
     parser = CommandParser(generate.generate, prog="specpilot")
     words = write(folder / "words.yaml", b"prompt: hello\nmax_new_tokens: 4\ntemperature: 1.0\nlength: '3'\n")
     gguf = write(folder / "toy.gguf", gguf_bytes())
-    state = OnlineRouter(POLICY).save(folder / "router.safetensors")
     with Store(folder / "store") as store:
         store.put(IDENTITY, {"rows": [1.5, None, "text"]})
     (record,) = (folder / "store" / "records").iterdir()
@@ -137,7 +134,6 @@ def readers(folder: Path) -> dict[str, Reader]:
         "costs of batches": Reader(costs, lambda: BatchCosts.load(str(costs))),
         "configuration": Reader(words, lambda: parser.read(["--config", str(words)])),
         "GGUF": Reader(gguf, lambda: read_gguf(gguf)),
-        "router state": Reader(state, lambda: OnlineRouter.load(state, POLICY)),
         "record": Reader(record, lambda: Store(folder / "store").get(IDENTITY)),
         "Parquet": Reader(folder / "rows.parquet", lambda: read_rows(str(folder / "rows.parquet"))),
         "JSON Lines": Reader(lines, lambda: read_rows(str(lines))),
@@ -149,7 +145,7 @@ def readers(folder: Path) -> dict[str, Reader]:
 
 NAMES = (
     "manifest", "settings of a run", "environment of a run", "checkpoint of a run", "times", "controller", "weights",
-    "costs", "costs of batches", "configuration", "GGUF", "router state", "record", "Parquet",
+    "costs", "costs of batches", "configuration", "GGUF", "record", "Parquet",
     "JSON Lines", "configuration of a model", "configuration of EAGLE-3", "weights of EAGLE-3",
 )  # fmt: skip
 JUNK: list[Any] = [

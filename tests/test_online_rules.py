@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy, deepcopy
 from functools import cache
 from random import Random
@@ -14,14 +13,12 @@ from hypothesis import strategies as st
 from specpilot.controllers.length import (
     MAX_DRAFT,
     AdaptiveLength,
-    Bandit,
     LengthController,
     OnlineConfidence,
     names_rule,
     parse_rule,
     takes_cost,
 )
-from specpilot.controllers.length.bandit import Rewards
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.online_confidence import (
     POSITIONS,
@@ -60,37 +57,6 @@ def test_adaptive_length_by_its_formula() -> None:
     assert rule.k == MAX_DRAFT
     rule.start_text()
     assert rule.k == 3
-
-
-def test_ucb1_by_its_formula() -> None:
-    rewards, rng = Rewards(3), Random(0)
-    probabilities = [0.2, 0.5, 0.3]
-    for turn in range(400):
-        arm = rewards.best()
-        if turn < 3:
-            assert arm == turn
-        else:
-            bounds = [
-                s / n + math.sqrt(2 * math.log(turn) / n) for s, n in zip(rewards.sums, rewards.counts, strict=True)
-            ]
-            assert bounds[arm] == max(bounds)
-        rewards.add(arm, float(rng.random() < probabilities[arm]))
-    assert rewards.counts[1] == max(rewards.counts)
-    assert sum(rewards.counts) == 400
-
-
-def test_a_bandit_leaves_the_rule_that_yields_nothing() -> None:
-    rule = Bandit()
-    rule.start_text()
-    for _ in range(300):
-        assert rule.start_round()
-        rule.end_round(4, 4 if rule.chosen == 2 else 0)
-    assert rule.rewards.counts[2] > 150
-    assert rule.rewards.sums[2] == pytest.approx(rule.rewards.counts[2] * (0.5 * 4 / MAX_DRAFT + 0.5))
-    other = copy(rule)
-    other.start_text()
-    assert other.rewards is rule.rewards
-    assert other.rules[0] is not rule.rules[0]
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -179,7 +145,6 @@ def taught(make_rule: Callable[[], LengthController], tree: str | None = None) -
 
 
 RULES: dict[str, Callable[[], LengthController]] = {
-    "bandit": Bandit,
     "adaptive-length": AdaptiveLength,
     "online-confidence": lambda: OnlineConfidence(cost=COST),
     "online-confidence:0.4": lambda: OnlineConfidence(0.4),
@@ -230,17 +195,6 @@ def test_same_seeds_same_texts(name: str) -> None:
         assert found[0] == found[1]
 
 
-def test_threads_share_what_is_learnt() -> None:
-    rule = Bandit()
-    decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule)
-    with ThreadPoolExecutor(4) as pool:
-        outputs = list(pool.map(lambda seed: decoder.generate([1, 2, 3], max_new_tokens=40, seed=seed), range(8)))
-    drafts = [round for output in outputs for round in output.rounds if round.drafted]
-    assert sum(rule.rewards.counts) == len(drafts)
-    rewards = [0.5 * round.accepted / MAX_DRAFT + 0.5 * round.accepted / len(round.drafted) for round in drafts]
-    assert sum(rule.rewards.sums) == pytest.approx(sum(rewards))
-
-
 def test_by_name() -> None:
     rule = parse_rule("adaptive-length:7")
     assert isinstance(rule, AdaptiveLength)
@@ -251,6 +205,6 @@ def test_by_name() -> None:
     priced = parse_rule("online-confidence", COST)
     assert isinstance(priced, OnlineConfidence)
     assert priced.cost == COST
-    names = ["bandit", "online-confidence", "online-confidence:0.3", "4", "none", "tiny-head"]
+    names = ["adaptive-length", "online-confidence", "online-confidence:0.3", "4", "none", "tiny-head"]
     assert [names_rule(name) for name in names] == [True, True, True, True, True, False]
     assert [takes_cost(name) for name in names] == [False, True, False, False, False, True]

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.router import (
     Arm,
-    OnlineRouter,
     PolicyRouter,
     RouterPolicy,
     SingleArm,
@@ -79,7 +77,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: SingleArm(4, 4), "arm=4: must be between 0 and 3"),
     (lambda: replace(CONFIG, arms=(ARMS[0], ARMS[0])), "'small': named twice"),
     (lambda: RouterPolicy(8, 1), "arms=1: must be at least 2"),
-    (lambda: OnlineRouter(PolicyRouter(make_policy()), explore=-1), "explore=-1"),
     *(
         (partial(check_arms, ARMS, given), words)
         for given, words in (
@@ -102,66 +99,6 @@ def test_refusals(make: Callable[[], object], words: str) -> None:
 
 def test_arms_may_have_moved() -> None:
     check_arms(ARMS, [replace(arm, name=f"elsewhere/{arm.name}") for arm in ARMS])
-
-
-def test_the_online_router_begins_as_the_policy_and_moves_on() -> None:
-    """The policy is sure of the arm that is worst: a few generations of each kind of prompt teach otherwise."""
-    policy = PolicyRouter(make_policy(arms=3))
-    with torch.no_grad():
-        for layer in (policy.policy.first, policy.policy.second, policy.policy.out):
-            layer.weight.zero_()
-            layer.bias.zero_()
-        policy.policy.first.weight[0, 0], policy.policy.second.weight[0, 0] = 3, 3
-        policy.policy.out.weight[:, 0] = torch.tensor([4.0, -4.0, 0.0])
-    router = OnlineRouter(policy)
-    kinds = [torch.eye(8)[0], -torch.eye(8)[0]]
-    assert [router.weigh(x).index(1.0) for x in kinds] == [0, 1]  # as offline
-    rates = [[100.0, 100.0, 150.0], [100.0, 150.0, 100.0]]  # the policy is wrong about the first kind only
-    chosen = []
-    for turn in range(60):
-        kind = turn % 2
-        arm = router.weigh(kinds[kind]).index(1.0)
-        chosen.append((kind, arm))
-        router.learn(kinds[kind], arm, rates[kind][arm])
-    assert set(chosen[-20:]) == {(0, 2), (1, 1)}
-    assert router.counts == [sum(arm == i for _, arm in chosen) for i in range(3)]
-
-
-def test_an_online_router_goes_on_where_it_was_saved(tmp_path: Path) -> None:
-    """The same bounds and the same choices as one that was never away."""
-    generator = torch.Generator().manual_seed(0)
-    policy = PolicyRouter(make_policy(arms=3))
-    whole, file = OnlineRouter(policy, explore=0.3), tmp_path / "state" / "router.safetensors"
-    prompts = [torch.randn(8, generator=generator) for _ in range(20)]
-
-    def learn(router: OnlineRouter, some: list[torch.Tensor]) -> list[int]:
-        chosen = [router.weigh(x).index(1.0) for x in some]
-        for x, arm in zip(some, chosen, strict=True):
-            router.learn(x, arm, 100.0 + 10 * float(x[arm]))
-        return chosen
-
-    learn(whole, prompts[:10])
-    loaded = OnlineRouter.load(whole.save(file), policy)
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-    assert learn(loaded, prompts[10:]) == learn(whole, prompts[10:])
-    assert loaded.bounds(prompts[0]) == whole.bounds(prompts[0])
-    assert (loaded.counts, loaded.seen, loaded.mean) == (whole.counts, 20, whole.mean)
-    assert whole.save(file).read_bytes() == loaded.save(tmp_path / "other").read_bytes()
-
-    for other, words in ((make_policy(arms=3), "another policy"), (make_policy(arms=2), "must have 2 arms")):
-        with torch.no_grad():
-            other.out.bias.add_(1)
-        with refused(words):
-            OnlineRouter.load(file, PolicyRouter(other))
-    for content, words in (
-        (file.read_bytes()[:40], "not a readable router state"),
-        (save({}), "key 'kind' is missing"),
-    ):
-        file.write_bytes(content)
-        with refused(words):
-            OnlineRouter.load(file, policy)
-    with refused("not a readable router state"):
-        OnlineRouter.load(tmp_path / "none", policy)
 
 
 # Router data: embeddings, overlaps and scores against direct computation

@@ -10,14 +10,11 @@ def cost(options: CostBenchOptions) -> None:
     """Measure what drafting and verifying a token costs here."""
     from ..compare.cost import bench_cost, trained_judge
     from ..compare.decoders import load
-    from ..infer.batch_costs import batch_costs
 
     console = begin()
     decoder, prompts = load(options)
     judge = None if options.judge is None else trained_judge(decoder, options.judge)
     result = bench_cost(decoder, prompts, console, repeats=options.repeats, sampling=options.sampling, judge=judge)
-    if options.batch is not None:
-        result["batch"] = batch_costs(decoder, sorted({*options.batch})).as_dict()
     for warning in result["warnings"]:
         console.print(f"warning: {warning}")
     finish(result, options, options.output)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 def serve(options: ServeOptions) -> None:
     """Serve a pair over OpenAI's API, with metrics and a page."""
-    if options.router_state is not None and options.router is None:
-        raise InputError("router_state: there is no router that could learn; name one, or leave it out")
     listener = _listen(options.host, options.port)  # before seconds of loading
     with optional_import("serve"):
         import fastapi  # noqa: F401
@@ -38,14 +36,13 @@ def _prepared(options: ServeOptions) -> Server:
     from ..common.console import quiet, said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.loading.named_pair import with_named_pair
-    from ..serve.server import Server, drafting_by_load
+    from ..serve.server import Server
 
     quiet(detailed=True)  # how costs were decided on, too
     options = with_named_pair(options)
     with said_at_the_end():
         decoder = SpeculativeDecoder.from_options(options)
         log = _round_log(options, decoder)
-        drafting_by_load(decoder, options.cost)
     server = Server(decoder, options, log)
     server.warm_up()
     gc.collect()

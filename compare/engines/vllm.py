@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import linear_regression, median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +20,10 @@ from rich.console import Console
 from ...checkpoints import shipped
 from ...common.errors import optional_import
 from ...common.files import replacing
-from ...controllers.length import RateOptimal, takes_cost
-from ...controllers.length.cost_model import BatchCosts
+from ...controllers.acceptance.predictor import AcceptancePredictor
+from ...controllers.length import LengthController, RateOptimal, Step, takes_cost
+from ...controllers.length.cost_model import BatchCosts, CostModel
 from ...controllers.sampling import SamplingParams
-from ...infer.batch_costs import ACCEPTANCE, DRAFTED, PROMPT, Planned, fitted
 from ..decoders import encoded_prompts
 from ..options import VllmBenchOptions
 from ..runner import Run, interleave
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 CELLS = 200 * 2**20  # bytes of an engine's keys and values
 ROWS = 64  # requests that may run together
 TURNS, FEW = 14, 16  # of each length; half as many with more requests
+DRAFTED = (0, 1, 2, 4)  # tokens of timed drafts
+PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts are then relatively cheaper
+ACCEPTANCE = 0.6  # of a drafted token, if there is no predictor that knows better
+GAIN = 1.1  # least gain of drafting, since times are noisy
+SHARED_GAIN = 1.2  # with several requests, whose unequal drafts take a tenth longer than the measured ones
+LEAST = 0.1  # least cost of a verification, in rounds without a draft
 _engines: list[Any] = []  # an engine that is freed ends what the others of its process share
 
 
@@ -122,6 +128,49 @@ def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 
     torch.manual_seed(seed)
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+class Planned(LengthController):
+    """Drafts as many tokens as the plan says, and pays for the predictions of a trained controller.
+
+    Args:
+        plan: its only element is the number of tokens; requests have copies of the controller, and one plan.
+    """
+
+    def __init__(self, plan: list[int], predictor: AcceptancePredictor | None) -> None:
+        self.plan, self.predictor = plan, predictor
+
+    def start_round(self) -> bool:
+        return self.plan[0] > 0
+
+    def observe(self, step: Step) -> bool:
+        if self.predictor is not None and step.index > self.predictor.lag:
+            self.predictor.predict(step)
+        return step.index < self.plan[0]
+
+
+def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
+    """The cost model of one of ``rows`` requests in rounds that draft ``DRAFTED`` tokens each.
+
+    Rounds without drafts need another sampler. The model is the time without drafts and the line
+    through the times with drafts, if one of these lengths is ``GAIN`` times as fast as none, or ``SHARED_GAIN`` times
+    with several requests. Otherwise a token is as dear as a round without it: then nothing is drafted, not even to see
+    whether it pays.
+
+    Args:
+        times: seconds of a round for each of ``DRAFTED``; a request's share is a ``rows``-th.
+        acceptance: mean acceptance of a drafted token.
+    """
+    rates = [
+        sum(acceptance**k for k in range(drafted + 1)) / seconds
+        for drafted, seconds in zip(DRAFTED, times, strict=True)
+    ]
+    shares = [seconds / rows for seconds in times]
+    if max(rates) < (GAIN if rows == 1 else SHARED_GAIN) * rates[0]:
+        return CostModel(shares[0], shares[0], 0.0)
+    slope, intercept = linear_regression(DRAFTED[1:], shares[1:])
+    alone = max(LEAST * shares[0], min(intercept, shares[0]))
+    return CostModel(max(slope, 0.0), alone, 0.0, max(0.0, intercept - alone))
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:

@@ -15,7 +15,6 @@ from ..acceptance.lag_free_head import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.specdec_head import HeadPredictor
 from ..acceptance.step import Step
-from .bandit import Bandit
 from .base import LengthController
 from .cost_model import CostModel
 from .online_confidence import OnlineConfidence
@@ -40,7 +39,6 @@ __all__ = [
     "AcceptanceLength",
     "AcceptancePredictor",
     "AdaptiveLength",
-    "Bandit",
     "Confidence",
     "CumulativeConfidence",
     "Entropy",
@@ -84,7 +82,6 @@ class Rule(NamedTuple):
 RULES = {
     "none": Rule(partial(Fixed, 0)),
     "oracle": Rule(Oracle),
-    "bandit": Rule(Bandit),
     "heuristic": Rule(Heuristic, "5"),
     "confidence": Rule(Confidence, "0.4"),
     "cumulative-confidence": Rule(CumulativeConfidence, "0.4"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..arms import AUTOREGRESSIVE, DRAFT, EXIT, Arm, check_arms, check_enough, parse_arm
 from .base import Router, SingleArm
-from .online import OnlineRouter
 from .policy import PolicyRouter, RouterPolicy
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "DRAFT",
     "EXIT",
     "Arm",
-    "OnlineRouter",
     "PolicyRouter",
     "Router",
     "RouterPolicy",

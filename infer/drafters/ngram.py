@@ -69,22 +69,19 @@ def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
 
 
 def split_drafts(draft: str | Path | Sequence[str | Path] | None) -> tuple[list[str | Path], Ngram | None]:
-    """The draft models' names, and how n-grams draft if they do.
+    """The draft model's name, if there is one, and how n-grams draft if they do.
 
     Raises:
-        InputError: n-grams are one of several drafts.
+        InputError: there are several.
     """
-    if draft is None:
+    if not draft:
         return [], None
     if isinstance(draft, str | Path):
         model, ngram = split_ngram(str(draft))
         return ([draft] if ngram is None else [] if model is None else [model]), ngram
-    for name in draft:
-        if split_ngram(str(name))[1] is not None:
-            raise InputError(
-                f"draft: {str(name)!r} is one of several; n-grams join one model, as in 'tiny-draft+ngram'"
-            )
-    return [*draft], None
+    if len(draft) > 1:
+        raise InputError(f"draft: {len(draft)} drafts, which only a router's arms can be; give one, or a router")
+    return split_drafts(draft[0])
 
 
 @dataclass(frozen=True)

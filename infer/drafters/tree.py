@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...common.errors import InputError, is_whole
 from ..distribution import TokenDistribution
-from ..draft import NO_DRAFT, Draft, merge
+from ..draft import NO_DRAFT, Draft
 from ..models import LanguageModel, Read, TreeMask, ancestors_of
-from ..request import Drafter, Request
+from ..request import Request
 from ..verify.mcss import without
 from .base import ModelDrafter
 
@@ -193,38 +193,3 @@ class TreeDrafter(LevelDrafter):
 
     def plant(self, request: Request) -> PartialTree:
         return ShapedTree(self, request, self.expansions, replacement=self.replacement)
-
-
-class SeveralDrafters(Drafter):
-    """Several draft models that form one tree, each with its own branches (SpecInfer, Miao et al. 2024, §3)."""
-
-    def __init__(self, parts: Sequence[Drafter]) -> None:
-        self.parts = parts
-        self.own: dict[Request, list[Draft]] = {}  # drafts of each part in the current round
-
-    def start(self, requests: Sequence[Request]) -> None:
-        for part in self.parts:
-            part.start(requests)
-
-    def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        each = [part.propose(requests) for part in self.parts]
-        self.own = {request: [drafts[i] for drafts in each] for i, request in enumerate(requests)}
-        return [merge(drafts) for drafts in self.own.values()]
-
-    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
-        kept = [draft.tokens[node] for node in path]
-        for part, own in zip(self.parts, self.own.get(request, []), strict=False):
-            part.commit(request, own, own.follow(kept))
-
-    def release(self, request: Request) -> None:
-        self.own.pop(request, None)
-        for part in self.parts:
-            part.release(request)
-
-    def room(self, request: Request) -> int:
-        return sum(part.room(request) for part in self.parts)
-
-    def clear(self) -> None:
-        self.own = {}
-        for part in self.parts:
-            part.clear()

@@ -36,8 +36,7 @@ class Settings:
         length: what ends a draft: a number of tokens, a rule, or a trained controller; as for ``specpilot generate``.
             vLLM's ``num_speculative_tokens`` is the longest draft.
         threshold: stopping threshold of a trained controller.
-        cost: a file of ``specpilot bench vllm --cost`` or ``specpilot bench cost --batch``, or the cost of a draft step
-            in units of a verification.
+        cost: a file of ``specpilot bench vllm --cost``, or the cost of a draft step in units of a verification.
         drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, and none past its last
             token; ``vllm`` does as vLLM's own drafter, which uses the temperature alone.
         pair_check: how alike the pair of a trained controller must be, ``exact`` or ``tokenizer``.
