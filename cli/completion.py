@@ -34,7 +34,9 @@ def script(shell: str) -> str:
 
 def offers(line: str, commands: Mapping[str, Any]) -> list[str]:
     """The words that ``line``, whose first word is the program's name, may go on with."""
-    (_, *words), begun, here = line[: line.rfind(" ") + 1].split() or [""], line[line.rfind(" ") + 1 :], commands
+    place = line.rfind(" ") + 1
+    here: Any = commands  # or one of them
+    (_, *words), begun = line[:place].split() or [""], line[place:]
     while words and isinstance(here, Mapping) and words[0] in here:
         here = here[words.pop(0)]
     if isinstance(here, Mapping):

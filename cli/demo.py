@@ -23,13 +23,14 @@ from rich.text import Text
 
 from .common.errors import InputError
 from .common.machine import commit
-from .compare.comparison import Outcome, Task, compare
+from .compare.comparison import Report, Task, compare
 from .compare.decoders import NONE, ComparedDecoder, Loader
 from .compare.engines.assisted import generate
-from .compare.findings import EXAMPLE, as_dict, title, write_cost
+from .compare.findings import EXAMPLE, concluded, words_of
 from .compare.interval import show
 from .compare.report import write
 from .compare.table import Table
+from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
 from .data_gen.options import AcceptanceDataOptions
@@ -92,18 +93,16 @@ def run_demo(
             console.print(summary(found))
             console.print(NOTE, style="dim")
         with stage(console, "5  Check: drafts change no text", OF_CHECK):
-            samples, identical = check_greedy(loader, found[0], rows[:CHECKED], max_new_tokens)
+            cost = CostModel(**found[0]["costs"][OURS])
+            samples, identical = check_greedy(loader, output / FOLDERS[OURS], cost, rows[:CHECKED], max_new_tokens)
             console.print(f"{identical} of {len(samples)} answers identical, token for token")
 
-    ours = max((OURS, COPIES, TREES), key=lambda name: found[0].results[name].tokens_per_second or 0.0)
-    options = found[0].results[ours].spec.words(write_cost(found[0], ours, output))
-    words = " ".join(["specpilot generate", *options, f"'{EXAMPLE}'"])
-    reports = [as_dict(one, {"Decode with your controller": words}) for one in found]
-    for every, one in zip(reports, found, strict=True):
-        every["sentences"] = [
-            *(line.replace("On your", "On these") for line in every["sentences"]),
-            gain_of_training(one),
-        ]
+    ours = max((OURS, COPIES, TREES), key=lambda name: found[0]["decoders"][name]["tokens_per_second"])
+    words = " ".join(["specpilot generate", *words_of(found[0], ours, output), f"'{EXAMPLE}'"])
+    reports = [concluded(one, {"Decode with your controller": words}) for one in found]
+    for every in reports:
+        said = [line.replace("On your", "On these") for line in every["sentences"]]
+        every["sentences"] = [*said, gain_of_training(every)]
     reports[-1]["sentences"].append(
         f"Greedy output is identical to transformers' on {identical} of {len(samples)} prompts."
     )
@@ -137,7 +136,7 @@ def stage(console: Console, title: str, words: str) -> Iterator[None]:
 
 def compare_all(
     output: Path, console: Console, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
-) -> list[Outcome]:
+) -> list[Report]:
     """All decoders on the prompts, a comparison for each task, at the costs that the first one measures."""
     base, copying = loader.base, {"draft": f"{DRAFT}+ngram"}
     ours, specdec = (str(output / FOLDERS[name]) for name in (OURS, SPECDEC))
@@ -148,23 +147,22 @@ def compare_all(
         ComparedDecoder.of(base, TREES, length=ours, tree="auto", **copying),
         ComparedDecoder.of(base, UNTRAINED, length="online-confidence", **copying),
     ]
-    found: list[Outcome] = []
+    found: list[Report] = []
     for task in tasks:
-        costs = found[0].costs if found else None
+        costs = {name: CostModel(**cost) for name, cost in found[0]["costs"].items()} if found else None
         found.append(compare(decoders, rows, loader, task, output / "compare", cost=costs, console=console))
     return found
 
 
-def summary(comparisons: Sequence[Outcome]) -> Table:
+def summary(comparisons: Sequence[Report]) -> Table:
     """Every decoder's speed-up at each temperature, by replay and, where it was measured, by the clock."""
     rows = []
-    for name in comparisons[0].results:
+    for name in comparisons[0]["decoders"]:
         row = {"decoder": name}
         for one in comparisons:
-            at, result = f"T={one.task.sampling.temperature:g}", one.results[name]
-            row[f"{at} replay"] = "" if result.replay is None else f"{result.replay.value:.2f}"
-            if result.clock is not None:
-                row[f"{at} clock"] = "1" if name == NONE else show(result.clock, prompts=one.prompts)
+            at, result = f"T={one['task']['sampling']['temperature']:g}", one["decoders"][name]
+            row[f"{at} replay"] = "" if result["replay"] is None else f"{result['replay']['value']:.2f}"
+            row[f"{at} clock"] = "1" if name == NONE else show(result["clock"], prompts=one["prompts"])
         rows.append(row)
     return Table("", rows)
 
@@ -217,10 +215,10 @@ def _make_room(output: Path) -> None:
 
 
 def check_greedy(
-    loader: Loader, comparison: Outcome, rows: Sequence[PromptRow], max_new_tokens: int
+    loader: Loader, controller: Path, cost: CostModel, rows: Sequence[PromptRow], max_new_tokens: int
 ) -> tuple[list[Generation], int]:
     """Greedy outputs with the lag-free head, and how many are those of transformers."""
-    decoder = loader.decoder(comparison.results[OURS].spec, comparison.costs[OURS])
+    decoder = loader.decoder(ComparedDecoder.of(loader.base, OURS, length=str(controller)), cost)
     prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
     found = [decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0) for prompt in prompts]
     model = decoder.target.model
@@ -228,16 +226,17 @@ def check_greedy(
     return found, sum(one.tokens == other for one, other in zip(found, references, strict=True))
 
 
-def gain_of_training(comparison: Outcome) -> str:
+def gain_of_training(comparison: Report) -> str:
     """What the training gained over the best rule without training, by replay and whichever way it comes out."""
-    speeds = {name: result.replay.value for name, result in comparison.results.items() if result.replay is not None}
-    rules = {name: speed for name, speed in speeds.items() if not comparison.results[name].trained}
+    rows = comparison["decoders"]
+    speeds = {name: row["replay"]["value"] for name, row in rows.items() if row["replay"] is not None}
+    rules = {name: speed for name, speed in speeds.items() if not rows[name]["trained"]}
     best = max(rules, key=lambda name: rules[name])
     change = 100 * (speeds[OURS] / rules[best] - 1)
     word = "faster" if change >= 0 else "slower"
     return (
         f"By replay, without the clock's noise, the {OURS} is {abs(change):.1f} % {word} than the best rule of chains "
-        f"without training ({title(comparison.results[best])})."
+        f"without training ({rows[best]['title']})."
     )
 
 

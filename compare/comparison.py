@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from ..common.console import stderr_console
@@ -42,13 +41,14 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
 from ..infer.models import CausalLM
-from ..infer.options import AUTO, DecodingOptions
+from ..infer.options import AUTO
 from ..infer.prompting import day_of
 from ..infer.text_stream import COPY, DRAFT, TextStream, written
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing
-from .interval import Interval, ratio_interval
+from .findings import fastest, over
+from .interval import Interval
 from .recorded import (
     INFORMED,
     Counts,
@@ -63,7 +63,7 @@ from .recorded import (
     speed_of,
 )
 from .runner import Meter, Run, Timed, interleave_stored
-from .settings import FAMILIES, FIXED, at_ratio, by_length, crossed, rule_of, tuned, word_of
+from .settings import FAMILIES, FIXED, at_ratio, by_length, crossed, ratio_of, rule_of, title, tuned, word_of
 from .store import Store
 
 MEASURED = "the costs measured here"
@@ -71,8 +71,13 @@ CHECKS = "checks of "  # and a predictor
 SHOWN = 96  # tokens of the mosaics
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
+MEASURES = (
+    "replay", "clock", "tokens_per_second", "processor", "joules", "tokens_per_forward", "accepted",
+)  # fmt: skip
 TRACED = 0.5  # recording an output takes this many decodings of it
 MARGIN = 1.2  # prefills, and what rounds take beyond their costs
+
+Report = dict[str, Any]  # JSON values
 
 
 @dataclass(frozen=True)
@@ -93,87 +98,6 @@ class Task:
         return vars(self) | {"sampling": self.sampling.as_dict()}
 
 
-@dataclass(frozen=True)
-class Result:
-    """One decoder's figures; None where it was not measured.
-
-    Attributes:
-        spec: the decoder; one of a tuned family has the value that is best on all prompts.
-        trained: whether anything of it was trained.
-        replay: speed-up over no drafts by replay at measured costs.
-        clock: the same by the clock.
-        tokens_per_second: by the clock, over all prompts.
-        processor: speed-up by processor seconds.
-        joules: per token; None without a counter of energy.
-        tokens_per_forward, accepted: generated tokens per target forward, and the accepted share of drafted tokens.
-    """
-
-    spec: ComparedDecoder
-    trained: bool
-    replay: Interval | None = None
-    clock: Interval | None = None
-    tokens_per_second: float | None = None
-    processor: float | None = None
-    joules: float | None = None
-    tokens_per_forward: float | None = None
-    accepted: float | None = None
-
-    @property
-    def speed(self) -> Interval | None:
-        """By the clock if it was measured, else by replay."""
-        return self.clock or self.replay
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of :func:`compare`.
-
-    Attributes:
-        base: the target, the draft model of rules without training and of the replay, and how they were loaded.
-        results: by name of the decoder, ``"none"`` first.
-        costs: by the same names, with the time of a trained predictor; ``"none"`` has those of the pair alone.
-        timed: records of the clock by name and prompt; empty without it.
-        informed: speed-up by replay of what knew every token's acceptance probability; None where nothing was replayed.
-        reading: t_v(3) / t_v(1), the time of a target forward over three tokens by that of one.
-        figures: what the report shows besides, as JSON values; what was not measured is missing. ``lengths``: speeds by
-            replay with their intervals, by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`.
-            ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of
-            :func:`.written`. ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its
-            name.
-        priced: whose the costs are, in words.
-    """
-
-    base: DecodingOptions
-    task: Task
-    prompts: int
-    passes: int
-    results: Mapping[str, Result]
-    costs: Mapping[str, CostModel]
-    timed: Mapping[str, Sequence[Mapping[str, float]]]
-    informed: float | None
-    reading: float | None
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    priced: str = MEASURED
-    machine: Mapping[str, Any] = field(default_factory=machine)
-    versions: Mapping[str, str] = field(default_factory=versions)
-
-    def over(self, name: str, other: str) -> Interval | None:
-        """Ratio of two decoders' speeds by the clock; None where one of them was not timed."""
-        if not self.timed.get(name) or not self.timed.get(other):
-            return None
-        return ratio_interval(*_amounts(self.timed[name]), *_amounts(self.timed[other]))
-
-    def fastest(self, among: Callable[[Result], bool] = lambda result: True) -> list[Result]:
-        """The decoders that ``among`` chooses, the fastest first, by the clock if there was one."""
-        found = [result for result in self.results.values() if result.speed is not None and among(result)]
-        return sorted(found, key=lambda result: -result.speed.value)  # type: ignore[union-attr]
-
-    @property
-    def best(self) -> str:
-        """The fastest decoder."""
-        return self.fastest()[0].spec.name
-
-
 def compare(
     decoders: Sequence[ComparedDecoder],
     rows: Sequence[PromptRow],
@@ -187,19 +111,20 @@ def compare(
     cost: CostModel | Mapping[str, CostModel] | None = None,
     priced: str = MEASURED,
     console: Console | None = None,
-) -> Outcome:
+) -> Report:
     """Compare decoders on prompts, beside decoding without drafts.
 
-    Args:
-        decoders: the configurations; ``"none"`` is always one.
-        rows: the prompts.
-        loader: loads the target and its drafts; without a draft nothing is replayed, and no rules are added.
-        folder: keeps the results as they are measured.
-        clock: also decode by the clock; otherwise replay alone.
-        rules: add the best fixed length and the best threshold on cumulative confidence.
-        minutes: decides how many of the prompts are used and how often; None: all, once.
-        cost: instead of measured ones: costs, also by name of a decoder.
-        priced: whose these are, in words.
+    Returns:
+        What ``report.json`` holds, without the conclusions of :mod:`.findings`. ``decoders``: rows by name, ``"none"``
+        first, whose figures are None where they were not measured: ``spec`` (of a tuned family with the value that is
+        best on all prompts), the ``family``, ``trained`` whether anything of it was; speed-ups over no drafts by
+        ``replay`` at measured costs, by the ``clock``, and by ``processor`` seconds; ``tokens_per_second``, ``joules``
+        per token, ``tokens_per_forward``, and the ``accepted`` share of drafted tokens. ``costs``: by the same names,
+        with the time of a trained predictor. ``timed``: records of the clock by name and prompt. ``informed``: speed-up
+        by replay of what knew every token's acceptance probability. ``reading``: t_v(3) / t_v(1). ``lengths``: speeds
+        by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`. ``mosaic``: a ``prompt`` and its
+        ``texts`` by decoder, of :func:`.written`. ``trained_on``: ids of the prompts that a decoder's controllers were
+        trained on, by its name.
 
     Raises:
         InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
@@ -256,7 +181,7 @@ class _Comparing:
 
     def run(
         self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str
-    ) -> Outcome:
+    ) -> Report:
         measured = {} if cost is not None else self._measure_costs()
         costs = {name: CostModel(**result["cost"]) for name, result in measured.items()}
         if isinstance(cost, Mapping):
@@ -271,16 +196,22 @@ class _Comparing:
         timed = self._clock(costs, chosen, passes) if clock else {}
         if not clock and not replayed:
             raise InputError("clock=False: this pair cannot be replayed; leave it out")
-        results = self._results(replayed, chosen, costs, timed)
+        specs = self.specs | {family: self._of_family(family, chosen[family][2]) for family in self.families}
+        rows = {name: self._row(name, spec, replayed, chosen, costs, timed) for name, spec in specs.items()}
         bound = None if (INFORMED, 0.0) not in replayed else speed_of(replayed[INFORMED, 0.0], costs[NONE]).value
-        reached = max((r.replay.value for r in results.values() if r.replay is not None), default=1.0)
+        reached = max((row["replay"]["value"] for row in rows.values() if row["replay"] is not None), default=1.0)
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
-        found = Outcome(
-            self.loader.base, self.task, count, passes, results, costs, timed,
-            bound if bound is not None and bound >= reached else None,  # below by the luck of few drafts: no bound
-            forward["3"] / forward["1"] if forward else None, priced=priced,
-        )  # fmt: skip
-        return replace(found, figures=self._figures(found, replayed))
+        return {
+            "target": self.loader.base.target, "draft": self.loader.base.draft, "task": self.task.as_dict(),
+            "prompts": count, "passes": passes, "decoders": rows,
+            # Below what was reached, by the luck of few drafts, it is no bound.
+            "informed": bound if bound is not None and bound >= reached else None,
+            "reading": forward["3"] / forward["1"] if forward else None,
+            "priced": priced, "ratio": ratio_of(costs[NONE]) if NONE in costs else None,
+            "costs": {name: cost.as_dict() for name, cost in costs.items()},
+            "timed": {name: [dict(run) for run in runs] for name, runs in timed.items()},
+            **self._figures(specs, rows, replayed, costs), "machine": machine(), "versions": versions(),
+        }  # fmt: skip
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
@@ -447,14 +378,20 @@ class _Comparing:
 
     # results
 
-    def _figures(self, found: Outcome, replayed: Mapping[tuple[str, float], list[Counts]]) -> dict[str, Any]:
-        figures: dict[str, Any] = {"trained_on": trained_on(self.specs, self.rows)}
+    def _figures(
+        self,
+        specs: Mapping[str, ComparedDecoder],
+        rows: Mapping[str, Report],
+        replayed: Mapping[tuple[str, float], list[Counts]],
+        costs: Mapping[str, CostModel],
+    ) -> Report:
+        figures: Report = {"trained_on": trained_on(self.specs, self.rows)}
         if replayed:
-            lengths = by_length(replayed, FIXED, found.costs[NONE])
+            lengths = by_length(replayed, FIXED, costs[NONE])
             figures |= {"lengths": lengths, **drafted_of(self.checks, self.rows).figures()}
-        drafting = found.fastest(lambda r: r.spec.name != NONE and r.spec.engine is None and r.spec.router is None)
-        if drafting:
-            texts = {result.spec.name: self._mosaic(result.spec, found.costs) for result in drafting[:2]}
+        own = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
+        if found := fastest(rows, own):
+            texts = {name: self._mosaic(specs[name], costs) for name in found[:2]}
             figures["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
         return {name: value for name, value in figures.items() if value}
 
@@ -475,27 +412,25 @@ class _Comparing:
         key = {**self.identity, "mosaic": spec.identity, "costs": priced, "prompt": _digest(self.rows[:1])}
         return self.store.compute(key, decode)  # type: ignore[no-any-return]
 
-    def _results(
+    def _row(
         self,
+        name: str,
+        spec: ComparedDecoder,
         replayed: Mapping[tuple[str, float], list[Counts]],
         chosen: Mapping[str, tuple[float, float, float]],
         costs: Mapping[str, CostModel],
         timed: Mapping[str, Sequence[Mapping[str, float]]],
-    ) -> dict[str, Result]:
-        found = {}
-        specs = self.specs | {family: self._of_family(family, chosen[family][2]) for family in self.families}
-        for name, spec in specs.items():
-            trained = spec.trained or spec.copies is not None or spec.router is not None
-            result = Result(spec, trained)
-            counts = crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
-            if counts is not None:
-                result = replace(result, **figures_of(counts, costs.get(name, costs[NONE])))
-            elif name == NONE and replayed:
-                result = replace(result, replay=Interval(1.0, 1.0, 1.0))
-            if timed:
-                result = _with_clock(result, timed[name], timed[NONE])
-            found[name] = result
-        return found
+    ) -> Report:
+        row = dict.fromkeys(MEASURES) | {
+            "title": title(spec), "family": name if name in FAMILIES else None, "spec": spec.as_dict(),
+            "trained": spec.trained or spec.copies is not None or spec.router is not None,
+        }  # fmt: skip
+        counts = crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
+        if counts is not None:
+            row |= figures_of(counts, costs.get(name, costs[NONE]))
+        elif name == NONE and replayed:
+            row["replay"] = Interval(1.0, 1.0, 1.0).as_dict()
+        return row | by_clock(timed[name], timed[NONE]) if timed else row
 
 
 def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> AcceptancePredictor | None:
@@ -551,21 +486,17 @@ def _total(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: sum(run[key] for run in runs) for key in runs[0]}
 
 
-def _with_clock(result: Result, runs: Sequence[Mapping[str, float]], plain: Sequence[Mapping[str, float]]) -> Result:
+def by_clock(runs: Sequence[Mapping[str, float]], plain: Sequence[Mapping[str, float]]) -> Report:
+    """What the records of a decoder, and of no drafts, say of it."""
     total = _total(runs)
     by_processor = [sum(run["generated"] for run in each) / sum(run["processor_seconds"] for run in each)
                     for each in (runs, plain)]  # fmt: skip
-    own: dict[str, Any] = {} if not total["target_forwards"] else {
+    own: Report = {} if not total["target_forwards"] else {
         "tokens_per_forward": total["generated"] / total["target_forwards"],
         "accepted": total["accepted"] / total["drafted"] if total["drafted"] else None,
     }  # fmt: skip
-    return replace(
-        result, clock=ratio_interval(*_amounts(runs), *_amounts(plain)), processor=by_processor[0] / by_processor[1],
-        tokens_per_second=total["generated"] / total["seconds"],
-        joules=total["joules"] / total["generated"] if "joules" in total else None, **own,
-    )  # fmt: skip
-
-
-def _amounts(runs: Sequence[Mapping[str, float]]) -> tuple[Any, Any]:
-    """(prompts,) tokens and seconds."""
-    return np.array([run["generated"] for run in runs]), np.array([run["seconds"] for run in runs])
+    return {
+        "clock": over(runs, plain).as_dict(), "processor": by_processor[0] / by_processor[1],
+        "tokens_per_second": total["generated"] / total["seconds"],
+        "joules": total["joules"] / total["generated"] if "joules" in total else None, **own,
+    }  # fmt: skip

@@ -1,58 +1,85 @@
-"""What a comparison found: a sentence to act on, commands, and everything as JSON. Pure functions."""
+"""What a comparison found: a sentence to act on, and commands. Pure functions of what ``report.json`` holds."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..common.errors import listed
 from ..common.files import replacing
-from .comparison import Outcome, Result
-from .decoders import NONE
+from ..common.json_file import build
+from .decoders import NONE, ComparedDecoder
 from .drafted import judgements
-from .interval import ENOUGH, Interval, show
-from .settings import FAMILIES, ratio_of
+from .interval import ENOUGH, Interval, ratio_interval, show
 
 DISTURBED = 1.5  # a speed-up by the clock over that by processor time, or the reverse, that other work explains
 DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to
 COST_FILE = "cost.json"
 EXAMPLE = "Write a short story."
 
+Report = Mapping[str, Any]
 
-def sentences(comparison: Outcome) -> list[str]:
+
+def concluded(report: Report, commands: Mapping[str, str]) -> dict[str, Any]:
+    """The report with its sentences, the best decoder, and commands to act on it."""
+    best, *_ = fastest(report["decoders"])
+    return {"sentences": sentences(report), "commands": dict(commands), "best": best, **report}
+
+
+def speed(row: Report) -> Any:
+    """A decoder's speed-up by the clock if it was measured, else by replay."""
+    return row["clock"] or row["replay"]
+
+
+def fastest(rows: Mapping[str, Report], among: Iterable[str] | None = None) -> list[str]:
+    """The decoders ``among`` those of ``rows`` whose speed is known, the fastest first."""
+    known = [name for name in (rows if among is None else among) if speed(rows[name]) is not None]
+    return sorted(known, key=lambda name: -speed(rows[name])["value"])
+
+
+def over(runs: Sequence[Mapping[str, float]], others: Sequence[Mapping[str, float]]) -> Interval:
+    """Ratio of two decoders' speeds by the clock, from their records by prompt."""
+    amounts = [np.array([run[key] for run in each]) for each in (runs, others) for key in ("generated", "seconds")]
+    return ratio_interval(*amounts)
+
+
+def sentences(report: Report) -> list[str]:
     """What was found, the first one to act on."""
-    best = comparison.results[comparison.best]
-    prompts = f"On your {comparison.prompts} prompts, at temperature {comparison.task.sampling.temperature:g},"
-    if not pays(comparison):
-        refused = [f"Do not draft here: {_why_not(comparison)}.", f"{prompts} {_all_levels(comparison)}"]
-        return refused + _judgements(comparison)
-    assert best.speed is not None
-    line = f"{prompts} {title(best)} decodes {show(best.speed, prompts=comparison.prompts)} × as fast as no drafts"
-    for other in _rivals(comparison, best)[:1]:
-        kind = "the best rule" if best.trained else "the best trained decoder"
-        line += f" and {_ratio(comparison, best, other)} × {kind} ({title(other)})"
-    lines = [line + ("." if comparison.timed else f", by replay at {comparison.priced}.")]
-    level = [
-        title(result)
-        for result in comparison.results.values()
-        if result is not best and _level(comparison, best, result)
-    ]
+    rows, count = report["decoders"], report["prompts"]
+    best, *_ = fastest(rows)
+    prompts = f"On your {count} prompts, at temperature {report['task']['sampling']['temperature']:g},"
+    if not pays(report):
+        return [f"Do not draft here: {_why_not(report)}.", f"{prompts} {_all_levels(report)}", *_judgements(report)]
+    line = f"{prompts} {rows[best]['title']} decodes {show(speed(rows[best]), prompts=count)} × as fast as no drafts"
+    trained = rows[best]["trained"]
+    rivals = [  # the best rule without training, or for a rule the best trained decoder
+        name for name, row in rows.items()
+        if row["trained"] != trained and name != NONE and row["spec"]["engine"] is None
+    ]  # fmt: skip
+    for other in fastest(rows, rivals)[:1]:
+        kind = "the best rule" if trained else "the best trained decoder"
+        line += f" and {_ratio(report, best, other)} × {kind} ({rows[other]['title']})"
+    lines = [line + ("." if report["timed"] else f", by replay at {report['priced']}.")]
+    level = [row["title"] for name, row in rows.items() if name != best and _level(report, best, name)]
     if level:
         lines.append(f"Within the noise of it: {', '.join(level)}.")
-    reached = max((r.replay.value for r in comparison.results.values() if r.replay is not None), default=None)
-    if comparison.informed is not None and reached is not None and comparison.informed > reached:
+    reached = max((row["replay"]["value"] for row in rows.values() if row["replay"] is not None), default=None)
+    if report["informed"] is not None and reached is not None and report["informed"] > reached:
         lines.append(
-            f"A predictor that knew every acceptance probability would reach {comparison.informed:.2f} × in the "
+            f"A predictor that knew every acceptance probability would reach {report['informed']:.2f} × in the "
             f"replay, where the best is at {reached:.2f} ×."
         )
-    return lines + _judgements(comparison)
+    return lines + _judgements(report)
 
 
-def _judgements(comparison: Outcome) -> list[str]:
+def _judgements(report: Report) -> list[str]:
     """Other work on the machine, decoders trained on the prompts, and predictors worse than a constant or the draft."""
-    apart = [r.clock.value / r.processor for r in comparison.results.values() if r.clock and r.processor]
+    rows = report["decoders"].values()
+    apart = [row["clock"]["value"] / row["processor"] for row in rows if row["clock"] and row["processor"]]
     most = max((max(ratio, 1 / ratio) for ratio in apart), default=1.0)
     said = [] if most < DISTURBED else [
         f"Speed-ups by the clock differ up to {most:.1f} times from those by processor time: other work changed the "
@@ -60,123 +87,77 @@ def _judgements(comparison: Outcome) -> list[str]:
     ]  # fmt: skip
     trained = [
         f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {listed(ids)}."
-        for name, ids in comparison.figures.get("trained_on", {}).items()
+        for name, ids in report.get("trained_on", {}).items()
     ]
-    return said + trained + judgements(comparison.figures.get("predictors", {}))
+    return said + trained + judgements(report.get("predictors", {}))
 
 
-def title(result: Result) -> str:
-    """The decoder's name, with the length of a tuned rule."""
-    spec = result.spec
-    return f"{spec.name} {str(spec.length).rpartition(':')[2]}" if spec.name in FAMILIES else spec.name
-
-
-def pays(comparison: Outcome) -> bool:
+def pays(report: Report) -> bool:
     """Whether the fastest decoder is faster than no drafts beyond noise."""
-    best = comparison.results[comparison.best]
-    if best.spec.name == NONE or best.speed is None:
-        return False
-    return (best.speed.value if comparison.prompts < ENOUGH else best.speed.low) > 1
+    best, *_ = fastest(report["decoders"])
+    found = speed(report["decoders"][best])
+    return best != NONE and bool((found["value"] if report["prompts"] < ENOUGH else found["low"]) > 1)
 
 
-def _why_not(comparison: Outcome) -> str:
-    cost = comparison.costs.get(NONE)
-    if comparison.reading is not None and comparison.reading > DEAR_READING:
-        return f"reading 3 tokens takes the target {comparison.reading:.1f} times one"
-    if cost is not None and ratio_of(cost) > DEAR_DRAFT:
-        return f"a draft step takes {ratio_of(cost):.2f} of a target forward"
-    accepted = max((r.accepted for r in comparison.results.values() if r.accepted is not None), default=None)
+def _why_not(report: Report) -> str:
+    if report["reading"] is not None and report["reading"] > DEAR_READING:
+        return f"reading 3 tokens takes the target {report['reading']:.1f} times one"
+    if report["ratio"] is not None and report["ratio"] > DEAR_DRAFT:
+        return f"a draft step takes {report['ratio']:.2f} of a target forward"
+    accepted = max(
+        (row["accepted"] for row in report["decoders"].values() if row["accepted"] is not None), default=None
+    )
     return "too few drafted tokens are accepted" + ("" if accepted is None else f" ({accepted:.0%} at most)")
 
 
-def _all_levels(comparison: Outcome) -> str:
-    fastest = comparison.fastest(lambda result: result.spec.name != NONE)
-    if not fastest:
+def _all_levels(report: Report) -> str:
+    rows = report["decoders"]
+    found = fastest(rows, [name for name in rows if name != NONE])
+    if not found:
         return "nothing else was compared."
-    speed = show(fastest[0].speed, prompts=comparison.prompts)
-    return f"the fastest with drafts, {title(fastest[0])}, is at {speed} × no drafts."
+    ratio = show(speed(rows[found[0]]), prompts=report["prompts"])
+    return f"the fastest with drafts, {rows[found[0]]['title']}, is at {ratio} × no drafts."
 
 
-def _rivals(comparison: Outcome, best: Result) -> list[Result]:
-    """What the winner is measured by: the best rule without training, or for a rule the best trained decoder."""
-    return comparison.fastest(
-        lambda result: result.trained != best.trained and result.spec.name != NONE and result.spec.engine is None
-    )
+def _ratio(report: Report, best: str, other: str) -> str:
+    if report["timed"]:
+        return show(over(report["timed"][best], report["timed"][other]), prompts=report["prompts"])
+    values = (report["decoders"][name]["replay"]["value"] for name in (best, other))
+    return f"{next(values) / next(values):.2f}"
 
 
-def _ratio(comparison: Outcome, best: Result, other: Result) -> str:
-    ratio = comparison.over(best.spec.name, other.spec.name)
-    if ratio is not None:
-        return show(ratio, prompts=comparison.prompts)
-    assert best.replay is not None
-    assert other.replay is not None
-    return f"{best.replay.value / other.replay.value:.2f}"
+def _level(report: Report, best: str, other: str) -> bool:
+    if not report["timed"] or report["prompts"] < ENOUGH:
+        return False
+    ratio = over(report["timed"][best], report["timed"][other])
+    return ratio.low < 1 < ratio.high
 
 
-def _level(comparison: Outcome, best: Result, other: Result) -> bool:
-    ratio = comparison.over(best.spec.name, other.spec.name)
-    return ratio is not None and comparison.prompts >= ENOUGH and ratio.low < 1 < ratio.high
-
-
-def commands(comparison: Outcome, folder: Path) -> dict[str, str]:
+def commands(report: Report, folder: Path) -> dict[str, str]:
     """The commands that decode and serve with the winner, or without drafts.
 
     Args:
         folder: where the costs of a winner that uses costs are written.
     """
-    best = comparison.results[comparison.best] if pays(comparison) else comparison.results[NONE]
-    if best.spec.engine is not None:
+    best = fastest(report["decoders"])[0] if pays(report) else NONE
+    if report["decoders"][best]["spec"]["engine"] is not None:
         return {}
-    words = best.spec.words(write_cost(comparison, best.spec.name, folder))
-    sampling = comparison.task.sampling
-    drawn = ["--temperature", f"{sampling.temperature:g}", "--top-p", f"{sampling.top_p:g}"]
-    drawn += ["--top-k", "null" if sampling.top_k is None else str(sampling.top_k)]
-    drawn += [] if comparison.task.chat else ["--no-chat"]
+    words, sampling = words_of(report, best, folder), report["task"]["sampling"]
+    drawn = ["--temperature", f"{sampling['temperature']:g}", "--top-p", f"{sampling['top_p']:g}"]
+    drawn += ["--top-k", "null" if sampling["top_k"] is None else str(sampling["top_k"])]
+    drawn += [] if report["task"]["chat"] else ["--no-chat"]
     return {
         "Decode with it": " ".join(["specpilot generate", *words, *drawn, f"'{EXAMPLE}'"]),
         "Serve it with": " ".join(["specpilot serve", *words]),
     }
 
 
-def write_cost(comparison: Outcome, name: str, folder: Path) -> Path | None:
-    """Write the costs of a decoder for ``--cost``; None if it does not go by measured costs."""
-    if not comparison.results[name].spec.uses_costs or name not in comparison.costs:
-        return None
-    file = folder / COST_FILE
-    with replacing(file) as temporary:
-        document = {"cost": comparison.costs[name].as_dict(), "decoder": name}
+def words_of(report: Report, name: str, folder: Path) -> list[str]:
+    """The options of a decoder as words of a shell; the measured costs that it goes by are written to ``folder``."""
+    spec = build(ComparedDecoder, report["decoders"][name]["spec"], name)
+    if not spec.uses_costs or name not in report["costs"]:
+        return spec.words()
+    with replacing(folder / COST_FILE) as temporary:
+        document = {"cost": report["costs"][name], "decoder": name}
         temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
-    return file
-
-
-def as_dict(comparison: Outcome, commands: Mapping[str, str]) -> dict[str, Any]:
-    """Everything, as JSON values."""
-    return {
-        "sentences": sentences(comparison),
-        "commands": dict(commands),
-        "best": comparison.best,
-        "target": comparison.base.target,
-        "draft": comparison.base.draft,
-        "task": comparison.task.as_dict(),
-        "prompts": comparison.prompts,
-        "passes": comparison.passes,
-        "decoders": {
-            name: {
-                **{key: value._asdict() if isinstance(value, Interval) else value
-                   for key, value in vars(result).items() if key != "spec"},
-                "title": title(result),
-                "family": name if name in FAMILIES else None,
-                "spec": result.spec.as_dict(),
-            }
-            for name, result in comparison.results.items()
-        },
-        "informed": comparison.informed,
-        "reading": comparison.reading,
-        "priced": comparison.priced,
-        "ratio": ratio_of(comparison.costs[NONE]) if NONE in comparison.costs else None,
-        "costs": {name: cost.as_dict() for name, cost in comparison.costs.items()},
-        "timed": {name: [dict(run) for run in runs] for name, runs in comparison.timed.items()},
-        **comparison.figures,
-        "machine": dict(comparison.machine),
-        "versions": dict(comparison.versions),
-    }  # fmt: skip
+    return spec.words(folder / COST_FILE)

@@ -233,7 +233,7 @@ def figures_of(counts: Sequence[Counts], cost: CostModel | None) -> dict[str, An
     """Speed-up, tokens per target forward, and the accepted share of the drafted tokens; None where not defined."""
     generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
     return {
-        "replay": None if cost is None else speed_of(counts, cost),
+        "replay": None if cost is None else speed_of(counts, cost).as_dict(),
         "tokens_per_forward": float(generated / forwards),
         "accepted": float(accepted / drafted) if drafted else None,
     }

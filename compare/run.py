@@ -17,11 +17,11 @@ from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
-from .comparison import Outcome, Task
+from .comparison import Task
 from .comparison import compare as compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
 from .document import page
-from .findings import as_dict, commands
+from .findings import commands, concluded
 from .hardware import given_costs
 from .options import CompareOptions
 from .report import document_of, write
@@ -39,12 +39,10 @@ class Comparison:
     Attributes:
         report: everything, as JSON values: what ``report.json`` holds.
         folder: where the report, and the costs that its commands name, are written.
-        outcome: of decoders; None for data.
     """
 
     report: Mapping[str, Any]
     folder: Path
-    outcome: Outcome | None = None
 
     @property
     def sentences(self) -> list[str]:
@@ -60,7 +58,7 @@ class Comparison:
     def tables(self) -> list[Table]:
         """What a terminal shows: of decoders their speeds, of data everything."""
         found = [section.table for section in document_of(self.report).sections if section.rows]
-        return found if self.outcome is None else found[:1]
+        return found if "data" in self.report else found[:1]
 
     def save(self) -> list[Path]:
         """Write ``report.html``, ``report.md`` and ``report.json``; returns their paths."""
@@ -140,7 +138,7 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
             clock=options.clock and options.hardware is None, rules=options.rules, minutes=options.minutes, cost=cost,
             priced=priced,
         )  # fmt: skip
-    return Comparison(as_dict(found, commands(found, options.output)), options.output, found)
+    return Comparison(concluded(found, commands(found, options.output)), options.output)
 
 
 def paired(options: CompareOptions) -> CompareOptions:

@@ -128,17 +128,18 @@ def replayed(data: Labelled, cost: CostModel | None) -> Report:
     if cost is None:
         rows = {word_of(*setting): figures_of(of, None) for setting, of in counts.items()}
         return found | {"decoders": {name: {"title": name, **row} for name, row in rows.items()}}
-    rows = {NONE: {"title": NONE, "replay": Interval(1.0, 1.0, 1.0), "tokens_per_forward": 1.0, "accepted": None}}
+    none = Interval(1.0, 1.0, 1.0).as_dict()
+    rows = {NONE: {"title": NONE, "replay": none, "tokens_per_forward": 1.0, "accepted": None}}
     for name, family in FAMILIES.items():
         chosen = tuned(family.values, name, counts, cost)
         judged = crossed(name, chosen, counts)
         assert judged is not None
         rows[name] = {"title": f"{name} {chosen[2]:g}", **figures_of(judged, cost)}
     rows |= {name: {"title": name, **figures_of(counts[name, 0.0], cost)} for name in data.predictors}
-    reached = {name: row["replay"].value for name, row in rows.items()}
+    reached = {name: row["replay"]["value"] for name, row in rows.items()}
     bound = speed_of(counts[INFORMED, 0.0], cost).value
     return {
-        "decoders": {name: row | {"replay": row["replay"].as_dict()} for name, row in rows.items()},
+        "decoders": rows,
         "best": max(reached, key=lambda name: reached[name]),
         "lengths": by_length(counts, FIXED, cost),
         "informed": bound if bound >= max(reached.values()) else None,

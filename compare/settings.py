@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..controllers.length import CumulativeConfidence, Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
+from .decoders import ComparedDecoder
 from .recorded import Counts, Rule, Setting, speed_of
 
 FIXED, CONFIDENCE = "fixed length", "cumulative confidence"
@@ -49,6 +50,11 @@ def rule_of(family: str) -> Rule:
 def word_of(family: str, value: float) -> str:
     """The rule of a value of a family as for ``--length``."""
     return FAMILIES[family].word.format(value)
+
+
+def title(spec: ComparedDecoder) -> str:
+    """The decoder's name, with the length of a tuned rule."""
+    return f"{spec.name} {str(spec.length).rpartition(':')[2]}" if spec.name in FAMILIES else spec.name
 
 
 def tuned(values: Sequence[float], family: str, replayed: Replayed, cost: CostModel) -> tuple[float, float, float]:

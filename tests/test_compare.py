@@ -4,7 +4,6 @@ import io
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +14,11 @@ import pytest
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
+from specpilot.common.machine import machine, versions
 from specpilot.compare import comparison
-from specpilot.compare.comparison import Outcome, Result, Task, compare
+from specpilot.compare.comparison import MEASURES, Report, Task, compare
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
-from specpilot.compare.findings import as_dict, sentences
+from specpilot.compare.findings import concluded, over, sentences
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
 from specpilot.compare.report import document_of
@@ -246,7 +246,7 @@ def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None
 # the report
 
 
-def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> Outcome:
+def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> Report:
     """A comparison by the clock: speeds over no drafts and whether the decoder is trained; half a percent of noise."""
     everything = {NONE: (1.0, False), **speeds}
     wave = 0.005 * np.cos(np.pi * np.arange(prompts))
@@ -254,18 +254,24 @@ def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) 
         name: [{"generated": 100.0, "seconds": float(100 / speed * factor)} for factor in 1 + wave * (-1) ** (i // 2)]
         for i, (name, (speed, _)) in enumerate(everything.items())
     }
-    results = {}
+    rows = {}
     for name, (_, trained) in everything.items():
-        pairs = [np.array([run[key] for run in timed[one]]) for one in (name, NONE) for key in ("generated", "seconds")]
         spec = of(name, draft=None) if name == NONE else of(name, length="3")
-        clock = ratio_interval(*pairs)
-        results[name] = Result(spec, trained, None, clock, 100 * clock.value, accepted=None if name == NONE else 0.3)
-    return Outcome(
-        **{  # type: ignore[arg-type]
-            "base": BASE, "task": Task(SamplingParams(1.0, 50), 64), "prompts": prompts, "passes": 1,
-            "results": results, "costs": {}, "timed": timed, "informed": None, "reading": None, **more,
-        }
-    )  # fmt: skip
+        clock = over(timed[name], timed[NONE])
+        rows[name] = dict.fromkeys(MEASURES) | {
+            "title": name, "family": None, "spec": spec.as_dict(), "trained": trained, "clock": clock.as_dict(),
+            "tokens_per_second": 100 * clock.value, "accepted": None if name == NONE else 0.3,
+        }  # fmt: skip
+    return {
+        "target": "tiny", "draft": "d", "task": Task(SamplingParams(1.0, 50), 64).as_dict(), "prompts": prompts,
+        "passes": 1, "decoders": rows, "costs": {}, "timed": timed, "informed": None, "reading": None, "ratio": None,
+        "priced": "the costs", "machine": machine(), "versions": versions(), **more,
+    }  # fmt: skip
+
+
+def changed(report: Report, **figures: Any) -> Report:
+    """The report with figures of all decoders changed."""
+    return report | {"decoders": {name: row | figures for name, row in report["decoders"].items()}}
 
 
 def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
@@ -279,8 +285,7 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
     assert "× the best trained decoder (mine)" in first
     found = made({"3": (1.5, False)}, prompts=4)
     assert sentences(found) == ["On your 4 prompts, at temperature 1, 3 decodes 1.50 × as fast as no drafts."]
-    noisy = {**found.results, "3": replace(found.results["3"], processor=0.9)}
-    assert "differ up to 1.7 times" in sentences(replace(found, results=noisy))[-1]
+    assert "differ up to 1.7 times" in sentences(changed(found, processor=0.9))[-1]
 
 
 def test_without_a_gain_it_says_why() -> None:
@@ -288,21 +293,14 @@ def test_without_a_gain_it_says_why() -> None:
     first, second = sentences(made(slow, reading=2.44))
     assert first == "Do not draft here: reading 3 tokens takes the target 2.4 times one."
     assert "the fastest with drafts, 3, is at 0.95 (" in second
-    assert (
-        "a draft step takes 0.80 of a target forward"
-        in sentences(made(slow, costs={NONE: CostModel(0.8, 1.0, 0.0)}))[0]
-    )
+    assert "a draft step takes 0.80 of a target forward" in sentences(made(slow, ratio=0.8))[0]
     assert sentences(made(slow))[0] == "Do not draft here: too few drafted tokens are accepted (30% at most)."
 
 
 def test_an_informed_bound_is_shown_only_above_what_it_bounds() -> None:
-    found = made({"3": (1.5, False)}, informed=1.7)
-    results = {name: replace(result, replay=Interval(1.6, 1.5, 1.7)) for name, result in found.results.items()}
-    assert (
-        "would reach 1.70 × in the replay, where the best is at 1.60 ×"
-        in sentences(replace(found, results=results))[-1]
-    )
-    assert len(sentences(replace(found, results=results, informed=1.59))) == 1
+    found = changed(made({"3": (1.5, False)}, informed=1.7), replay=Interval(1.6, 1.5, 1.7).as_dict())
+    assert "would reach 1.70 × in the replay, where the best is at 1.60 ×" in sentences(found)[-1]
+    assert len(sentences(found | {"informed": 1.59})) == 1
 
 
 def printed(shown_table: Table, width: int) -> list[str]:
@@ -314,7 +312,7 @@ def printed(shown_table: Table, width: int) -> list[str]:
 
 def test_the_table_fits_eighty_columns() -> None:
     found = made({"some-controller[/x]|+ngram": (1.5, True), "cumulative confidence": (1.2, False)}, informed=1.6)
-    document = document_of(as_dict(found, {"Decode": "specpilot generate"}))
+    document = document_of(concluded(found, {"Decode": "specpilot generate"}))
     lines = printed(document.sections[0].table, 80)
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
@@ -378,7 +376,7 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         assert printed_text == found.text or spec.adapt
 
 
-def _compare(pair: Sequence[str], folder: Path) -> Outcome:
+def _compare(pair: Sequence[str], folder: Path) -> Report:
     target, draft = pair
     base = DecodingOptions(target=target, draft=draft)
     decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
@@ -395,7 +393,7 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
 
     def replayed(folder: str) -> Any:
         given = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
-        return compare(*given, clock=False, cost=CostModel.load(0.1), console=QUIET).results["2"].replay
+        return compare(*given, clock=False, cost=CostModel.load(0.1), console=QUIET)["decoders"]["2"]["replay"]
 
     begun = replayed("begun")
     for file in (tmp_path / "begun" / "records").glob("*.json"):
@@ -419,10 +417,10 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     assert seen
     check(folder)
     found, whole = _compare(pair, folder), _compare(pair, folder.with_name("killed-whole"))
-    assert {name: result.replay for name, result in found.results.items()} == {
-        name: result.replay for name, result in whole.results.items()
-    }
-    assert found.informed == whole.informed
-    tokens = [{name: [run["generated"] for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
+    replays = [{name: row["replay"] for name, row in one["decoders"].items()} for one in (found, whole)]
+    assert replays[0] == replays[1]
+    assert found["informed"] == whole["informed"]
+    timed = [one["timed"].items() for one in (found, whole)]
+    tokens = [{name: [run["generated"] for run in runs] for name, runs in items} for items in timed]
     assert tokens[0] == tokens[1]  # the same seeds
     check(folder)

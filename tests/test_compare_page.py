@@ -3,7 +3,6 @@ nothing; what the figures are made from; and the comparison in Python."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from datasets import Dataset
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
-from specpilot.compare.findings import as_dict
+from specpilot.compare.findings import concluded
 from specpilot.compare.interval import Interval
 from specpilot.compare.recorded import Counts, speed_of
 from specpilot.compare.report import document_of
@@ -26,7 +25,7 @@ from specpilot.infer.options import DecodingOptions
 from specpilot.infer.text_stream import TextStream, written
 from specpilot.simulate.replay import TracedStep, replay
 
-from .test_compare import made
+from .test_compare import changed, made
 from .test_replay import traced
 from .tiny import save_pair
 
@@ -65,9 +64,9 @@ class Parsed(HTMLParser):
 
 def report(prompts: int = 20, **figures: Any) -> dict[str, Any]:
     """What report.json holds of a comparison by clock and replay."""
-    found = made({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, figures=figures, informed=1.9)
-    results = {name: replace(row, replay=Interval(1.3, 1.2, 1.4)) for name, row in found.results.items()}
-    return as_dict(replace(found, results=results), {"Decode with it": "specpilot generate 'a <b>'"})
+    found = made({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, informed=1.9, **figures)
+    replayed = changed(found, replay=Interval(1.3, 1.2, 1.4).as_dict())
+    return concluded(replayed, {"Decode with it": "specpilot generate 'a <b>'"})
 
 
 CHECKS = [[Check(i, 1 + i % 9, (i % 10) / 10, ((i + 4 * j) % 7) / 7) for i in range(200)] for j in range(12)]
@@ -276,8 +275,7 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = specpilot.compare(
         {"two": 2, "three": {"length": "3"}}, ["one", "two", "three"], output=output, wandb="p", **options
     )
-    assert found.outcome is not None
-    assert [name for name in found.outcome.results if name in ("none", "two", "three")] == ["none", "two", "three"]
+    assert [name for name in found.report["decoders"] if name in ("none", "two", "three")] == ["none", "two", "three"]
     assert json.loads((output / "report.json").read_text()) == json.loads(json.dumps(found.report))
     assert (output / "report.html").read_text() == whole(found.report)
     assert found.sentences[0] in " ".join(Parsed(found._repr_html_()).of("p"))
