@@ -226,6 +226,7 @@ def test_the_sentence_on_two_speeds(page: sync_api.Page, a: Any, b: Any, sentenc
         (None, "speculation.length='tiny-head'"),
         ({"abort": True}, "the server does not answer"),
         ({"status": 502, "body": "<html>"}, "the server answers 502"),
+        ({"status": 503, "body": '{"status": "starting", "reason": "loading"}'}, "the server is starting: loading"),
         ({"status": 200, "body": ""}, "the answer broke off"),
     ],
 )

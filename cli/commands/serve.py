@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError, optional_import
@@ -25,14 +26,16 @@ def serve(options: ServeOptions) -> None:
     from ..common.machine import limit_memory
 
     limit_memory()
-    from ..serve.run import run_server
+    from ..serve.run import answering, run_server
     from ..serve.worker import in_own_thread
 
-    run_server(in_own_thread(lambda: _prepared(options)), listener)
+    with answering(listener) as say:
+        server = in_own_thread(lambda: _prepared(options, say))
+    run_server(server, listener)
 
 
-def _prepared(options: ServeOptions) -> Server:
-    """A server with its models loaded."""
+def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
+    """A server with its models loaded; ``say`` is told what takes time."""
     from ..common.console import quiet, said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.loading.named_pair import with_named_pair
@@ -43,6 +46,7 @@ def _prepared(options: ServeOptions) -> Server:
     with said_at_the_end():
         decoder = SpeculativeDecoder.from_options(options)
         log = _round_log(options, decoder)
+    say("a first text is decoded to warm up")
     server = Server(decoder, options, log)
     server.warm_up()
     gc.collect()
@@ -61,7 +65,7 @@ def _round_log(options: ServeOptions, decoder: SpeculativeDecoder) -> RoundLog |
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on; connections are refused until the models are loaded.
+    """The socket to serve on.
 
     Raises:
         InputError: the port is taken, or the address is not one of this machine.
@@ -71,6 +75,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(1024)
     except OSError as error:
         raise InputError(f"port={port}, host={host!r}: {error.strerror}; choose another") from None
     return listener

@@ -54,7 +54,8 @@ async function reached(asking, message) {
 
 async function refusal(response) {
   try {
-    return (await response.json()).error.message;
+    const body = await response.json();
+    return body.error ? body.error.message : `the server is starting: ${body.reason}`;
   } catch {
     return `the server answers ${response.status} ${response.statusText}`;
   }
