@@ -63,7 +63,21 @@ from .recorded import (
     speed_of,
 )
 from .runner import Meter, Run, Timed, interleave_stored
-from .settings import FAMILIES, FIXED, at_ratio, by_length, crossed, ratio_of, rule_of, title, tuned, word_of
+from .settings import (
+    AS_MEASURED,
+    FAMILIES,
+    FIXED,
+    RATIOS,
+    at_ratio,
+    by_hardware,
+    by_length,
+    crossed,
+    ratio_of,
+    rule_of,
+    title,
+    tuned,
+    word_of,
+)
 from .store import Store
 
 MEASURED = "the costs measured here"
@@ -122,7 +136,8 @@ def compare(
         per token, ``tokens_per_forward``, and the ``accepted`` share of drafted tokens. ``costs``: by the same names,
         with the time of a trained predictor. ``timed``: records of the clock by name and prompt. ``informed``: speed-up
         by replay of what knew every token's acceptance probability. ``reading``: t_v(3) / t_v(1). ``lengths``: speeds
-        by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`. ``mosaic``: a ``prompt`` and its
+        by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`. ``hardware``: of
+        :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its
         ``texts`` by decoder, of :func:`.written`. ``trained_on``: ids of the prompts that a decoder's controllers were
         trained on, by its name.
 
@@ -316,10 +331,12 @@ class _Comparing:
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
     def _rule(self, spec: ComparedDecoder, cost: CostModel | None) -> Rule:
-        """Its length controller."""
-        length = self.loader.decoder(spec, cost).length
+        """Its length controller; one that goes by costs also at those of other hardware."""
+        ratios = RATIOS if spec.uses_costs else ()
+        lengths = {AS_MEASURED: self.loader.decoder(spec, cost).length}
+        lengths |= {ratio: self.loader.decoder(spec, at_ratio(ratio)).length for ratio in ratios}
         identity = {"spec": spec.identity, "costs": None if cost is None else cost.as_dict()}
-        return Rule(spec.name, (0.0,), identity, lambda traces: lambda index, x: length)
+        return Rule(spec.name, tuple(lengths), identity, lambda traces: lambda index, x: lengths[x])
 
     def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]]:
         """What predicts acceptance in the replay, and its identity: the draft's confidence, and trained predictors."""
@@ -387,8 +404,12 @@ class _Comparing:
     ) -> Report:
         figures: Report = {"trained_on": trained_on(self.specs, self.rows)}
         if replayed:
-            lengths = by_length(replayed, FIXED, costs[NONE])
-            figures |= {"lengths": lengths, **drafted_of(self.checks, self.rows).figures()}
+            names = [name for name in rows if (name, AS_MEASURED) in replayed or name in self.families]
+            figures |= {
+                "lengths": by_length(replayed, FIXED, costs[NONE]),
+                **drafted_of(self.checks, self.rows).figures(),
+                "hardware": by_hardware(replayed, names, costs[NONE]),
+            }
         own = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
         if found := fastest(rows, own):
             texts = {name: self._mosaic(specs[name], costs) for name in found[:2]}
