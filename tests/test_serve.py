@@ -1,12 +1,11 @@
 """The server with real clients over real connections: texts, streams, log probabilities, metrics, controllers."""
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +48,14 @@ def client(running: tuple[Server, str]) -> openai.OpenAI:
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9}, {"stop": [" the"]}])
 def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: SpeculativeDecoder, settings: Any) -> None:
-    found = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=24, seed=5, n=3, **settings)
-    expected = decoder.generate(QUESTION, n=3, max_new_tokens=24, seed=5, **settings)
+    prompts = [QUESTION, "List all files."]
+    found = client.completions.create(model="tiny", prompt=prompts, max_tokens=24, seed=5, n=3, **settings)
+    texts = decoder.generate(prompts, n=3, max_new_tokens=24, seed=5, **settings)
+    expected = [one for of_prompt in texts for one in of_prompt]
     assert [choice.text for choice in found.choices] == [one.text for one in expected]
     assert found.usage is not None
     assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
-    assert found.usage.prompt_tokens == len(expected[0].prompt_tokens)
+    assert found.usage.prompt_tokens == sum(len(one.prompt_tokens) for one in expected[::3])
     reasons = ["length" if one.finish_reason == "length" else "stop" for one in expected]
     assert [choice.finish_reason for choice in found.choices] == reasons
 
@@ -82,16 +83,6 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
     assert usage.prompt_tokens == len(expected[0].prompt_tokens)
 
 
-def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as found:
-        client.chat.completions.create(model="tiny", messages=MESSAGES, response_format={"type": "json_object"})
-    assert (found.value.param, found.value.code) == ("response_format", "unsupported")
-    with pytest.raises(openai.NotFoundError, match="not served here"):
-        client.completions.create(model="gpt", prompt=QUESTION)
-    with pytest.raises(openai.NotFoundError, match="texts are at /v1/chat/completions"):
-        client.responses.create(model="tiny", input=QUESTION)
-
-
 def test_what_load_generators_ask_for(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": QUESTION, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -101,19 +92,6 @@ def test_what_load_generators_ask_for(running: tuple[Server, str], decoder: Spec
     assert counts == sorted(counts)
     assert counts[-1] == 200
     assert len(decoder.generate(QUESTION, max_new_tokens=200, temperature=0).tokens) < 200
-
-
-def test_several_prompts_and_many_clients_at_once(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
-    prompts = [f"What is {i} plus 30?" for i in range(12)]
-    expected = [one.text for one in decoder.generate(prompts, max_new_tokens=16, temperature=0)]
-
-    async def ask() -> list[list[str]]:
-        async with openai.AsyncOpenAI(base_url=f"{running[1]}/v1", api_key="none") as client:
-            create = partial(client.completions.create, model="tiny", max_tokens=16, temperature=0)
-            found = await asyncio.gather(*(create(prompt=prompt) for prompt in (prompts, *prompts)))
-        return [[choice.text for choice in one.choices] for one in found]
-
-    assert asyncio.run(ask()) == [expected, *([text] for text in expected)]
 
 
 @pytest.mark.parametrize(
@@ -128,15 +106,10 @@ def test_trees_and_copies_share_rounds(drafting: Any) -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", **drafting)
     expected = [decoder.generate(QUESTION, max_new_tokens=24, seed=seed).text for seed in range(4)]
     body = {"prompt": QUESTION, "max_tokens": 24, "speculation": {"trace": True}}
-
-    async def ask(address: str) -> list[Any]:
-        async with httpx.AsyncClient(timeout=60) as client:
-            sent = [client.post(f"{address}/v1/completions", json=body | {"seed": seed}) for seed in range(4)]
-            answers = await asyncio.gather(*sent)
-            return [answer.json()["choices"][0] for answer in answers]
-
-    with serving(decoder) as (_, address):
-        choices = asyncio.run(ask(address))
+    with serving(decoder) as (_, address), ThreadPoolExecutor() as clients:
+        url = f"{address}/v1/completions"
+        answers = [clients.submit(httpx.post, url, json=body | {"seed": seed}, timeout=60) for seed in range(4)]
+        choices = [answer.result().json()["choices"][0] for answer in answers]
     assert [choice["text"] for choice in choices] == expected
     drafts = [[token["position"] for token in round["drafted"]] for choice in choices for round in choice["rounds"]]
     assert any(len(set(positions)) < len(positions) for positions in drafts)  # siblings
@@ -373,11 +346,7 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
             for i in range(3):
                 found = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
                 texts.append(found["choices"][0]["message"]["content"])
-            for other in (
-                {"temperature": 0.3},
-                {"temperature": 0},
-                {"temperature": 0, "top_k": 5},
-            ):  # the last two are one
+            for other in ({"temperature": 0.3}, {"temperature": 0}, {"temperature": 0, "top_k": 5}):  # the last are one
                 httpx.post(f"{address}/v1/chat/completions", json=body | other)
             cut = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": texts[-3][:3]}).json()
             assert cut["usage"]["completion_tokens"] < 20  # it may be in a round still
@@ -411,18 +380,17 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a" * 900_000}, 400, "900000 characters, but the context holds 512"),
     ("completions", {"prompt": "a", "temperature": -0.1}, 400, "temperature=-0.1:"),
     ("completions", {"prompt": "a", "stop": 3}, 400, "stop=3:"),
-    ("completions", {"prompt": "a", "stop": [""]}, 400, "stop"),
     ("completions", {"prompt": "a", "echo": True}, 400, "echo=true: not supported"),
     ("completions", {"prompt": "a", "model": "gpt"}, 404, "model='gpt': not served here"),
     ("completions", {"prompt": "a", "speculation": {"length": "tiny-head"}}, 400, "speculation.length='tiny-head'"),
     ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
     ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "may name a number or a rule"),
     ("chat/completions", {"messages": []}, 400, "messages=[]:"),
-    ("completions", {"prompt": "a\ud83d"}, 400, "prompt: character 2"),
     ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "not served here"),
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
     ("nowhere", {}, 404, "/v1/nowhere: no such path"),
+    ("responses", {"model": "tiny", "input": QUESTION}, 404, "texts are at /v1/chat/completions"),
     ("models", {}, 405, "POST /v1/models: use another method"),
 ]  # fmt: skip
 
@@ -441,39 +409,18 @@ def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status:
 # What runs in a thread of its own takes its OpenMP threads along
 
 
-PROGRAM = """
-import os
-import time
-import torch
-from specpilot.serve.worker import in_own_thread
-
-def threads():
-    return len(os.listdir("/proc/self/task"))
-
-def compute():
-    torch.ones(1 << 20).exp_()
-    return threads()
-
-before = threads()
-within = in_own_thread(compute)
-deadline = time.monotonic() + 10
-while threads() > before and time.monotonic() < deadline:  # the system takes a moment to end them
-    pass
-print(before, within, threads(), torch.get_num_threads())
-"""
-
-
 @pytest.mark.slow  # a process of its own loads PyTorch
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
 def test_no_thread_is_left() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=os.environ | {"OMP_NUM_THREADS": "2"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    before, within, after, wanted = map(int, run.stdout.split())
-    assert wanted == 2
-    assert within == before + 2  # the thread and its OpenMP thread
-    assert after == before
+    program = """if True:
+        import os, time, torch
+        from specpilot.serve.worker import in_own_thread
+        threads = lambda: len(os.listdir("/proc/self/task"))
+        before, within = threads(), in_own_thread(lambda: (torch.ones(1 << 20).exp_(), threads())[1])
+        deadline = time.monotonic() + 10
+        while threads() > before and time.monotonic() < deadline:  # the system takes a moment to end them
+            pass
+        print(within - before, threads() - before, torch.get_num_threads())"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    assert run.stdout.split() == ["2", "0", "2"]  # the thread and its OpenMP thread

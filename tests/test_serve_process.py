@@ -4,6 +4,8 @@ import json
 import re
 import signal
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import httpx
 import pytest
 from specpilot import main as cli
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.serve.run import answering
 
 from .processes import Process, command
 
@@ -91,3 +94,28 @@ def test_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
     capsys.readouterr()
     assert cli.main(["bench", "serve", *words, "--dtype", "float16", "--draft", "nowhere/none"]) == 2
+
+
+# What is answered before it can decode
+
+
+def test_503_with_the_reason_until_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/health"
+
+        def health() -> tuple[int, dict[str, str]]:
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(address, timeout=20)
+            return error.value.code, json.load(error.value)
+
+        with answering(listener) as say:
+            assert health() == (503, {"status": "starting", "reason": "the models are being loaded"})
+            with socket.create_connection(listener.getsockname()):
+                pass  # a client that says nothing
+            say("costs are measured")
+            assert health() == (503, {"status": "starting", "reason": "costs are measured"})
+        assert capsys.readouterr().err == "specpilot: costs are measured\n"
+        assert listener.gettimeout() is None
+        with socket.create_connection(listener.getsockname()) as late, listener.accept()[0] as accepted:
+            late.sendall(b"x")  # is the server's
+            assert accepted.recv(1) == b"x"
