@@ -98,17 +98,11 @@ def test_on_policy_data_of_another_controller_is_other_data(
     assert "controller" not in read_manifest(rule)
 
 
-def test_costs_as_numbers_texts_and_paths(pair: tuple[str, str], train: Train, tmp_path: Path) -> None:
+def test_costs_as_numbers_texts_and_paths(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
     for cost in (0.2, "0.2", file, str(file)):
         assert CostModel.load(cost) == CostModel(0.2, 1.0, 0.0)
-    (tmp_path / "p.txt").write_text("one\n")
-    (tmp_path / "c.yaml").write_text("cost: 0.2\n")
-    words = ["data", "on-policy", "--target", pair[0], "--draft", pair[1], "--prompts", str(tmp_path / "p.txt")]
-    words += ["--no-chat", "--max-new-tokens", "4", "--length", train(0), "--config", str(tmp_path / "c.yaml")]
-    assert cli.main([*words, "--output", str(tmp_path / "rounds")]) == 0
-    assert read_manifest(tmp_path / "rounds")["cost"] == CostModel(0.2, 1.0, 0.0).as_dict()
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The wheel: all of ours under `specpilot/`, all data inside; packed files are unpacked when they are asked for."""
+"""What is installed: the wheel has all of ours, packed files are unpacked, and what needs an extra names it."""
 
 import lzma
 import os
@@ -10,7 +10,20 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import pytorch_lightning  # noqa: F401 - before matplotlib is hidden, which it looks for
 from specpilot import checkpoints
+from specpilot import main as cli
+from specpilot.common.errors import InputError, optional_import
+from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.options import AcceptanceDataOptions, WorkerOptions
+from specpilot.infer.loading.names import load_any_model
+from specpilot.infer.models.llama_context import library
+
+from experiments.__main__ import EXPERIMENTS
+from experiments.__main__ import main as experiments
+from experiments.papers import quality
+
+from .tiny import save_pair
 
 ROOT = Path(__file__).parent.parent
 FOLDERS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
@@ -36,11 +49,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
-def test_one_top_level_name(wheel: set[str]) -> None:
-    tops = {name.partition("/")[0] for name in wheel}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"specpilot"}
-
-
 def test_everything_is_inside(wheel: set[str]) -> None:
     """Source, typing marker, configurations and weights: all that lies in the package folders."""
     expected = set()
@@ -59,11 +67,8 @@ def test_everything_is_inside(wheel: set[str]) -> None:
     }
     assert "specpilot/py.typed" in expected
     assert {name for name in wheel if ".dist-info/" not in name} == expected
-
-
-def test_licence_and_console_script(wheel: set[str]) -> None:
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
-    assert any(name.endswith(".dist-info/entry_points.txt") for name in wheel)
+    for name in ("licenses/LICENSE", "entry_points.txt"):
+        assert any(one.endswith(f".dist-info/{name}") for one in wheel)
 
 
 # Packed files that ship are unpacked when they are first asked for
@@ -104,3 +109,58 @@ def test_elsewhere_if_the_package_cannot_be_written_to(folder: Path) -> None:
         "config.json": b"{}", "model.safetensors": b"weights"
     }  # fmt: skip
     assert checkpoints.shipped("tiny-model") == found
+
+
+# Without an extra what needs it is refused at once
+
+
+@pytest.fixture
+def plain_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which none of the extra's packages can be imported."""
+    packages = ("matplotlib", "rouge_score")
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in packages:
+        monkeypatch.setitem(sys.modules, name, None)
+    quality._scorer.cache_clear()
+
+
+def test_gguf_files_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "llama_cpp"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    library.cache_clear()
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"^llama_cpp is not installed: pip install 'specpilot\[gguf\]'$"):
+        load_any_model(file)
+    library.cache_clear()
+
+
+@pytest.mark.usefixtures("plain_install")
+def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    (tmp_path / "p.txt").write_text("one\ntwo\nthree\n")
+    before = sorted(tmp_path.rglob("*"))
+    pair = ["--target", target, "--prompts", str(tmp_path / "p.txt"), "--no-chat", "--limit", "1"]
+    for words in (
+        ["data", "router", *pair, "--arms", f"[{draft},autoregressive]", "--output", str(tmp_path / "data")],
+        ["papers", "spectr", *pair, "--draft", draft, "--output", str(tmp_path / "papers")],
+        ["sweep", "--folder", str(tmp_path / "sweep")],
+        ["otm", "--output", str(tmp_path / "otm.png")],
+        ["calibrate", "tiny-head", "--data", "d", "--output", str(tmp_path / "c"), "--plot", str(tmp_path / "c.png")],
+    ):
+        assert (experiments if words[0] in EXPERIMENTS else cli.main)(words) == 2, words
+        assert "is not installed: pip install 'specpilot[bench]'" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_several_workers_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"^ray is not installed: pip install 'specpilot\[ray\]'$"):
+        make_acceptance_data(AcceptanceDataOptions(limit=1), tmp_path / "data", workers=WorkerOptions(workers=2))
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(InputError, match="needs the number of workers; add --workers"):
+        WorkerOptions(ray="10.0.0.1:6379")
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"), optional_import("bench"):
+        from specpilot.compare import nothing  # type: ignore[attr-defined] # noqa: F401

@@ -1,22 +1,28 @@
 """Several workers on a cluster of this machine: the same bytes as one process, and what happens when workers fail."""
 
+import os
+import resource
+import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.data_gen import ray_workers
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions, WorkerOptions
 from specpilot.data_gen.router import make_router_data
+from specpilot.data_gen.workers import OnDone, ignore
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 
 from ..folders import assert_same_bytes
 from ..tiny import pair_and_prompts
-from .makers import Different, Maker, begun, killed, killed_once, refused, short_of_memory_once
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 
@@ -50,6 +56,77 @@ def test_several_workers_make_what_one_makes(
         else:
             (make_router_data(router, tmp_path / name, workers=workers) / "times.json").unlink()  # measured
     assert_same_bytes(tmp_path / "one", tmp_path / "two")
+
+
+# Makers that note what they do in a folder, and fail there as they are told
+
+
+def begun(folder: Path) -> list[int]:
+    """The shards that workers began to make, in order."""
+    return [int(line) for line in (folder / "begun").read_text().split()]
+
+
+class Maker:
+    """Squares a number; ``accident`` may go wrong before.
+
+    Args:
+        accident: called with the folder and the number.
+    """
+
+    def __init__(self, folder: Path, accident: Callable[[Path, int], None] | None = None) -> None:
+        self.folder, self.accident = folder, accident
+
+    def describe(self) -> dict[str, Any]:
+        return {"identity": {"kind": "square"}}
+
+    def make(self, unit: int, on_done: OnDone = ignore) -> int:
+        with open(self.folder / "begun", "a") as file:
+            file.write(f"{unit}\n")
+        if self.accident is not None:
+            self.accident(self.folder, unit)
+        on_done(unit)
+        return unit * unit
+
+
+class Different(Maker):
+    """A maker that describes itself differently in every process, and makes nothing until there are two."""
+
+    def describe(self) -> dict[str, Any]:
+        (self.folder / f"described-{os.getpid()}").touch()
+        return {"identity": {"kind": "square", "weights": os.getpid()}}
+
+    def make(self, unit: int, on_done: OnDone = ignore) -> int:
+        while len([*self.folder.glob("described-*")]) < 2:
+            time.sleep(0.05)  # the other worker needs the processor to start
+        return unit
+
+
+def first_time(folder: Path, unit: int) -> bool:
+    """Whether it is the first time that shard 2 is made."""
+    return unit == 2 and begun(folder).count(2) == 1
+
+
+def killed_once(folder: Path, unit: int) -> None:
+    if first_time(folder, unit):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(folder: Path, unit: int) -> None:
+    if unit == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def short_of_memory_once(folder: Path, unit: int) -> None:
+    """Allocate more than the process may have."""
+    if first_time(folder, unit):
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + (64 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+        torch.zeros(1 << 30)
+
+
+def refused(folder: Path, unit: int) -> None:
+    if unit == 2:
+        raise InputError("unit=2: is refused; give another")
 
 
 def make_all(new_maker: Callable[[], Maker], console: Console) -> dict[int, int]:

@@ -81,28 +81,12 @@ def test_sampled_texts_have_the_distribution_of_plain_vllm(plain: Any, length: s
     assert chi_square(llm, plain, prompt, SamplingParams(0.8, None, 0.9)) > 1e-3
 
 
-def test_drafts_of_one_step_have_different_lengths_and_requests_are_released(steered: Any) -> None:
-    runner = model_runner(steered)
-    drafter = runner.drafter
-    seen: list[set[int]] = []
-    drafts = drafter.drafts
-
-    def spy(*arguments: Any) -> list[list[int]]:
-        found = drafts(*arguments)
-        seen.append({len(draft) for draft in found})
-        assert drafter.requests.keys() == set(runner.input_batch.req_ids)
-        return found
-
-    drafter.drafts = spy
-    try:
-        generate(steered, prompts(8), GREEDY)
-    finally:
-        drafter.drafts = drafts
-    assert max(map(len, seen)) >= 4  # lengths in one step
-    generate(steered, prompts(1), greedy(1))
+def test_requests_are_released(steered: Any) -> None:
+    drafter = model_runner(steered).drafter
+    for count in (8, 1):
+        generate(steered, prompts(count), greedy(count))
     assert len(drafter.requests) <= 1  # the last one, until the engine's next step
-    controllers = [request.length for request in drafter.requests.values()]
-    assert drafter.length not in controllers
+    assert drafter.length not in [request.length for request in drafter.requests.values()]
 
 
 # A fixed length in the plugin is vLLM's own: the same drafts, the same texts, the same counters

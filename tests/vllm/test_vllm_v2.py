@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import torch
 from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
 from specpilot.infer.loading.names import load_causal_lm
-from specpilot.serve.vllm.controllers import TrainedAcceptanceEstimator, estimate, load_predictor, plan
+from specpilot.serve.vllm.controllers import estimate, load_predictor, plan
 from specpilot.serve.vllm.engine_config import prepare
 from specpilot.serve.vllm.settings import Settings
 from torch import Tensor
@@ -31,22 +30,6 @@ from vllm.platforms import current_platform  # isort: skip
 TRAINED = Settings("tiny-lag-free")
 ADAPTIVE = {"method": "draft_model", "model": "tiny-draft", "enable_adaptive_verification": True}
 GPU = "vllm.v1.worker.gpu.spec_decode"
-
-
-@pytest.fixture
-def estimators(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """V2's estimator of acceptance, whose kernels Triton's interpreter runs."""
-    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported
-        pytest.skip("needs TRITON_INTERPRET=1: run make test-vllm or make test-vllm33")
-    from vllm import triton_utils
-
-    monkeypatch.setattr(triton_utils, "triton", importlib.import_module("triton"))
-    monkeypatch.setattr(triton_utils, "tl", importlib.import_module("triton.language"))
-    names = [f"{GPU}.rejection_sampler_utils", f"{GPU}.acceptance_estimator"]
-    for name in names:  # imported for this test alone
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        del sys.modules[name]
-    return [importlib.import_module(name) for name in names][1]
 
 
 def test_the_drafter_hands_states_and_logits_to_the_head() -> None:
@@ -71,25 +54,6 @@ def test_the_drafter_hands_states_and_logits_to_the_head() -> None:
     assert drafter.draft_token_confidence_probs[:2, 1].tolist() == pytest.approx(expected.tolist())
     assert expected.min() > 0
     assert drafter.draft_token_confidence_probs[2].sum() == 0
-
-
-def test_the_head_writes_where_the_estimator_of_vllm_writes(estimators: ModuleType) -> None:
-    """Rows by place in the batch, temperatures by place of the request, nothing for rows that pad the batch."""
-    torch.manual_seed(4)
-    own = estimators.OnlineAcceptanceEstimator(4, 5, torch.device("cpu"))
-    head = TrainedAcceptanceEstimator(load_predictor(TRAINED, *[shipped(name) for name in PAIR], torch.device("cpu")))
-    logits, temperature = torch.randn(3, head.embedding.shape[0]), torch.tensor([0.7, 1.0, 0.0, 1.3])
-    head.states = torch.randn(3, head.embedding.shape[1])
-    places, found = torch.tensor([3, -1, 2]), []
-    with torch.inference_mode():
-        for estimator in (own, head):
-            found.append(torch.full((4, 5), -1.0))
-            estimator.predict(logits, places, torch.tensor(2), found[-1], temperature)
-            estimator.step(places.clamp(min=0), torch.tensor([2, 1, 3]), torch.tensor([1, 0, 0]))
-    written = [[(0, 2), (2, 2)]] * 2
-    assert [[(int(row), int(column)) for row, column in (one >= 0).nonzero()] for one in found] == written
-    q = torch.stack([(logits[0] / 1.3).softmax(-1).max(), logits[2].softmax(-1).max()])
-    torch.testing.assert_close(found[0][[0, 2], 2], torch.sigmoid(own.slope * q.logit() + own.intercepts[2]))
 
 
 def test_a_lag_free_head_needs_neither_cost_nor_threshold() -> None:
