@@ -385,15 +385,6 @@ def test_every_device_picture_count_and_seed_has_a_limit() -> None:
                 assert name in dict(limited(kind, options.Range)), (kind, name)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("train ")])
-def test_one_dataset_or_several(name: str) -> None:
-    def folders(data: str) -> tuple[str, ...]:
-        (found, *_) = CommandParser(COMMANDS[name], "x").read(["--data", data, "--output", "o"]).values()
-        return found.folders  # type: ignore[no-any-return]
-
-    assert (folders("A"), folders("[A]"), folders("[A,B]")) == (("A",), ("A",), ("A", "B"))
-
-
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [

