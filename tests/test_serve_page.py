@@ -174,15 +174,12 @@ def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path
         ("# A *b*\nc", "<h4>A <em>b</em></h4><p>c</p>"),
         ("**a *b* c** ~~d~~ `e*f*` 2 * 3 * 4 x_y_z", "<p><strong>a <em>b</em> c</strong> <del>d</del> "
          "<code>e*f*</code> 2 * 3 * 4 x_y_z</p>"),
-        ("日**本**語🦊", "<p>日<strong>本</strong>語🦊</p>"),
         ("```py\na < b\n\n# c\n```\nd", '<pre><code title="py">a &lt; b\n\n# c</code></pre><p>d</p>'),
-        ("```\nnot closed *yet*", "<pre><code>not closed *yet*</code></pre>"),
         ("3. a\n   - b\n4. c", '<ol start="3"><li><p>a</p><ul><li><p>b</p></li></ul></li><li><p>c</p></li></ol>'),
         ("> a\n> > b\n\n---", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><hr>"),
         ("| a | b |\n|---|--:|\n| `x\\|y` |", '<div class="table"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
          "<tbody><tr><td><code>x|y</code></td><td></td></tr></tbody></table></div>"),
         ("<img src=x onerror=alert(1)>", "<p>&lt;img src=x onerror=alert(1)&gt;</p>"),
-        ("<script>alert(1)</script>", "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>"),
         ("[a](javascript:alert(1))", "<p>[a](javascript:alert(1))</p>"),
         ("![a](data:image/svg+xml,x) [b](//host/c) [d](/page.js)", "<p>![a](data:image/svg+xml,x) [b](//host/c) "
          "[d](/page.js)</p>"),
