@@ -7,7 +7,8 @@ from datetime import date, timedelta
 import pytest
 import torch
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read
-from transformers import PreTrainedModel
+
+from .tiny import make
 
 
 class Clock:
@@ -19,29 +20,12 @@ class Clock:
         return self.now
 
 
-class Timed(CausalLM):
-    """A model whose forward over n tokens moves ``clock`` by ``fixed + per_token·n`` seconds."""
-
-    def __init__(self, model: PreTrainedModel, clock: Clock, fixed: float, per_token: float) -> None:
-        super().__init__(model)
-        self.clock, self.fixed, self.per_token = clock, fixed, per_token
-
-    def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:
-        self.clock.now += self.fixed + self.per_token * longest(reads)
-        return super().forward(cache, reads)
-
-
-def longest(reads: Sequence[Read]) -> int:
-    """Tokens of the longest read."""
-    return max(len(read.tokens) for read in reads)
-
-
 def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, int], float]) -> Clock:
     """A clock in place of the machine's; every forward of any model over n tokens takes ``seconds(model, n)``."""
     clock, plain = Clock(), CausalLM.forward
 
     def forward(model: CausalLM, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:
-        clock.now += seconds(model, longest(reads))
+        clock.now += seconds(model, max(len(read.tokens) for read in reads))
         return plain(model, cache, reads)
 
     monkeypatch.setattr(CausalLM, "forward", forward)
@@ -59,3 +43,19 @@ def one_day_later(monkeypatch: pytest.MonkeyPatch) -> None:
             return date.today() + timedelta(days=1)
 
     monkeypatch.setattr("specpilot.infer.prompting.date", Tomorrow)
+
+
+def timed_pair(
+    monkeypatch: pytest.MonkeyPatch, read: tuple[float, float], step: float, *, start: float = 0.0, seed: int = 0
+) -> tuple[Clock, CausalLM, CausalLM]:
+    """A target that reads n tokens in ``read[0] + read[1]·n`` seconds, ``start`` more after a draft, whose step takes
+    ``step``, and the clock that goes by them."""
+    target, draft = CausalLM(make(seed=0)), CausalLM(make(seed=seed, layers=1))
+    drafted = False
+
+    def takes(model: CausalLM, tokens: int) -> float:
+        nonlocal drafted
+        after, drafted = drafted, model is draft
+        return step if drafted else read[0] + read[1] * tokens + start * after
+
+    return time_forwards(monkeypatch, takes), target, draft

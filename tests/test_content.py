@@ -11,42 +11,25 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock, locked
-from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
-from specpilot.controllers.checkpoints.checkpoint import controller_digest, save_controller
-from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
-from specpilot.controllers.checkpoints.provenance import Provenance
+from specpilot.controllers.checkpoints.checkpoint import controller_digest, load_controller, save_controller
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.infer.loading.controllers import length_digest
-from specpilot.infer.loading.names import load_model, load_tokenizer
-
-from .tiny import save_pair
 
 Train = Callable[[int], str]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    return save_pair(tmp_path_factory.mktemp("pair"))
-
-
 @pytest.fixture
-def train(pair: tuple[str, str], tmp_path: Path) -> Train:
-    """Writes a head with the weights of a seed to one and the same folder."""
-    models = [load_model(name, device="cpu") for name in pair]
-    fingerprint = PairFingerprint.of(models[0], models[1], load_tokenizer(pair[0]))
+def train(tmp_path: Path) -> Train:
+    """Writes a head of the included pair with the weights of a seed to one and the same folder."""
+    trained = load_controller("tiny-head")
 
     def write(seed: int) -> str:
         torch.manual_seed(seed)
-        head = AcceptanceHead(32, 1)
-        config = AcceptanceHeadConfig(
-            provenance=Provenance(*pair, fingerprint, SamplingParams()), datasets=["0"], hidden_size=32, depth=1,
-            w_acc=1.0, w_rej=6.0, mixing=0.15, threshold=0.7, threshold_source="x",
-        )  # fmt: skip
-        return str(save_controller(tmp_path / "head", head, config, overwrite=True))
+        torch.nn.init.normal_(next(trained.head.parameters()))
+        return str(save_controller(tmp_path / "head", trained.head, trained.config, overwrite=True))
 
     return write
 
@@ -74,13 +57,11 @@ def test_numbers_and_rules_have_no_files(tmp_path: Path, monkeypatch: pytest.Mon
         assert length_digest(length) is None
 
 
-def test_on_policy_data_of_another_controller_is_other_data(
-    pair: tuple[str, str], train: Train, tmp_path: Path
-) -> None:
+def test_on_policy_data_of_another_controller_is_other_data(train: Train, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
     settings = OnPolicyDataOptions(
-        target=pair[0], draft=pair[1], prompts=str(tmp_path / "p.txt"), chat=False, max_new_tokens=6,
+        target="tiny", draft="tiny-draft", prompts=str(tmp_path / "p.txt"), chat=False, max_new_tokens=6,
         length=train(0), cost=str(tmp_path / "cost.json"), device="cpu",
     )  # fmt: skip
     folder = make_on_policy_data(settings, str(tmp_path / "rounds"))

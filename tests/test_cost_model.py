@@ -1,7 +1,6 @@
 """The cost model, alone and by the number of requests; measuring finds the costs of models that take known times."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,14 @@ from specpilot.infer.generation import Stats
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, language_model
 
-from .clock import Clock, Timed, time_forwards
+from .clock import time_forwards, timed_pair
 from .steps import Known
-from .tiny import make
 
 QUIET = Console(quiet=True)
 PROMPTS = [[1, 2, 3], [4, 5]]
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """In place of the machine's."""
-    clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock)
-    monkeypatch.setattr(time, "process_time", clock)
-    return clock
-
-
-def timed_pair(clock: Clock) -> tuple[Timed, Timed]:
-    """t_draft = 2 ms, t_v(n) = 10 + n ms by ``clock``."""
-    return Timed(make(), clock, 0.010, 0.001), Timed(make(layers=1), clock, 0.002, 0.0)
+KNOWN = (0.010, 0.001), 0.002  # t_v(n) = 10 + n ms, t_draft = 2 ms
 
 
 def test_throughput_is_equation_2_3() -> None:
@@ -54,9 +41,9 @@ def test_throughput_is_equation_2_3() -> None:
     assert split.throughput(100, 90, 30) == pytest.approx(by_rates)
 
 
-def test_known_costs_are_found(clock: Clock) -> None:
-    decoder = SpeculativeDecoder(*timed_pair(clock))
-    result = bench_cost(decoder, PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
+def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, *pair = timed_pair(monkeypatch, *KNOWN)
+    result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
     assert result["warnings"] == []
     known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
     assert result["cost"] == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-12)
@@ -66,7 +53,9 @@ def test_known_costs_are_found(clock: Clock) -> None:
     assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED})
 
 
-def test_the_predictors_time_belongs_to_a_draft_step(clock: Clock) -> None:
+def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, *pair = timed_pair(monkeypatch, *KNOWN)
+
     class Slow(Known):
         def predict(self, step: Step) -> float:
             clock.now += 0.001
@@ -74,30 +63,17 @@ def test_the_predictors_time_belongs_to_a_draft_step(clock: Clock) -> None:
 
     predictor, cost = Slow(0.6, mean=0.5), CostModel(0.2, 1.0, 0.0)
     result = bench_cost(
-        SpeculativeDecoder(*timed_pair(clock)), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
+        SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
         judge=RateOptimal(predictor, cost),
     )  # fmt: skip
     assert result["cost"]["t_draft"] == pytest.approx(0.003)
     assert result["prediction"]["share_of_draft_step"] == pytest.approx(0.001 / 0.003)
 
 
-def test_the_start_of_a_draft_is_what_rounds_without_one_save(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_a_draft_is_what_rounds_without_one_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target takes longer for its first forward after the draft's; a text's last round may have no room for one."""
-    target, draft = timed_pair(clock)
-
-    def displacing(cache: Any, reads: Any, read: Any = draft.forward) -> Any:
-        target.fixed = 0.013
-        return read(cache, reads)
-
-    def back(cache: Any, reads: Any, read: Any = target.forward) -> Any:
-        found = read(cache, reads)
-        target.fixed = 0.010
-        return found
-
-    monkeypatch.setattr(draft, "forward", displacing)
-    monkeypatch.setattr(target, "forward", back)
-    decoder = SpeculativeDecoder(target, draft)
-    result = bench_cost(decoder, PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
+    _, *pair = timed_pair(monkeypatch, *KNOWN, start=0.003)
+    result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
     assert result["cost"]["t_draft_start"] == pytest.approx(0.003, rel=0.05)
     assert CostModel(**result["cost"]).round(0) == pytest.approx(0.011)
     assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED}, rel=0.02)

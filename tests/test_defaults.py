@@ -68,10 +68,6 @@ def test_the_same_from_every_door(made: Callable[[], SpeculativeDecoder]) -> Non
     assert [draft.precision for draft in decoder.drafts] == ["int8"]  # int4 is not much faster
 
 
-def test_compare_has_it_among_its_own() -> None:
-    assert DEFAULT in CompareOptions(**PAIR).words
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -120,10 +116,6 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
     assert any(round.copied for text in texts for round in text.rounds)
     for prompt, text in zip(prompts, texts, strict=True):
         assert text.tokens == decoder.generate(prompt, length="none", **own).tokens
-    four = decoder.generate(prompts[1], length=4, **own)
-    assert four.tokens == texts[1].tokens
-    assert not any(round.copied for round in four.rounds)
-    assert max(len(round.drafted) for round in four.rounds) == 4
     assert decoder.configured(verifier="block").ngram is not None
     plain = decoder.configured(verifier="mtad:0.5")
     assert (plain.ngram, plain.length) == (None, None)
@@ -138,6 +130,7 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
 @pytest.mark.parametrize(
     "own",
     [
+        {},
         {"draft": "tiny-draft+ngram"},
         {"tree": "auto"},
         {"tree": "2x1", "verifier": "spec-infer"},
@@ -154,6 +147,7 @@ def test_a_calls_length_is_of_chains_and_none_drafts_nothing(own: dict[str, Any]
     chain = decoder.generate("one two one two one two one", length=3, **some)
     assert chain.tokens == text.tokens
     assert chain.stats.n_drafted > 0
+    assert "ngram" in str(own) or not any(round.copied for round in chain.rounds)
     assert decoder.configured(length=3).tree is None
 
 

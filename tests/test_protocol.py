@@ -74,13 +74,8 @@ EMPTY: list[dict[str, Any]] = [
 # Fields that would change the text: refused with their name
 TELLING: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"web_search_options": {}}, "web_search_options"),
     ({"modalities": ["text", "audio"]}, "modalities"),
-    ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
     ({"presence_penalty": True}, "presence_penalty"),
     ({"something_new": 0}, "something_new"),
@@ -133,9 +128,7 @@ def test_every_field_of_the_openai_client_is_known(kind: type[GenerationRequest]
 
 HALVES: list[tuple[str, str]] = [
     (r'{"prompt": "a\ud83d"}', r"body: prompt: character 2 is '\ud83d'"),
-    (r'{"prompt": ["a", "\ude00\ud83d"]}', "prompt.1: character 1"),
     (r'{"prompt": "a", "stop": ["\ud83d"]}', "stop.0: character 1"),
-    (r'{"prompt": "a", "user": "\ud83d"}', "user: character 1"),
     (r'{"prompt": "a", "\ud83d": 1}', r"key '\ud83d': character 1"),
     (r'{"prompt": "a", "metadata": {"\ud83d": "\ud83d"}}', r"key '\ud83d': character 1"),
     (r'{"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud83d"}]}]}', "messages.0.content.0.text"),

@@ -1,7 +1,6 @@
 """Costs learnt while serving, also of copies and trees: by a clock that the tests move, and in the decoder's rounds."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,10 @@ from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.engine import RoundTimer
 from specpilot.infer.generation import Generation
 
-from .clock import Clock, Timed, time_forwards
+from .clock import time_forwards, timed_pair
 from .drafts import predictor
 from .steps import Known
 from .test_ngram_drafts import survivals
-from .tiny import make
 
 FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
 
@@ -198,15 +196,13 @@ class Late(RoundTimer):
 @pytest.mark.parametrize("late", [False, True])
 def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while requests leave, whose last rounds are told when others share none with them."""
-    clock = Clock()
     if late:
         monkeypatch.setattr("specpilot.infer.engine.RoundTimer", Late)
-    target, draft = make(seed=0), make(seed=0, layers=1)
+    _, *pair = timed_pair(monkeypatch, (0.09, 0.01), 0.02)
     truth = CostModel(0.02, 0.09, 0.01)
     rule = RateOptimal(EVEN, slower(truth, 0.5), adapt=True)
     fixed = RateOptimal(EVEN, slower(truth, 0.5))
-    decoder = SpeculativeDecoder(Timed(target, clock, 0.09, 0.01), Timed(draft, clock, 0.02, 0.0), length=rule)
-    monkeypatch.setattr(time, "perf_counter", clock)
+    decoder = SpeculativeDecoder(*pair, length=rule)
     for seed in range(12):
         prompts = [[1, 2, 3], [4, 5, 6]]
         decoder.generate(prompts if batched else prompts[0], max_new_tokens=100, seed=seed)
@@ -258,11 +254,9 @@ def test_a_slower_machine_keeps_what_pays() -> None:
 def generate(
     monkeypatch: pytest.MonkeyPatch, read: tuple[float, float], step: float | None, seed: int, **options: Any
 ) -> list[Generation]:
-    """Texts of a target that reads n tokens in ``read[0] + read[1]·n`` seconds, and a draft, if any, of ``step``."""
-    clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock)
-    draft = None if step is None else Timed(make(seed=seed, layers=1), clock, step, 0.0)
-    decoder = SpeculativeDecoder(Timed(make(seed=0), clock, *read), draft, **options)
+    """Texts of a pair of :func:`timed_pair`; without a ``step`` of the target alone."""
+    _, target, draft = timed_pair(monkeypatch, read, step or 0.0, seed=seed)
+    decoder = SpeculativeDecoder(target, None if step is None else draft, **options)
     return [decoder.generate(PROMPT, max_new_tokens=60, seed=text) for text in range(9)]
 
 
