@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from .tiny import NO_SPECIALS
 
 WINDOW = 16  # tokens seen by a sliding layer, tokens in a chunk
+LONG_ROPE = 32  # longer texts are read with other frequencies
 CONTEXT = 256
 HIDDEN = 32
 VOCAB = 96
@@ -148,6 +149,14 @@ SPECIAL: dict[str, Maker] = {
         "gpt-neo": {
             "name": "GPTNeo", "num_layers": lambda layers: layers, "num_heads": 4, "window_size": WINDOW,
             "attention_types": lambda layers: [[["local", "global"], layers // 2]],
+        },
+        # Other frequencies for all of a text once it is longer than LONG_ROPE.
+        "phi3-longrope": {
+            "name": "Phi3", "original_max_position_embeddings": LONG_ROPE,
+            "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.1, 1.2, 1.3],
+                "long_factor": [4.0, 6.0, 8.0, 10.0], "factor": 1.0,
+            },
         },
     }.items()
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """All outcomes of a random procedure with their exact probabilities: losslessness is counted, not sampled."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TypeVar
 from unittest.mock import patch
@@ -14,6 +14,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader
+from specpilot.infer.models.longrope import TokenKVCache
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.otm import Transport, optimal_transport
 from torch import Tensor
@@ -106,26 +107,6 @@ def rounds(
     return request.output, decoder.scheduler.tokens(request)
 
 
-class NotedTokens(RaggedKVCache):
-    """A cache that holds the tokens of its texts instead of keys."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__(layers)
-        self.tokens: dict[Hashable, list[int]] = {}
-
-    def remove(self, text: Hashable) -> None:
-        super().remove(text)
-        self.tokens.pop(text, None)
-
-    def crop_text(self, text: Hashable, length: int) -> None:
-        self.keep(text, length, ())
-
-    def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        super().keep(text, length, columns)
-        tokens = self.tokens.get(text, [])
-        self.tokens[text] = [*tokens[:length], *(tokens[column] for column in columns)]
-
-
 class Remembering(CausalLM):
     """A model that computes the logits after each prefix once: enumeration meets the same ones all the time."""
 
@@ -133,16 +114,16 @@ class Remembering(CausalLM):
         super().__init__(model)
         self.known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
-    def new_cache(self) -> NotedTokens:
-        return NotedTokens(0)
+    def new_cache(self) -> TokenKVCache:
+        return TokenKVCache(0)
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
-        assert isinstance(cache, NotedTokens)
+        assert isinstance(cache, TokenKVCache)
         results = []
         for read in reads:
             past = cache.length(read.text)
             cache.start_forward([read.text], [len(read.tokens)])
-            cache.tokens.setdefault(read.text, []).extend(read.tokens)
+            cache.note(read.text, read.tokens, long=False)
             cache.end_forward()
             tokens, tree = cache.tokens[read.text], read.tree
             nodes = len(tokens) if tree is None else len(tokens) - len(tree.above)

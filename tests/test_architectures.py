@@ -28,7 +28,7 @@ PROMPTS = [
     for seed, length in enumerate(LENGTHS)
 ]
 COMMON = {  # of every kind of mask, position and cache; the others are slow tests
-    "gemma3", "gpt-oss", "llama4", "mistral", "gpt-neo", "llama", "qwen3-full", "gpt2", "mpt",
+    "gemma3", "gpt-oss", "llama4", "mistral", "gpt-neo", "phi3-longrope", "llama", "qwen3-full", "gpt2", "mpt",
     "deepseek-v3", "t5",
 }  # fmt: skip
 FEWER = {*PLAIN, *ENCODER_DECODERS}  # they have no window that a text could outgrow
@@ -60,7 +60,16 @@ pair_of = cache(pair)
 @cache
 def references(name: str) -> list[list[int]]:
     target, _ = pair_of(name)
-    return [transformers_greedy(target, prompt) for prompt in prompts_of(name)]
+    # The cache of transformers 5.17 keeps keys with the short frequencies in a text that has come to the long ones.
+    greedy = forwards_greedy if name == "phi3-longrope" else transformers_greedy
+    return [greedy(target, prompt) for prompt in prompts_of(name)]
+
+
+def forwards_greedy(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    text = list(prompt)
+    while len(text) < len(prompt) + NEW:
+        text.append(int(plain_forward(model, text)[0].argmax()))
+    return text[len(prompt) :]
 
 
 def one_by_one(decoder: SpeculativeDecoder, prompts: list[list[int]]) -> list[Generation]:
@@ -97,7 +106,7 @@ def test_every_way_is_transformers_greedy(name: str, way: str, generate: Any) ->
 
 @each(MAKERS)
 def test_target_context_is_a_plain_forward(name: str) -> None:
-    """Of the prefix and the drafted token; texts outgrow the windows."""
+    """Of the prefix and the drafted token; texts outgrow the windows, and the second the short frequencies."""
     _, draft = pair_of(name)
     generator = torch.Generator().manual_seed(0)
     for prompt in (PROMPTS[0], PROMPTS[4]):

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import (
     CausalLM,
     Read,
@@ -134,22 +133,6 @@ def lean_model(family: str, kv_heads: int, rope: str = "default", head_size: int
         3, 50, 1, num_key_value_heads=kv_heads, rope_parameters=ROPES[rope], head_dim=head_size,
         hidden_size=4 * head_size,
     )  # fmt: skip
-
-
-def test_longrope_ends_with_its_short_factors() -> None:
-    factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [4.0, 6.0, 8.0, 10.0]}
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 1e4,
-        "factor": 1.0,
-        "original_max_position_embeddings": 32,
-        **factors,
-    }
-    model = MAKERS["phi3"](2, 50, 0, original_max_position_embeddings=32, rope_parameters=rope)
-    decoder = SpeculativeDecoder(model, None)
-    assert len(decoder.generate([1] * 30, temperature=0).tokens) == 2
-    with pytest.raises(InputError, match="the context holds 32"):
-        decoder.generate([1] * 32)
 
 
 @pytest.mark.parametrize("rope", ROPES)

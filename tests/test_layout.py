@@ -36,11 +36,11 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 36_344,
-    "files of the package": 251,
+    "lines of the package": 36_476,
+    "files of the package": 252,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 21_054,
+    "lines of tests": 21_037,
     "verbs": 20,
     "MiB of tracked files": 36,
 }

@@ -20,6 +20,7 @@ from .architectures import MAKERS
 from .test_architectures import each, pair_of
 
 GROUPED = {"gemma3", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3"}  # whose layers are replaced
+SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
 
 
 def of_fixed_shapes(model: PreTrainedModel, graphs: Graphs = "on") -> CausalLM:
@@ -64,7 +65,7 @@ def operations(seed: int) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@each(MAKERS)
+@each(SEVERAL)
 @torch.inference_mode()
 def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
     static, plain = of_fixed_shapes(pair_of(name)[0]), CausalLM(pair_of(name)[0], graphs="off")

@@ -28,7 +28,7 @@ def logits_of(model: PreTrainedModel, tokens: list[int] = TEXT) -> torch.Tensor:
     return model(input_ids=torch.tensor([tokens])).logits[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3-padded-target", "gemma3", "gpt2", "bloom", "phi"])
+@pytest.mark.parametrize("name", ["llama", "qwen3-padded-target", "gemma3", "gpt2", "bloom", "phi", "phi3-longrope"])
 def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> None:
     whole = CausalLM(target_of(name))
     kept = [token for token in KEPT if token < whole.vocab_size]
@@ -36,7 +36,7 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
     assert (cut.vocab_size, cut.hidden_size) == (whole.vocab_size, whole.hidden_size)
     assert cut.ragged == whole.ragged
     assert (cut.lean is None) == (whole.lean is None) == (name not in ("llama", "qwen3-padded-target"))
-    long = [(7 * i) % 90 for i in range(60)]
+    long = [(7 * i) % 90 for i in range(60)]  # longer than longrope's switch
     results = []
     for model in (whole, cut):
         cache = model.new_cache()

@@ -200,7 +200,7 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
         raise InputError(f"target is on {target.device}, draft on {draft.device}; put both on one device")
     if not isinstance(draft, CausalLM) or draft.state_input is None:
         return
-    if not isinstance(target, CausalLM):
+    if not isinstance(target, CausalLM) or target.switch is not None:
         raise InputError(f"draft: reads the target's states, which are not supported for {target.name}; take another")
     draft.state_input.check(target.hidden_size, target.vocab_size)
 

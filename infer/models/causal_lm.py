@@ -29,6 +29,7 @@ from .given import Given, drops, uncompiled, unwrapped
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
+from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, placed
 from .static_forward import read_static
 from .text_cache import Read, TextCache, TreeMask, ends, joined, put_states, read_in_groups
@@ -39,6 +40,7 @@ MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive 
 # These count positions by cache columns, because of ALiBi from the padding mask, Llama 4's temperature tuning, or
 # GPT-Neo's local layers.
 COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
+REREADING = frozenset({"phi3", "phimoe"})  # transformers recomputes a text's keys when longrope's factors change
 SHORT = 32  # reads of at most this many tokens are padded to each other
 PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
 LARGEST = 4096  # maximum padded tokens of a forward of several texts
@@ -51,6 +53,7 @@ class CausalLM(LanguageModel):
 
     Attributes:
         model: the model of transformers.
+        switch: longest text for longrope's short factors; None without longrope.
         layers: number of layers.
         lean: a faster forward of the same weights on the CPU, if available.
         static: whether short reads have fixed shapes (:mod:`.static_forward`), which CUDA graphs replay.
@@ -78,9 +81,11 @@ class CausalLM(LanguageModel):
         self.vocab_size, self.hidden_size = output_size(head)
         if isinstance(head, TrimmedHead) and len(head.tokens) < head.size:
             self.kept_tokens = head.tokens
-        short = original_context(config)
-        if short is not None:
-            self.context = short if self.context is None else min(self.context, short)
+        self.switch = longrope_switch(config)
+        if self.switch is not None and self.name not in REREADING:
+            # Otherwise old keys keep the old factors, and the distribution would depend on how the text was read.
+            self.context = self.switch if self.context is None else min(self.context, self.switch)
+            self.switch = None
         accepted = _accepted(model)
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
@@ -91,10 +96,10 @@ class CausalLM(LanguageModel):
         self.lean = LeanForward(plain, quantization) if LeanForward.fits(plain) else None
         self.packed = pack(plain, quantization) if self.lean is None else plain
         self.static = (
-            graphs != "off" and self.device.type == "cuda" and not is_dispatched(model)
+            graphs != "off" and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
             and not any("forward" in vars(module) for module in plain.modules() if module._modules)
         )  # fmt: skip
-        self.reads_drawn = self.lean is None and self.device.type not in ("cpu", "mps")
+        self.reads_drawn = self.lean is None and self.switch is None and self.device.type not in ("cpu", "mps")
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self.fixed: FixedLayers | None = None
         self.replaces_layers = self.static
@@ -155,7 +160,7 @@ class CausalLM(LanguageModel):
             raise InputError(f"{role}: {dropping} is in training mode, so dropout is on; call .eval() on the model")
 
     def new_cache(self) -> RaggedKVCache:
-        return RaggedKVCache(self.layers, self.static)
+        return RaggedKVCache(self.layers, self.static) if self.switch is None else TokenKVCache(self.layers)
 
     @cached_property
     def ragged(self) -> bool:
@@ -196,6 +201,9 @@ class CausalLM(LanguageModel):
         assert isinstance(cache, RaggedKVCache)
         if self.lean is not None:
             return self.lean.forward(cache, reads)
+        if self.switch is not None:
+            assert isinstance(cache, TokenKVCache)
+            return read_by_factors(self._forward, cache, reads, self.switch)
         if self.static and cache.static and self.ragged:
             if self.replaces_layers:
                 self.replaces_layers = False
@@ -349,17 +357,6 @@ def _accepted(model: PreTrainedModel) -> set[str]:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
         return {*own, *inspect.signature(type(model).forward).parameters}
     return {*own}
-
-
-def original_context(config: Any) -> int | None:
-    """The longest text that longrope has its short factors for; None without longrope.
-
-    In a longer one keys that were read before would keep these factors, and the distribution would depend on how the
-    text was read.
-    """
-    parameters = getattr(config, "rope_parameters", None) or {}
-    each = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
-    return min((p["original_max_position_embeddings"] for p in each if p.get("rope_type") == "longrope"), default=None)
 
 
 def padding_groups(reads: Sequence[Read]) -> list[list[int]]:

@@ -20,7 +20,7 @@ class EarlyExit(CausalLM):
     """The target without the layers after the first ``layer``.
 
     Raises:
-        InputError: the target has no such layer, or is an encoder-decoder.
+        InputError: the target has no such layer, is an encoder-decoder, or uses longrope.
     """
 
     def __init__(self, target: CausalLM, layer: int) -> None:
@@ -28,6 +28,8 @@ class EarlyExit(CausalLM):
             raise InputError(
                 f"arm 'exit:{layer}': {target.name} is an encoder-decoder; early exits need a decoder-only target"
             )
+        if target.switch is not None:
+            raise InputError(f"arm 'exit:{layer}': {target.name} with longrope has no early exits; leave the arm out")
         if not 1 <= layer < target.layers:
             raise InputError(
                 f"arm 'exit:{layer}': the target has {target.layers} layers; choose one from 1 to {target.layers - 1}"
