@@ -1,4 +1,4 @@
-"""Acceptance data: labels against direct computation, distributions of samples, datasets that survive kill -9."""
+"""Acceptance data and rounds: labels against direct computation, distributions of samples, folders of other runs."""
 
 import errno
 import re
@@ -7,21 +7,24 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
+from specpilot.common.files import replacing
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.builder import plan
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
-from specpilot.data_gen.kinds import AcceptanceRow, Rows, read_dataset
-from specpilot.data_gen.options import AcceptanceDataOptions
-from specpilot.data_gen.rollout import Rollout, roll_out
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Rows, read_dataset
+from specpilot.data_gen.on_policy import make_on_policy_data
+from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions
+from specpilot.data_gen.rollout import roll_out
+from specpilot.data_gen.texts import text_of
+from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
-from specpilot.infer.random_source import draw
+from specpilot.infer.random_source import draw, sample_seed
 
 from .tiny import ARCHITECTURES, make, pair_and_prompts
 from .training import assert_labels
@@ -53,12 +56,27 @@ def test_rows_by_direct_computation(sampling: dict[str, Any], base: AcceptanceDa
         assert builder.stop_tokens.isdisjoint(row.x[:-1])
 
 
-def test_loads_with_datasets(base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    import datasets
-
-    folder = make_acceptance_data(replace(base, limit=6), tmp_path / "data")
-    loaded = datasets.load_dataset("parquet", data_files=str(folder / "*.parquet"), cache_dir=str(tmp_path / "cache"))
-    assert loaded["train"]["prompt_id"][:] == [row.prompt_id for row in read_dataset(folder, AcceptanceRow)]
+def test_rounds_are_what_the_decoder_did(base: AcceptanceDataOptions, tmp_path: Path) -> None:
+    given = {"target": base.target, "draft": base.draft, "prompts": base.prompts, "chat": False, "device": "cpu"}
+    settings = OnPolicyDataOptions(**given, max_new_tokens=24, batch_size=3, shard_size=3, length=5, limit=8)  # type: ignore[arg-type]
+    rows = read_dataset(make_on_policy_data(settings, tmp_path / "rounds"), RoundsRow)
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
+    assert len(rows) == 8
+    for place, row in enumerate(rows):
+        alone = decoder.generate(row.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
+        assert row.x == alone.tokens
+        length, drafts = 0, []
+        for round in alone.rounds:
+            if round.drafted:
+                drafts.append((length, round.drafted[: round.accepted + 1], round.accepted))
+            length += len(round.emitted)
+        assert [(s, d) for s, d, _ in drafts] == list(zip(row.starts, row.drafted, strict=True))
+        for (start, tokens, accepted), probabilities in zip(drafts, row.accept, strict=True):
+            assert len(probabilities) == len(tokens)
+            assert all(0 <= probability <= 1 for probability in probabilities)
+            assert tokens[:accepted] == row.x[start : start + accepted]
+        assert text_of(row).accept == [probability for of_round in row.accept for probability in of_round]
+        assert text_of(row).tokens == [token for of_round in row.drafted for token in of_round]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -70,21 +88,17 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
     sampling, stops = SamplingParams(1.0, 20), frozenset(range(0, 64, 9))
 
-    def tokens(rows: list[Rollout]) -> list[list[int]]:
-        return [row.tokens for row in rows]
-
     alone = [
         roll_out(model, [p], [u], sampling, stops, batch_size=1)[0].tokens
         for p, u in zip(prompts, uniforms, strict=True)
     ]
     assert len({len(row) for row in alone}) > 2
-    for batch_size in (1, 2, 3, 7, 50):
+    for batch_size, lean in ((1, True), (2, True), (3, True), (7, True), (50, True), (3, False)):
+        model.lean = model.lean if lean else None
         done: list[int] = []
         together = roll_out(model, prompts, uniforms, sampling, stops, batch_size=batch_size, on_done=done.append)
-        assert tokens(together) == alone
+        assert [row.tokens for row in together] == alone
         assert sorted(done) == sorted(map(len, alone))
-    model.lean = None
-    assert tokens(roll_out(model, prompts, uniforms, sampling, stops, batch_size=3)) == alone
 
 
 @settings(max_examples=100)
@@ -113,26 +127,14 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
         with pytest.raises(InputError, match=f"belongs to a run with other settings: {difference}.*; give what it was"):
             make_acceptance_data(replace(base, **change), folder)
     assert files(folder) == before
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty"):
-        make_acceptance_data(base, tmp_path / "other")
 
 
-def test_no_space_left_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = AcceptanceRow("a", "prompt", [1], [2], [3], [0.5])
-    with ShardWriter(tmp_path, {}) as writer:
-        writer.write(Rows([row]))
-        before = files(tmp_path)
-
-        def full(table: object, path: Path, **options: object) -> None:
-            path.write_bytes(b"PAR1")
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-        monkeypatch.setattr(pq, "write_table", full)
-        with pytest.raises(OSError, match="No space left"):
-            writer.write(Rows([row]))
-        assert files(tmp_path) == before
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(OSError) as error, replacing(tmp_path / "a") as temporary:  # noqa: PT012 - the block fails
+        temporary.write_bytes(b"ha")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert (files(tmp_path), error.value.filename) == ({"a": b"old"}, str(tmp_path / "a"))
 
 
 def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Path) -> None:
@@ -154,8 +156,7 @@ def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkey
 
 def test_shards_in_any_order_are_the_same_dataset(tmp_path: Path) -> None:
     sampling = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
-    identity = {"kind": "acceptance", "target": "a", "draft": "b", "fingerprint": {}}
-    identity |= {"sampling": sampling}
+    identity = {"kind": "acceptance", "target": "a", "draft": "b", "fingerprint": {}, "sampling": sampling}
     shards = [[AcceptanceRow(str(i), "prompt", [1], [2], [3], [0.5 / (i + 1)])] for i in range(3)]
     for order in permutations(range(3)):
         folder = tmp_path / "".join(map(str, order))

@@ -29,25 +29,20 @@ from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.datasets import is_validation
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import (
-    FeatureDataOptions,
-    LagFreeTrainingOptions,
-    RouterTrainingOptions,
-    SpecDecTrainingOptions,
-)
+from specpilot.train.options import FeatureDataOptions, RouterTrainingOptions, SpecDecTrainingOptions
 from specpilot.train.run_folder import Run, read_run
 from specpilot.train.specdec_module import SpecDecModule, weighted_sums
 
+from .refusals import refused
 from .serving import wait_until
 from .training import HIDDEN, assert_same_run, last_weights, make_model, make_rows, metrics_rows, write_dataset
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a draft model, another of the same shape, and a dataset made with the first."""
+    """A folder with a draft model, a dataset made with it, and features of that."""
     folder = tmp_path_factory.mktemp("acceptance")
     make_model(1).save_pretrained(folder / "draft")
-    make_model(2).save_pretrained(folder / "other")
     write_dataset(folder / "data", make_rows(60), str(folder / "draft"))
     make_features(options(folder / "data"), folder / "features")
     return folder
@@ -75,12 +70,6 @@ def finished(work: Path, settings: SpecDecTrainingOptions) -> Path:
 # Settings
 
 
-def test_defaults_are_the_papers() -> None:
-    defaults = SpecDecTrainingOptions(data="d")
-    assert (defaults.depth, defaults.w_acc, defaults.w_rej, defaults.mixing) == (3, 1, 6, None)
-    assert (defaults.lr, defaults.epochs, defaults.batch_size, defaults.weight_decay) == (5e-5, 3, 32, 0)
-
-
 def test_the_share_of_target_tokens_follows_the_datasets_agreement(
     settings: SpecDecTrainingOptions, tmp_path: Path
 ) -> None:
@@ -102,24 +91,14 @@ def test_shipped_configs_name_every_setting(kind: type[SpecDecTrainingOptions | 
         assert file != name or config == kind(data=values["data"], **changed)
 
 
-# Loss and head
-
-
-def weighted_loss(logits: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    loss, weight = weighted_sums(logits, p, 1.0, 6.0)
-    return loss / weight
-
-
 def test_loss_against_a_hand_computation() -> None:
-    logits, p = torch.tensor([0.0, 2.0]), torch.tensor([0.25, 1.0])
+    """Finite where logits are certain, and of no tokens 0."""
+    loss, weight = weighted_sums(torch.tensor([0.0, 2.0]), torch.tensor([0.25, 1.0]), 1.0, 6.0)
     a = 1 / (1 + math.exp(-2))
     total = -(1 * 0.25 * math.log(0.5) + 6 * 0.75 * math.log(0.5)) - 1 * 1.0 * math.log(a)
-    expected = total / (0.25 + 6 * 0.75 + 1.0)
-    assert float(weighted_loss(logits, p)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_loss_of_certain_logits_and_of_no_tokens_is_finite() -> None:
-    assert math.isfinite(float(weighted_loss(torch.tensor([1e4, -1e4]), torch.tensor([0.0, 1.0]))))
+    assert float(loss / weight) == pytest.approx(total / (0.25 + 6 * 0.75 + 1.0), rel=1e-6)
+    loss, _ = weighted_sums(torch.tensor([1e4, -1e4]), torch.tensor([0.0, 1.0]), 1.0, 6.0)
+    assert math.isfinite(loss)
     nothing = torch.empty(0, requires_grad=True)
     loss, weight = weighted_sums(nothing, torch.empty(0), 1.0, 6.0)
     loss.backward()
@@ -240,8 +219,6 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
     ):
         with pytest.raises(InputError, match=words):
             train_acceptance(now, output=tmp_path / "run", resume=resume)
-    with pytest.raises(InputError, match="no epoch is finished"):
-        export(tmp_path / "run", tmp_path / "controller")
 
 
 def test_features_are_made_in_the_run_folder(
@@ -267,8 +244,6 @@ def test_features_decide_what_they_were_made_with(settings: SpecDecTrainingOptio
     train_acceptance(replace(settings, mixing=0.15, epochs=1), output=tmp_path / "run")
     with pytest.raises(InputError, match=r"mixing=0\.3: the features in .* were made with 0\.15"):
         train_acceptance(replace(settings, mixing=0.3), output=tmp_path / "other")
-    with pytest.raises(InputError, match=r"features of another predictor; .* --predictor lag-free"):
-        train_acceptance(LagFreeTrainingOptions(data=settings.data, device="cpu"), output=tmp_path / "other")
 
 
 def test_weights_and_biases_offline(
@@ -295,11 +270,10 @@ def test_tensorboard(
 ) -> None:
     """The values of metrics.csv, each once though the run was killed; without the package nothing is begun."""
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, refused(r"^tensorboard is not installed: pip install"):
         patch.setitem(sys.modules, "tensorboard", None)
-        with pytest.raises(InputError, match=r"^tensorboard is not installed: pip install 'specpilot\[tensorboard\]'$"):
-            train_acceptance(replace(settings, tensorboard=True), output=run)
-        assert not run.exists()
+        train_acceptance(replace(settings, tensorboard=True), output=run)
+    assert not run.exists()
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     stop(SpecDecModule, "training_step", 10, lambda: train_acceptance(replace(settings, tensorboard=True), output=run))
     train_acceptance(replace(settings, tensorboard=True), output=run, resume=True)
@@ -312,9 +286,6 @@ def test_tensorboard(
         assert {one.step: one.value for one in scalars} == pytest.approx(rows)
 
 
-# What is refused
-
-
 def test_a_full_disk_is_one_line(
     settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,9 +295,6 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(RunCheckpoints, "_save_last", full)
     with pytest.raises(InputError, match=r"cannot be written \(No space left"):
         train_acceptance(settings, output=tmp_path / "run")
-
-
-# Export
 
 
 def test_export_gives_the_best_head(
@@ -344,14 +312,7 @@ def test_export_gives_the_best_head(
     assert provenance.sampling == SamplingParams(0.8, 20, 0.95)
     assert provenance.fingerprint.draft == model_fingerprint(make_model(1))
     assert config.metrics == pytest.approx(best["metrics"])
-    assert "| kl_undone |" in (tmp_path / "controller" / "README.md").read_text(encoding="utf-8")
-
-
-def test_export_with_a_threshold(finished: Path, tmp_path: Path) -> None:
-    config = load_controller(export(finished, tmp_path / "controller", threshold=0.4)).config
+    config = load_controller(export(finished, tmp_path / "controller", threshold=0.4, overwrite=True)).config
     assert (config.threshold, config.threshold_source) == (0.4, "given at export")
-    with pytest.raises(InputError, match="not empty"):
-        export(finished, tmp_path / "controller")
-    export(finished, tmp_path / "controller", overwrite=True)
     with pytest.raises(InputError, match=r"threshold=1\.5"):
         export(finished, tmp_path / "other", threshold=1.5)

@@ -15,46 +15,22 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Calibration, parse_calibration
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
-from specpilot.controllers.length import (
-    AcceptanceLength,
-    FeaturePredictor,
-    HeadPredictor,
-    RateOptimal,
-    load_trained,
-)
+from specpilot.controllers.length import AcceptanceLength, FeaturePredictor, HeadPredictor, RateOptimal, load_trained
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.texts import text_of
-from specpilot.train.calibration import apply, evaluate, fit_all, logistic, logistic_probabilities, split_rows
+from specpilot.train.calibration import apply, evaluate, fit_all, logistic, split_rows
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import metrics_of
-
-from .refusals import refused
 
 LOGITS = np.random.default_rng(0).normal(0.0, 2.0, 4000)
 
 
 def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({}, "method=None: choose one of none, weights, platt"),
-        ({"method": "isotonic"}, "method='isotonic'"),
-        ({"method": "platt", "scale": 1.0}, "its numbers are missing"),
-        ({"method": "platt", "scale": "x", "shift": 0}, "its numbers are missing"),
-        ({"method": "platt", "scale": -1.0, "shift": 0}, "scale=-1, shift=0: must be finite, and the scale pos"),
-        ({"method": "platt", "scale": 1.0, "shift": math.inf}, "must be finite"),
-    ],
-)
-def test_calibrations_that_make_no_sense(data: dict[str, Any], words: str) -> None:
-    with refused(words):
-        parse_calibration(data)
 
 
 def test_each_method_finds_the_probabilities_it_can_express() -> None:
@@ -65,14 +41,6 @@ def test_each_method_finds_the_probabilities_it_can_express() -> None:
     shifted = fit_all(LOGITS, sigmoid(0.7 * LOGITS - 0.4), w_acc=1, w_rej=6)
     assert (shifted["platt"].scale, shifted["platt"].shift) == pytest.approx((0.7, -0.4), abs=1e-3)
     assert Calibration()(-1e5) >= 0
-
-
-def test_soft_labels_count_as_their_draws() -> None:
-    """Fitting to a probability is fitting to so many draws from it."""
-    x, p = np.array([[0.0], [1.0], [3.0]]), np.array([0.25, 0.5, 1.0])
-    drawn = np.repeat(x, 4, axis=0), np.array([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1])
-    assert logistic(x, p)[0] == pytest.approx(logistic(*drawn)[0], rel=1e-4)
-    assert logistic_probabilities(x, np.array([2.0]), -1.0) == pytest.approx(sigmoid(2 * x[:, 0] - 1))
 
 
 def test_metrics_by_place() -> None:
@@ -180,15 +148,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     hot = save_controller(tmp_path / "hot", head, replace(old, provenance=sampled))
     other = replace(old.provenance, fingerprint=replace(old.provenance.fingerprint, draft="0" * 64))
     stranger = save_controller(tmp_path / "stranger", head, replace(old, provenance=other))
-    for controller, options, words in (
-        (
-            "tiny-head",
-            ["--draft", "tiny-draft-math"],
-            "draft='tiny-draft-math': is not the draft the data was made with",
-        ),
-        (str(hot), [], "the head was trained with"),
-        (str(stranger), [], "another draft is given"),
-    ):
+    for controller, words in ((hot, "the head was trained with"), (stranger, "another draft is given")):
         with pytest.raises(InputError, match=words):
-            cli.run(["calibrate", controller, "--data", str(data), "--output", str(tmp_path / "x"), *options])
+            cli.run(["calibrate", str(controller), "--data", str(data), "--output", str(tmp_path / "x")])
     assert not (tmp_path / "x").exists()

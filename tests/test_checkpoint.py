@@ -1,7 +1,6 @@
 """Controller checkpoints of every kind: what is written, what is refused, and the way to the hub and back."""
 
 import ast
-import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -9,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 from specpilot.controllers.acceptance.copy_head import CopyHeadConfig
 from specpilot.controllers.acceptance.feature_model import FeatureModelConfig
@@ -115,13 +114,13 @@ def seal(folder: Path) -> None:
     edit(weights_sha256=checkpoint.sha256(folder / "model.safetensors"))(folder)
 
 
-def weights(**changes: torch.Tensor | None) -> Callable[[Path], object]:
-    """Replace, add or remove tensors, whose names have ``__`` for a dot."""
+def weights(**changes: torch.Tensor) -> Callable[[Path], object]:
+    """Replace or add tensors, whose names have ``__`` for a dot."""
 
     def change(folder: Path) -> None:
         tensors = load_file(folder / "model.safetensors")
         tensors |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
-        save_file({name: t for name, t in tensors.items() if t is not None}, folder / "model.safetensors")
+        save_file(tensors, folder / "model.safetensors")
         seal(folder)
 
     return change
@@ -146,6 +145,7 @@ def test_save_and_load(tmp_path: Path, any_kind: ControllerConfig) -> None:
     assert not controller.head.training
     assert not any(p.requires_grad for p in controller.head.parameters())
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert len({path.stat().st_mode & 0o777 for path in folder.iterdir()}) == 1  # who reads one may read all
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["controller"]
     (tmp_path / "again").mkdir()  # an empty folder is taken
     again = save_controller(tmp_path / "again", controller.head, controller.config)
@@ -200,21 +200,14 @@ def test_no_place_on_this_machine_is_published(tmp_path: Path, any_kind: Control
     assert load_controller(folder).config.provenance.target == "target"
 
 
-@pytest.mark.parametrize("target", ["org/target", "org/target-" + 30 * "x", "org/target-" + 60 * "x"])
-def test_the_card_names_the_pair_and_the_metrics(any_kind: ControllerConfig, target: str) -> None:
-    """Its code is Python in lines of any length."""
+@pytest.mark.parametrize("name", ["", 30 * "x", 60 * "x"])
+def test_the_card_names_the_pair_and_the_metrics(any_kind: ControllerConfig, name: str) -> None:
+    """Its code is Python in short lines, however long the target's name."""
+    target = f"org/target-{name}"
     card = model_card(replace(any_kind, provenance=replace(any_kind.provenance, target=target)))
     (metric, value), *_ = any_kind.metrics.items()
-    special = {
-        "acceptance-head": "0.7 (paper default)",
-        "router": "`exit:2` (exit)",
-        "lag-free-head": "10 drafted tokens",
-        "length-head": "once a round",
-        "copy-head": "10 copied tokens",
-    }.get(any_kind.kind, "mean acceptance")
-    for words in (target, f"- {any_kind.kind}\n", "top-k off", f"| {metric} | {value} |", special, *any_kind.datasets):
+    for words in (target, f"- {any_kind.kind}\n", "top-k off", f"| {metric} | {value} |", *any_kind.datasets):
         assert words in card
-    assert card.startswith("---\nlibrary_name: specpilot\n")
     code = card.partition("```python\n")[2].partition("```")[0]
     ast.parse(code)
     assert f'target="{target}"' in code
@@ -234,11 +227,6 @@ def test_only_a_controllers_folder_is_overwritten_and_only_when_asked(saved: Pat
         with refused(words):
             save_controller(place, make_head(), CONFIG, overwrite=True)
     assert (saved / "thesis.txt").exists()
-
-
-def test_whoever_may_read_the_folder_may_read_the_weights(saved: Path) -> None:
-    modes = {path.stat().st_mode & 0o777 for path in saved.iterdir()}
-    assert len(modes) == 1
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,23 +267,23 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], str]]] = {  # of each kind 
         ({"schema_version": True}, "schema_version=True"),
         ({"colour": "red"}, "unknown key 'colour'"),
         ({"hidden_size": "8"}, "hidden_size='8': a whole number is expected"),
-        ({"hidden_size": 8.0}, r"hidden_size=8\.0: a whole number is expected"),
         ({"hidden_size": 10**9}, "hidden_size=1000000000: must be between"),
-        ({"depth": 10**9}, "depth=1000000000"),
         ({"depth": 3}, "missing or not expected"),
         ({"threshold": 1.5}, r"threshold=1\.5"),
-        ({"threshold": float("nan")}, "threshold=nan: a finite number is expected"),
         ({"threshold": 10**400}, "threshold=10+.*: a finite number is expected"),
         ({"w_rej": 0}, "w_rej=0"),
         ({"mixing": 1.5}, r"mixing=1\.5"),
         ({"metrics": {"kl": "x"}}, r"metrics\.kl='x'"),
         ({"datasets": [1]}, r"datasets\[0\]=1: text is expected"),
-        ({"provenance": 3}, "provenance: an object of keys and values is expected, not a number"),
         ({"provenance": NESTED | {"fingerprint": {"target": "1"}}}, "key 'draft' is missing"),
         ({"provenance": NESTED | {"sampling": [1]}}, r"provenance\.sampling: an object"),
         ({"provenance": NESTED | {"sampling": {"temperature": -1}}}, "temperature=-1"),
         ({"calibration": 3}, "calibration=3"),
-        *(({key: ...}, key) for key in ("threshold", "provenance", "kind", "schema_version", "weights_sha256")),
+        ({"calibration": {}}, "method=None: choose one of none, weights, platt"),
+        ({"calibration": {"method": "platt", "scale": 1.0, "shift": "x"}}, "its numbers are missing"),
+        ({"calibration": {"method": "platt", "scale": -1.0, "shift": 0}}, "scale=-1, shift=0: must be finite"),
+        ({"calibration": {"method": "platt", "scale": 1.0, "shift": 1e999}}, "must be finite, and the scale pos"),
+        *(({key: ...}, key) for key in ("threshold", "kind", "schema_version", "weights_sha256")),
     ],
     "lag-free-head": [
         ({"width": 10**9}, "width=1000000000"),
@@ -327,14 +315,11 @@ DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
             (lambda folder: (folder / "config.json").unlink(), r"holds no config\.json"),
             (lambda folder: (folder / "model.safetensors").unlink(), r"holds no model\.safetensors"),
             (content(lambda old: old[:-10]), "truncated or changed"),
-            (content(lambda old: old[:-3] + bytes([old[-3] ^ 1]) + old[-2:]), "truncated or changed"),
-            (content(lambda old: b""), "truncated or changed"),
             (lambda folder: (content(lambda old: old[:-10])(folder), seal(folder)), "not a readable safetensors file"),
             (weights(out__bias=torch.zeros(2)), r"out\.bias has shape \[2\], but config\.json requires \[1\]"),
             (weights(out__bias=torch.zeros(1, dtype=torch.float64)), r"out\.bias is F64, not F32"),
             (weights(out__weight=torch.full((1, 8), torch.inf)), r"out\.weight holds NaN or infinite"),
             (weights(extra=torch.zeros(1)), "'extra' is missing or not expected"),
-            (weights(out__weight=None), r"'out\.weight' is missing"),
         )
     ),
 ]
@@ -359,83 +344,56 @@ def test_check_pair_names_what_differs() -> None:
         PROVENANCE.check_pair(replace(PAIR, target="0", tokenizer="0"))
 
 
-class FakeHub:
-    """Repositories as folders: what ``HfApi`` and ``snapshot_download`` do, by copying, and a record of the calls."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-
-    def note(self, real: Callable[..., Any], *own: Any, **given: Any) -> None:
-        """A call with arguments that the real one takes."""
-        inspect.signature(real).bind(*own, **given)
-        self.calls.append((real.__name__, given))
-
-    def api(self, token: str | None) -> Any:
-        self.calls.append(("HfApi", {"token": token}))
-        return SimpleNamespace(create_repo=self.create_repo, upload_folder=self.upload_folder)
-
-    def create_repo(self, repo_id: str, **given: Any) -> None:
-        given["repo_id"] = repo_id
-        self.note(HfApi.create_repo, self, **given)
-        (self.root / given["repo_id"]).mkdir(parents=True, exist_ok=given["exist_ok"])
-
-    def upload_folder(self, **given: Any) -> Any:
-        self.note(HfApi.upload_folder, self, **given)
-        for name in given["allow_patterns"]:
-            shutil.copy(Path(given["folder_path"], name), self.root / given["repo_id"] / name)
-        return SimpleNamespace(commit_url=f"https://hub/{given['repo_id']}/commit/1")
-
-    def snapshot_download(self, repo_id: str, **given: Any) -> str:
-        self.note(SNAPSHOT_DOWNLOAD, repo_id=repo_id, **given)
-        if not (self.root / repo_id).is_dir():
-            raise huggingface_hub.errors.LocalEntryNotFoundError("cannot reach the hub\nand more words")
-        return str(self.root / repo_id)
-
-
-SNAPSHOT_DOWNLOAD = huggingface_hub.snapshot_download
-
-
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    fake = FakeHub(tmp_path / "hub")
-    monkeypatch.setattr(huggingface_hub, "HfApi", fake.api)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fake.snapshot_download)
-    return fake
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The hub's client, which takes the arguments of the real one and keeps repositories as folders of ``hub``."""
+
+    def upload(repo_id: str, folder_path: str, allow_patterns: list[str], **_: Any) -> Any:
+        repository = tmp_path / "hub" / repo_id
+        repository.mkdir(parents=True)
+        for name in allow_patterns:
+            shutil.copy(Path(folder_path, name), repository)
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+
+    def fetch(repo_id: str, **_: Any) -> str:
+        if not (tmp_path / "hub" / repo_id).is_dir():
+            raise huggingface_hub.errors.LocalEntryNotFoundError("cannot reach the hub\nand more words")
+        return str(tmp_path / "hub" / repo_id)
+
+    api = create_autospec(huggingface_hub.HfApi)
+    api.return_value.upload_folder.side_effect = upload
+    api.fetch = create_autospec(huggingface_hub.snapshot_download, side_effect=fetch)
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", api.fetch)
+    return api
 
 
-def test_push_and_pull(hub: FakeHub, tmp_path: Path, any_kind: ControllerConfig) -> None:
+def test_push_and_pull(hub: Any, tmp_path: Path, any_kind: ControllerConfig) -> None:
     saved = save_controller(tmp_path / "c", make(any_kind), any_kind)
     (saved / "notes.txt").write_text("not for the hub")
     assert push_controller(saved, "me/head", private=True, token="hf_x") == "https://hub/me/head/commit/1"
-    assert [call for call, _ in hub.calls] == ["HfApi", "create_repo", "upload_folder"]
-    assert hub.calls[0][1] == {"token": "hf_x"}
-    assert hub.calls[1][1] == {"repo_id": "me/head", "private": True, "exist_ok": True}
-    assert not (hub.root / "me" / "head" / "notes.txt").exists()
-    hub.calls.clear()
-    assert load_controller("me/head", revision="v1", token="hf_y").config == any_kind
+    hub.assert_called_once_with(token="hf_x")
+    hub.return_value.create_repo.assert_called_once_with("me/head", private=True, exist_ok=True)
     files = ["config.json", "model.safetensors", "README.md"]
-    wanted = {"repo_id": "me/head", "revision": "v1", "token": "hf_y", "allow_patterns": files}
-    assert hub.calls == [("snapshot_download", wanted)]
+    assert sorted(path.name for path in (tmp_path / "hub" / "me" / "head").iterdir()) == sorted(files)
+    assert load_controller("me/head", revision="v1", token="hf_y").config == any_kind
+    hub.fetch.assert_called_once_with("me/head", revision="v1", token="hf_y", allow_patterns=files)
 
 
-def test_what_does_not_reach_the_hub(hub: FakeHub, saved: Path, tmp_path: Path) -> None:
+def test_what_does_not_reach_the_hub(hub: Any, saved: Path, tmp_path: Path) -> None:
+    with refused("not found on the hub .*cannot reach the hub"):
+        load_controller("me/none")
+    hub.fetch.reset_mock()
+    for name in ("./nowhere", "/no/such/folder", "~/nowhere"):
+        with refused("no such controller"):
+            load_controller(name)
+    hub.fetch.assert_not_called()
+    hub.return_value.create_repo.side_effect = ConnectionError("401\nUnauthorized")
+    with refused("refused the upload"):
+        push_controller(saved, "me/head")
+    hub.return_value.create_repo.reset_mock()
     content(lambda old: old[:-1] + b"?")(saved)
     for folder, words in ((saved, "truncated or changed"), (tmp_path / "none", "no such folder")):
         with refused(words):
             push_controller(folder, "me/head")
-    for name in ("./nowhere", "/no/such/folder", "~/nowhere"):
-        with refused("no such controller"):
-            load_controller(name)
-    assert not hub.calls
-
-
-def test_a_hub_that_refuses(hub: FakeHub, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: Any) -> None:
-        raise ConnectionError("401\nUnauthorized")
-
-    with refused("not found on the hub .*cannot reach the hub"):
-        load_controller("me/none")
-    monkeypatch.setattr(hub, "create_repo", refuse)
-    with refused("refused the upload"):
-        push_controller(saved, "me/head")
+    hub.return_value.create_repo.assert_not_called()

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers import MAX_DRAFT
 from specpilot.controllers.acceptance.copy_head import EVIDENCE, CopyPredictor
@@ -35,15 +34,11 @@ from .copies import copy_head
 from .tiny import make, pair_and_prompts
 
 
-def numbers(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=generator)
-
-
 @given(seed=st.integers(0, 1000), vocab=st.integers(1, 40))
 def test_predictions_are_the_heads(seed: int, vocab: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    head, embedding = copy_head(seed), 3 * numbers(generator, vocab, 8)
-    evidence = numbers(generator, 6, EVIDENCE)
+    head, embedding = copy_head(seed), 3 * torch.randn(vocab, 8, generator=generator)
+    evidence = torch.randn(6, EVIDENCE, generator=generator)
     tokens, last = torch.randint(vocab, (2, 6), generator=generator)
     predictor = CopyPredictor(head, embedding)
     found = [predictor.predict(*one) for one in zip(evidence.tolist(), tokens.tolist(), last.tolist(), strict=True)]
@@ -155,13 +150,6 @@ def settings(work: Path, **own: Any) -> CopyTrainingOptions:
     return CopyTrainingOptions(**{"data": data, "threads": 1, "device": "cpu", **given, **own})
 
 
-@pytest.mark.slow
-def test_two_processes_do_what_one_does(work: Path, tmp_path: Path) -> None:
-    one = train_copies(settings(work), output=tmp_path / "one")
-    two = train_copies(settings(work, devices=2, strategy="ddp"), output=tmp_path / "two")
-    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
-
-
 def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     """The texts go on with a copy after some tokens and not after others, which the text's own rates cannot know."""
     run = tmp_path / "run"
@@ -172,20 +160,13 @@ def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     controller = load_controller(folder)
     assert controller.config.as_dict()["kind"] == "copy-head"
     assert len(controller.config.provenance.samplings) == 2
-    card = (folder / "README.md").read_text()
-    assert 'copies="path/to/this/folder"' in card
-    assert "| auroc_rates |" in card
+    assert 'copies="path/to/this/folder"' in (folder / "README.md").read_text()
     assert json.loads((folder / "config.json").read_text())["tokens"] > 100
-
-    target = str(work / "target")
-    steered = SpeculativeDecoder.from_pretrained(target, "ngram", copies=folder, cost=0.2)
-    mixed = SpeculativeDecoder.from_pretrained(target, f"{work / 'draft'}+ngram", copies=str(folder), length=2)
-    for decoder in (steered, mixed):
+    for draft, length in (("ngram", {"cost": 0.2}), (f"{work / 'draft'}+ngram", {"length": 2})):
+        decoder = SpeculativeDecoder.from_pretrained(work / "target", draft, copies=folder, **length)  # type: ignore[arg-type]
         assert decoder.config.ngram is not None
         assert isinstance(decoder.config.ngram.predictor, CopyPredictor)
         assert decoder.generate("one two 4 one two", max_new_tokens=24).stats.n_drafted > 0
-    words = ["generate", "one two one two", "--target", target, "--draft", "ngram", "--copies", str(folder)]
-    assert cli.main([*words, "--max-new-tokens", "4"]) == 0
 
 
 def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path) -> None:
@@ -198,13 +179,3 @@ def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path
         warnings.simplefilter("always")
         load_copies(folder, other, tokenizer, "tokenizer")
     assert any("it may predict acceptance less well" in str(warning.message) for warning in caught)
-
-
-def test_data_that_does_not_fit(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "copies", "--output", str(tmp_path / "run")]
-    assert cli.main([*words, "--data", str(tmp_path)]) == 2
-    assert cli.main([*words, "--data", str(work / "data"), "--target", str(work / "draft")]) == 2
-    assert "is not the target the data was made with; give that one" in capsys.readouterr().err
-    assert cli.main([*words, "--data", str(work / "data"), "--validation-fraction", "1e-9"]) == 2
-    assert "each needs at least one: use more data or another fraction" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import (
-    PairFingerprint,
     config_fingerprint,
     model_fingerprint,
     tokenizer_fingerprint,
     weights_digest,
 )
 from specpilot.controllers.checkpoints.stored_weights import SAMPLES
-from specpilot.infer.loading.names import load_model, load_tokenizer
+from specpilot.infer.loading.names import load_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
@@ -102,14 +100,6 @@ def test_an_offloaded_model_is_the_model(tmp_path: Path) -> None:
         model_fingerprint(model)
 
 
-def test_shipped_models_are_those_their_controllers_were_trained_for() -> None:
-    controllers = [load_controller(name) for name in ("tiny-head", "tiny-lag-free")]
-    for dtype in PRECISIONS:
-        pair = [load_model(name, dtype=dtype, device="cpu") for name in ("tiny", "tiny-draft")]
-        for controller in controllers:
-            controller.config.provenance.check_pair(PairFingerprint.of(pair[0], pair[1], load_tokenizer("tiny")))
-
-
 def test_how_a_model_is_run_does_not_matter() -> None:
     model = llama()
     before = model_fingerprint(model)
@@ -165,19 +155,15 @@ class LargestResult(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_digest_reads_and_copies_samples_alone(dtype: torch.dtype) -> None:
-    weight = torch.randn(1000, 1000, dtype=dtype)
-    module = torch.nn.Module()
-    module.plain, module.transposed = torch.nn.Parameter(weight), torch.nn.Parameter(weight.T)
-    with LargestResult() as largest:
-        weights_digest(module)
-    assert largest.elements == SAMPLES
-
-
-def test_a_parameter_that_is_no_contiguous_block_has_a_digest() -> None:
-    dense, transposed = torch.nn.Module(), torch.nn.Module()
-    values = torch.arange(1000.0).reshape(10, 100)
-    dense.w, transposed.w = torch.nn.Parameter(values), torch.nn.Parameter(values.T.contiguous().T)
-    assert weights_digest(dense) == weights_digest(transposed)
+    """Also of a parameter that is no contiguous block."""
+    weight, digests = torch.randn(1000, 1000, dtype=dtype), set()
+    for values in (weight, weight.T.contiguous().T):
+        module = torch.nn.Module()
+        module.w = torch.nn.Parameter(values)
+        with LargestResult() as largest:
+            digests.add(weights_digest(module))
+        assert largest.elements == SAMPLES
+    assert len(digests) == 1
 
 
 def test_a_tokenizer_is_its_vocabulary_and_special_tokens(tmp_path: Path) -> None:

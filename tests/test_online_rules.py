@@ -196,15 +196,9 @@ def test_same_seeds_same_texts(name: str) -> None:
 
 
 def test_by_name() -> None:
-    rule = parse_rule("adaptive-length:7")
-    assert isinstance(rule, AdaptiveLength)
-    assert rule.k == 7
-    online = parse_rule("online-confidence:0.3")
-    assert isinstance(online, OnlineConfidence)
-    assert (online.stop_below, online.cost) == (0.3, None)
-    priced = parse_rule("online-confidence", COST)
-    assert isinstance(priced, OnlineConfidence)
-    assert priced.cost == COST
+    assert parse_rule("adaptive-length:7").k == 7  # type: ignore[union-attr]
+    assert vars(parse_rule("online-confidence:0.3"))["stop_below"] == 0.3
+    assert vars(parse_rule("online-confidence", COST))["cost"] == COST
     names = ["adaptive-length", "online-confidence", "online-confidence:0.3", "4", "none", "tiny-head"]
     assert [names_rule(name) for name in names] == [True, True, True, True, True, False]
     assert [takes_cost(name) for name in names] == [False, True, False, False, False, True]

@@ -18,7 +18,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.documents import read_documents
 from specpilot.data_gen.kinds import AnswerRow, read_dataset
 from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
-from specpilot.data_gen.prompts import PromptRow, fingerprint, load_prompts
+from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.data_gen.rows import RowSource
 from specpilot.infer.loading.names import load_tokenizer
 
@@ -28,18 +28,27 @@ from .tiny import byte_tokenizer, save_pair
 
 
 def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
-    texts = ["one", "zwei\u2028zwei", "three"]
-    (tmp_path / "a.jsonl").write_text(
-        "\n".join(json.dumps({"prompt": t}, ensure_ascii=False) for t in texts) + "\n\n", encoding="utf-8"
-    )
-    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    """Text stays text: numbers, NA, brackets and other ends of lines."""
+    texts = ["one", "zwei\u2028zwei", "[INST] {y}", "NA", "007"]
+    columns = [f'"{text}",1\n' for text in texts]
+    contents = {
+        "a.jsonl": "\n".join(json.dumps({"prompt": text}, ensure_ascii=False) for text in texts) + "\n\n",
+        "a.dat": "".join(json.dumps({"prompt": text}) + "\n" for text in texts),
+        "a.json": json.dumps([{"prompt": text} for text in texts], indent=1),
+        "a.txt": "\ufeff" + "\n".join(texts) + "\n",  # a byte order mark
+        "a": "\n\n".join(texts),
+        "a.csv": "prompt,other\n" + "".join(columns),
+        "b.csv": "prompt;other\n" + "".join(columns).replace(",", ";"),
+        "a.tsv": "prompt\tother\n" + "".join(columns).replace(",", "\t"),
+    }
     pq.write_table(pa.table({"prompt": texts}), tmp_path / "a.parquet")
-    read = [load_prompts(str(tmp_path / name)) for name in ("a.jsonl", "a.txt", "a.parquet")]
-    assert [p.prompt for p in read[0]] == texts
-    assert read[0] == read[1] == read[2]
-    assert fingerprint(read[0]) == fingerprint(read[1])
-    assert load_prompts(str(tmp_path)) == read[0]  # repeated prompts once
-    assert load_prompts(str(tmp_path / "a.txt"), limit=2) == read[0][:2]
+    expected = load_prompts(str(tmp_path / "a.parquet"))
+    assert [one.prompt for one in expected] == texts
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        assert load_prompts(str(tmp_path / name)) == expected, name
+    assert load_prompts(str(tmp_path)) == expected  # repeated prompts once
+    assert load_prompts(str(tmp_path / "a.txt"), limit=2) == expected[:2]
     named = load_prompts([{"question": "why?", "id": 7, "domain": "doubt"}], column="question")
     assert named == [PromptRow("7", "doubt", "why?")]
 
@@ -141,30 +150,6 @@ def test_a_conversation_is_one_document_where_each_prompt_continues_the_one_befo
     assert tokenizer.decode(learned) == "a<|end|>b<|end|>"
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonlines", '{"prompt": "x"}\n{"prompt": "y"}\n'),
-        ("a.dat", '{"prompt": "x"}\n{"prompt": "y"}\n'),
-        ("a.json", '[{"prompt": "x"},\n {"prompt": "y"}]'),
-        ("a.csv", 'id,prompt\n1,x\n2,"y"\n'),
-        ("a.tsv", "id\tprompt\n1\tx\n2\ty\n"),
-        ("a.csv", "id;prompt\n1;x\n2;y\n"),
-        ("a", "x\n\ny\n"),
-    ],
-)
-def test_a_file_is_read_as_what_it_holds(name: str, content: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    assert [one.prompt for one in load_prompts(str(tmp_path / name))] == ["x", "y"]
-
-
-def test_text_stays_text(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('prompt,answer\nNA,007\n"a, b","1\n2"\n')
-    assert documents(str(tmp_path / "a.csv")) == ["[user]NA|007", "[user]a, b|1\n2"]
-    (tmp_path / "a.txt").write_text("\ufeff[INST] x\n{y}\n")  # a byte order mark
-    assert [one.prompt for one in load_prompts(str(tmp_path / "a.txt"))] == ["[INST] x", "{y}"]
-
-
 def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mixed").mkdir()
     for name, content in {"a.ndjson": '{"prompt": "x"}', "README.md": "# x", "b.txt": "z"}.items():
@@ -172,6 +157,8 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     assert [one.prompt for one in load_prompts(str(tmp_path / "mixed"))] == ["x"]
     assert "JSON files are read (1), others are not: README.md, b.txt" in capfd.readouterr().err
     rows = Dataset.from_list([{"messages": [USER, SAID, MORE, END]}])
+    (tmp_path / "quoted.csv").write_text('prompt,answer\n"a, b","1\n2"\n')
+    assert documents(str(tmp_path / "quoted.csv")) == ["[user]a, b|1\n2"]
     rows.save_to_disk(tmp_path / "one")
     both = DatasetDict({"first": rows, "second": rows})
     both.save_to_disk(tmp_path / "two")
@@ -227,12 +214,6 @@ SPLITS = ("train", "validation", "test")
 CARD = Path(__file__).parents[1] / "data_gen" / "builtin" / "README.md"
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_built_in_prompts_are_distinct(name: str) -> None:
-    found = builtin_prompts(name)
-    assert len({item.id for item in found}) == len({" ".join(item.prompt.split()) for item in found}) == len(found)
-
-
 def test_a_damaged_file_of_built_in_prompts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(builtin.FILES, "builtin-copy", "0" * 64)
     builtin_prompts.cache_clear()
@@ -241,10 +222,12 @@ def test_a_damaged_file_of_built_in_prompts_is_refused(monkeypatch: pytest.Monke
     builtin_prompts.cache_clear()
 
 
-def test_the_card_of_the_built_in_prompts_has_their_numbers() -> None:
+def test_built_in_prompts_are_distinct_and_their_card_has_their_numbers() -> None:
     card = CARD.read_text(encoding="utf-8")
     for name in FILES:
-        assert f"`{name}` ({len(builtin_prompts(name)):,})" in card
+        found = builtin_prompts(name)
+        assert len({item.id for item in found}) == len({" ".join(item.prompt.split()) for item in found}) == len(found)
+        assert f"`{name}` ({len(found):,})" in card
     for domain in DOMAINS:
         counts = Counter(item.split for item in builtin_prompts("builtin") if item.domain == domain)
         assert f"| {domain} | {' | '.join(str(counts[split]) for split in SPLITS)} |" in card

@@ -3,40 +3,31 @@
 import math
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate, pairwise
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.acceptance.calibration import Calibration
-from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.length import (
-    MAX_DRAFT,
-    AcceptanceLength,
-    FeaturePredictor,
-    HeadPredictor,
-    OnlineConfidence,
-    RateOptimal,
-)
-from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length import MAX_DRAFT, AcceptanceLength, HeadPredictor, OnlineConfidence, RateOptimal
+from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
 from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS, Probes
-from specpilot.controllers.length.rate import (
-    drafting_pays,
-    steady_rate,
-)
+from specpilot.controllers.length.rate import RunningRatio, drafting_pays, steady_rate
 from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
+from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.best_first_tree import depth_first
 from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 
+from .drafts import CHEAP, predictor
 from .steps import Known, step
 from .tiny import make
 
-CHEAP, FAIR, DEAR = (CostModel(t_draft, 1.0, 0.02) for t_draft in (0.01, 0.2, 2.0))
+FAIR = CostModel(0.2, 1.0, 0.02)
 LATE = CostModel(0.2, 1.0, 0.1, 1.9)  # a round that drafts one token takes three times as long as one that drafts none
 costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.0, 0.5))
 
@@ -57,13 +48,7 @@ def test_the_steady_rate_is_that_of_the_best_fixed_length(cost: CostModel, start
 
 
 @settings(max_examples=200)
-@given(
-    first=st.floats(0, 1),
-    later=st.floats(0, 1),
-    rate=st.floats(0.1, 2.0),
-    cost=costs,
-    start=st.floats(0, 2.0),
-)
+@given(first=st.floats(0, 1), later=st.floats(0, 1), rate=st.floats(0.1, 2.0), cost=costs, start=st.floats(0, 2.0))
 def test_a_round_drafts_where_some_length_is_worth_the_start(
     first: float, later: float, rate: float, cost: CostModel, start: float
 ) -> None:
@@ -200,44 +185,16 @@ def test_the_price_is_a_rate_the_controller_reaches() -> None:
     assert tokens / seconds == pytest.approx(steady_rate(probability, FAIR), rel=0.03)
 
 
-def test_same_seed_same_drafts_whatever_the_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, draft = make(), make(layers=1)
-    model = FeatureModel(2.0, 0.5)
-    decoder = SpeculativeDecoder(target, draft, length=RateOptimal(FeaturePredictor(model, 0.9), CHEAP))
-    first = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
-    decoder.generate([9, 9], max_new_tokens=60, seed=2)
-    readings = accumulate(range(10**6), lambda now, n: now + now % 7 + 1)  # of no use
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(readings)))
-    again = decoder.generate([1, 2, 3], max_new_tokens=60, seed=1)
-    monkeypatch.undo()
-    assert again.rounds == first.rounds
-    assert len({len(r.drafted) for r in first.rounds[1:]}) > 2
-
-
-def test_features_are_those_of_the_drafts_distribution() -> None:
-    model = FeatureModel(0.3, 0.7, -1.1, -0.4)
-    q = [0.5, 0.3, 0.2]
-    entropy = -sum(x * math.log(x) for x in q)
-    logit = 0.3 + 0.7 * math.log(0.5) - 1.1 * math.log(0.5) - 0.4 * entropy
-    assert FeaturePredictor(model).predict(step(q)) == pytest.approx(1 / (1 + math.exp(-logit)))
-    assert FeaturePredictor(model).predict(step()) < 1  # a certain draft is finite doubt
-    with pytest.warns(UserWarning, match="stays exact"):
-        FeaturePredictor(model, samplings=(SamplingParams(1.0, 50),)).check_sampling(SamplingParams(0.5))
-
-
 def test_the_included_head_by_name() -> None:
     pair = load_causal_lm("tiny"), load_causal_lm("tiny-draft"), load_tokenizer("tiny")
-    head = load_length("tiny-head", *pair, cost=FAIR)
-    assert isinstance(head, RateOptimal)
-    assert isinstance(head.predictor, HeadPredictor)
-    shipped = load_controller(Path(__file__).parent.parent / "checkpoints" / "tiny-head")
-    assert head.predictor.mean == shipped.config.metrics["mean_acceptance"]
-    assert head.predictor.calibration == Calibration(1.0, math.log(6.0), "weights")  # rejections weigh six
-    plain = load_length("tiny-head", *pair)
-    assert isinstance(plain, AcceptanceLength)
-    assert isinstance(plain.predictor, HeadPredictor)
-    assert plain.predictor.calibration == Calibration()
-    assert head.predictor.samplings == (SamplingParams(1.0, 50),)  # others warn
+    undone = Calibration(1.0, math.log(6.0), "weights")  # rejections weigh six
+    for kind, cost, calibration in ((RateOptimal, FAIR, undone), (AcceptanceLength, None, Calibration())):
+        rule = load_length("tiny-head", *pair, cost=cost)
+        assert isinstance(rule, kind)
+        assert isinstance(rule.predictor, HeadPredictor)
+        assert rule.predictor.calibration == calibration
+        assert rule.predictor.mean == load_controller("tiny-head").config.metrics["mean_acceptance"]
+        assert rule.predictor.samplings == (SamplingParams(1.0, 50),)  # others warn
 
 
 def test_a_text_on_which_the_predictor_is_wrong_shifts_it() -> None:
@@ -249,3 +206,81 @@ def test_a_text_on_which_the_predictor_is_wrong_shifts_it() -> None:
     assert rule._shifted(0.9) < 0.6
     rule.start_text()
     assert rule._shifted(0.9) == pytest.approx(0.9)
+
+
+# Trees are shaped by what nodes are worth and cost
+
+
+def test_a_tree_costs_its_levels_and_its_nodes() -> None:
+    """Root, two children of it, three below the first and one below the second: forwards over 1 and 2 nodes."""
+    cost = CostModel(0.2, 0.7, 0.1)
+    parents = [-1, -1, 0, 0, 0, 1]
+    assert tree_cost(cost, parents) == pytest.approx(0.2 + level_cost(cost, 2) + cost.verification(7))
+    assert level_cost(cost, 2) == pytest.approx(0.2 * 0.9 / 0.8)
+
+
+def tree_rule(cost: CostModel, mean: float = 0.6) -> RateOptimalTree:
+    return RateOptimalTree(predictor(mean=mean), cost)
+
+
+def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
+    """One node of 0.1·0.9 does not pay for a forward, a dozen of them do."""
+    rule = tree_rule(CHEAP)
+    rule.later = RunningRatio(0.9, 1.0, 1.0)
+    rate = rule.rate.value
+    one = 0.1 * 0.9 - rate * 0.02 * 1.05
+    assert 0 < one < rate * 0.05
+    assert rule.level([0.1]) == []
+    assert rule.level([0.1] * 12) == [*range(12)]
+    assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
+
+
+def test_dear_nodes_make_a_chain() -> None:
+    """Where a node costs half a verification no sibling pays, and no round drafts a second child."""
+    target, draft = make(), make(layers=1)
+    for cost, chain in ((CostModel(0.01, 0.5, 0.5), True), (CostModel(0.01, 1.0, 0.0), False)):
+        rule = RateOptimal(predictor(3.0, 0.95), cost)
+        decoder = SpeculativeDecoder(target, draft, length=rule, tree="auto")
+        output = decoder.generate([5, 9, 2], max_new_tokens=60, seed=2)
+        chains = [r.parents == list(range(-1, len(r.parents) - 1)) for r in output.rounds]
+        assert all(chains) == chain
+
+
+def test_what_a_text_teaches() -> None:
+    """Predictions of first children and of further ones are shifted apart, and the rate follows the rounds."""
+    rule = tree_rule(CHEAP)
+    before = rule.sibling(0.0), rule.node_price
+    for _ in range(50):
+        rule.end_tree([-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)])
+    assert rule.sibling(0.0) > before[0]
+    assert rule.node_price > before[1]  # three tokens a round
+    for _ in range(200):
+        rule.end_tree([-1, -1], [Visit(0.6, [0.5], kept=None)])
+    assert rule.sibling(0.0) < before[0]
+    assert rule.shift < 0
+    assert rule.siblings.rescue.value < 0.25
+
+
+def test_texts_share_what_siblings_teach_only_where_costs_adapt() -> None:
+    for adapt in (False, True):
+        rule = RateOptimalTree.of(RateOptimal(predictor(), CHEAP, adapt=adapt))
+        for text in (copy(rule), copy(rule)):
+            text.start_text()
+            assert (text.siblings is rule.siblings) == adapt
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=30))
+def test_nodes_in_depth_first_order(choices: list[int]) -> None:
+    """Parents before children and siblings as before; a path of first children from the root is 0, 1, 2, …"""
+    parents = [choice % (node + 1) - 1 for node, choice in enumerate(choices)]
+    order = depth_first(parents)
+    assert sorted(order) == list(range(len(parents)))
+    place = {node: i for i, node in enumerate(order)} | {-1: -1}
+    for node, parent in enumerate(parents):
+        assert place[parent] < place[node]
+        assert all(place[other] < place[node] for other in range(node) if parents[other] == parent)
+    node, depth = -1, 0
+    while node in parents:
+        node = parents.index(node)
+        assert place[node] == depth
+        depth += 1

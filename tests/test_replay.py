@@ -7,12 +7,7 @@ from functools import cache
 import pytest
 import torch
 from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
-from specpilot.controllers.length import (
-    Fixed,
-    Heuristic,
-    LengthController,
-    Step,
-)
+from specpilot.controllers.length import Fixed, Heuristic, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution

@@ -9,23 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
-from specpilot.controllers.checkpoints.provenance import Provenance
-from specpilot.controllers.router import (
-    Arm,
-    PolicyRouter,
-    RouterPolicy,
-    SingleArm,
-    check_arms,
-    parse_arm,
-)
-from specpilot.controllers.router.policy import RouterConfig
-from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.router import Arm, PolicyRouter, RouterPolicy, SingleArm, check_arms, parse_arm
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards
+from specpilot.infer.models import CausalLM, EarlyExit, EncoderDecoder
 
 from .refusals import refused
+from .test_checkpoint import CONFIGS
 from .test_ngram_drafts import defined
 from .tiny import byte_tokenizer, make, save_pair
 
@@ -35,10 +26,6 @@ ARMS = (
     Arm("exit", "exit:2", layer=2, parameters=900),
     Arm("autoregressive", "autoregressive", parameters=12000),
 )
-CONFIG = RouterConfig(
-    provenance=Provenance("big", None, PairFingerprint("t" * 64, None, "k" * 64), SamplingParams(0.8, 20, 0.95)),
-    datasets=["d" * 64], hidden_size=8, width=16, arms=ARMS, reward="rouge", alpha=0.5, cost="parameters",
-)  # fmt: skip
 
 
 def make_policy(seed: int = 0, hidden_size: int = 8, arms: int = 4, width: int = 16) -> RouterPolicy:
@@ -75,7 +62,9 @@ def test_arms_as_users_write_them() -> None:
 REFUSED: list[tuple[Callable[[], object], str]] = [
     *((partial(parse_arm, wrong), "as in 'exit:2'") for wrong in ("exit:", "exit:0", "exit:-1", "exit:x")),
     (lambda: SingleArm(4, 4), "arm=4: must be between 0 and 3"),
-    (lambda: replace(CONFIG, arms=(ARMS[0], ARMS[0])), "'small': named twice"),
+    *((partial(EarlyExit, CausalLM(make()), layer), "exit:.*2 layers; choose one from 1 to 1") for layer in (0, 2)),
+    (lambda: EarlyExit(EncoderDecoder(make("t5")), 1), "encoder-decoder"),
+    (lambda: replace(CONFIGS["router"], arms=(ARMS[0], ARMS[0])), "'small': named twice"),
     (lambda: RouterPolicy(8, 1), "arms=1: must be at least 2"),
     *(
         (partial(check_arms, ARMS, given), words)
@@ -153,9 +142,8 @@ def test_rows_by_direct_computation(top_k: int | None, base: RouterDataOptions, 
 def test_alignment_is_rouge_l(base: RouterDataOptions) -> None:
     generator = RouterDatasetBuilder(base)
     encode = generator.tokenizer.encode
-    assert generator.alignment(encode("the cat sat on"), encode("the dog sat on it")) == pytest.approx(
-        2 / 3
-    )  # 3 of 4, 5
+    cat, dog = encode("the cat sat on"), encode("the dog sat on it")
+    assert generator.alignment(cat, dog) == pytest.approx(2 / 3)  # 3 of 4, 5
     assert generator.alignment(encode("+-*"), encode("+-*")) == 1.0
     assert generator.alignment(encode("a b"), encode("c")) == 0.0
 

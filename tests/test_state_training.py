@@ -15,11 +15,14 @@ from specpilot.data_gen.texts import text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM
+from specpilot.train.features import make_features
+from specpilot.train.options import FeatureDataOptions
 from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
 from .drafts import PROMPTS, state_draft
 from .eagle3 import write_draft
+from .refusals import refused
 from .tiny import byte_tokenizer, make
 
 
@@ -78,47 +81,45 @@ def test_examples_are_what_decoding_has_seen(
     assert deepest == 2
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[str, str]:
-    """The folders of a target with a tokenizer and of an EAGLE-3 draft, which often agree."""
-    make(vocab=257, hidden=32).save_pretrained(tmp_path / "target")
-    byte_tokenizer().save_pretrained(tmp_path / "target")
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with a tokenizer, an EAGLE-3 draft that often agrees, and rounds of theirs."""
+    folder = tmp_path_factory.mktemp("states")
+    make(vocab=257, hidden=32).save_pretrained(folder / "target")
+    byte_tokenizer().save_pretrained(folder / "target")
     settings: dict[str, Any] = {"vocab": 257, "kept": [*range(0, 257, 2)], "target": 32, "layers": [1]}
-    return str(tmp_path / "target"), str(write_draft(tmp_path / "eagle", **settings, own_embedding=False))
+    write_draft(folder / "eagle", **settings, own_embedding=False)
+    (folder / "prompts.txt").write_text("".join(f"prompt number {i}\n" for i in range(24)))
+    words = f"data on-policy --target {folder}/target --draft {folder}/eagle --prompts {folder}/prompts.txt --length 3"
+    assert cli.main([*words.split(), "--max-new-tokens", "16", "--device", "cpu", "--output", f"{folder}/rounds"]) == 0
+    return folder
 
 
 @pytest.mark.parametrize("predictor", ["lag-free", "features"])
-def test_from_rounds_to_a_controller(pair: tuple[str, str], tmp_path: Path, predictor: str) -> None:
-    (tmp_path / "prompts.txt").write_text("".join(f"prompt number {i}\n" for i in range(24)))
-    rounds, features, run, controller = (str(tmp_path / name) for name in ("rounds", "features", "run", "controller"))
-    models, place = ["--target", pair[0], "--draft", pair[1]], ["--device", "cpu"]
-    made = ["--prompts", str(tmp_path / "prompts.txt"), "--max-new-tokens", "16", "--length", "3", "--output", rounds]
-    assert cli.main(["data", "on-policy", *models, *place, *made]) == 0
-    settings = ["--predictor", predictor, "--traced", "0", "--validation-fraction", "0.3"]
-    assert cli.main(["data", "features", "--data", rounds, *place, *settings, "--output", features]) == 0
+def test_from_rounds_to_a_controller(work: Path, tmp_path: Path, predictor: str) -> None:
+    features, run, controller = (str(tmp_path / name) for name in ("features", "run", "controller"))
+    words = f"--data {work}/rounds --predictor {predictor} --traced 0 --validation-fraction 0.3 --device cpu"
+    assert cli.main(["data", "features", *words.split(), "--output", features]) == 0
     training = ["--predictor", predictor, "--data", features, "--epochs", "1", "--output", run]
     assert cli.main(["train", "acceptance", *training]) == 0
     assert cli.main(["export", run, controller]) == 0
-    decoder = SpeculativeDecoder.from_pretrained(*pair, device="cpu", length=controller, cost=0.01)
+    decoder = SpeculativeDecoder.from_pretrained(
+        work / "target", work / "eagle", device="cpu", length=controller, cost=0.01
+    )
     assert decoder.generate("hello", max_new_tokens=20, seed=1).stats.n_drafted > 0
 
 
+@pytest.mark.parametrize(
+    ("predictor", "traced", "problem"),
+    [
+        ("lag-free", 5, "^traced=5: the draft reads the target's states, and has no traces; give 0, and a predictor "),
+        ("specdec", 0, "'rounds'"),
+    ],
+)
 def test_traces_and_mixed_texts_are_refused(
-    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, tmp_path: Path, predictor: Any, traced: int, problem: str
 ) -> None:
-    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\nfour\n")
-    rounds, output = str(tmp_path / "rounds"), str(tmp_path / "features")
-    models = ["--target", pair[0], "--draft", pair[1], "--device", "cpu"]
-    made = ["--prompts", str(tmp_path / "prompts.txt"), "--max-new-tokens", "8", "--output", rounds]
-    assert cli.main(["data", "on-policy", *models, *made, "--length", "3"]) == 0
-    words = ["data", "features", "--data", rounds, "--predictor", "lag-free", "--device", "cpu", "--output", output]
-    assert cli.main([*words, "--traced", "5"]) == 2
-    problem = (
-        "traced=5: the draft reads the target's states, and has no traces; give 0, and a predictor that is trained "
-        "without"
-    )
-    assert capsys.readouterr().err.splitlines()[-1] == f"specpilot: error: {problem}"
-    mixed = ["data", "features", "--data", rounds, "--predictor", "specdec", "--device", "cpu", "--output", output]
-    assert cli.main([*mixed, "--traced", "0"]) == 2
-    assert "'rounds'" in capsys.readouterr().err
-    assert not Path(output).exists()
+    options = FeatureDataOptions(data=str(work / "rounds"), predictor=predictor, traced=traced, device="cpu")
+    with refused(problem):
+        make_features(options, tmp_path / "features")
+    assert not (tmp_path / "features").exists()

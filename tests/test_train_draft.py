@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
-from specpilot.data_gen.kinds import AnswerRow, read_dataset
 from specpilot.data_gen.options import AnswersDataOptions
-from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.infer.models.eagle import state_input_of
@@ -27,11 +25,10 @@ from specpilot.train.draft_model import choose_layers, load_initial, new_draft
 from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits, lr_factor, overlap
 from specpilot.train.export import export
 from specpilot.train.options import DraftTrainingOptions
-from specpilot.train.run_folder import read_run, run_kind
+from specpilot.train.run_folder import read_run
 from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
 from torch import nn
 from transformers.cache_utils import DynamicCache
-from transformers.utils.generic import ModelOutput
 
 from .architectures import MAKERS, t5, target_of
 from .eagle3 import write_draft
@@ -123,15 +120,12 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_pair(folder / "other", target_seed=7)
     (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(24)))
     for name, target in (("answers", "target"), ("others", "other/target")):
-        make_answers(answer_options(folder, target), folder / name)
+        options = AnswersDataOptions(
+            target=str(folder / target), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, shard_size=7,
+            top_k=None, device="cpu",
+        )  # fmt: skip
+        make_answers(options, folder / name)
     return folder
-
-
-def answer_options(folder: Path, target: str = "target") -> AnswersDataOptions:
-    return AnswersDataOptions(
-        target=str(folder / target), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, shard_size=7,
-        top_k=None, device="cpu",
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +141,6 @@ def finished(work: Path, settings: DraftTrainingOptions) -> Path:
     """The run folder of an uninterrupted training."""
     train_draft(settings, output=work / "finished")
     return work / "finished"
-
-
-def test_answers_are_the_targets(work: Path, tmp_path: Path) -> None:
-    decoder = SpeculativeDecoder.from_pretrained(work / "target", device="cpu")
-    greedy = make_answers(replace(answer_options(work), temperature=0.0), tmp_path / "greedy")
-    for row in read_dataset(greedy, AnswerRow)[:5]:
-        assert row.x == decoder.generate(row.prompt_ids, max_new_tokens=24, temperature=0.0).tokens
 
 
 @pytest.mark.slow
@@ -186,8 +173,6 @@ def test_it_learns(finished: Path, settings: DraftTrainingOptions) -> None:
     accept = untrained.agreement(data_of(settings).validation).accept
     result = json.loads((finished / "result.json").read_text())
     assert result["metrics"]["acceptance"] > float(accept.mean()) + 0.01
-    losses = [float(row["loss"]) for row in metrics_rows(finished) if row["loss"]]
-    assert sum(losses[-3:]) < sum(losses[:3])
     best = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)
     assert {"model.embed_tokens.weight", "lm_head.weight"}.isdisjoint(best["head"])
     assert best["metrics"].keys() == {"acceptance", "coverage", "greedy_agreement"}
@@ -200,7 +185,6 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     """Its acceptance, computed anew from distributions, is the run's."""
     settings = replace(settings, own_output=own_output, epochs=2)
     result = train_draft(settings, output=tmp_path / "run")
-    assert run_kind(tmp_path / "run") == "draft"
     export(tmp_path / "run", tmp_path / "draft")
     with refused("a draft controller has none"):
         export(tmp_path / "run", tmp_path / "other", threshold=0.5)
@@ -212,8 +196,8 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     assert isinstance(head, TrimmedHead)
     assert torch.equal(head.weight, target.get_output_embeddings().weight[head.tokens]) != own_output  # type: ignore[index]
     p, q = distributions(settings, target, draft)
-    accept = torch.minimum(p, q).sum(-1).mean()
-    assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)  # it is stored in bfloat16
+    accept = torch.minimum(p, q).sum(-1).mean()  # it is stored in bfloat16
+    assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)
     assert float(p[:, head.tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
     agree = float((p.argmax(-1) == q.argmax(-1)).float().mean())
     assert agree == pytest.approx(result.metrics["greedy_agreement"], abs=0.02)
@@ -294,17 +278,19 @@ def test_what_cannot_be_trained(work: Path, trained: Path, settings: DraftTraini
     assert not (tmp_path / "run" / "run.yaml").exists()
 
 
-def test_an_initial_draft_that_changed_is_refused(
-    work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+@pytest.mark.parametrize("changed", ["initial", "target"])
+def test_models_that_changed_since_are_refused(
+    changed: str, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
     draft = shutil.copytree(trained, tmp_path / "draft")
-    settings = replace(continued(settings, draft), epochs=1)
+    target = shutil.copytree(work / "target", tmp_path / "target")
+    settings = replace(continued(settings, draft), target=str(target), epochs=1)
     train_draft(settings, output=tmp_path / "run")
-    weights = load_file(draft / "draft.safetensors")
-    save_file({name: value * 2 for name, value in weights.items()}, draft / "draft.safetensors")
-    with pytest.raises(InputError, match=r"initial='.*': is not the draft that the run began with"):
+    file = draft / "draft.safetensors" if changed == "initial" else target / "model.safetensors"
+    save_file({name: value * 2 for name, value in load_file(file).items()}, file, {"format": "pt"})
+    with refused("is not the draft that the run began with|is not the one the draft was trained for"):
         export(tmp_path / "run", tmp_path / "exported")
-    with pytest.raises(InputError, match="other data"):
+    with refused("other data|the answers of another target"):
         train_draft(settings, output=tmp_path / "run", resume=True)
 
 
@@ -351,19 +337,11 @@ def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tm
     windows = data.windows.take(torch.tensor([3, 1]))
     output = target(input_ids=windows.tokens.long(), output_hidden_states=True)
     torch.testing.assert_close(found.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
-    normaliser = output.logits.logsumexp(-1)[windows.learned]
-    torch.testing.assert_close(found.log_normaliser[windows.learned], normaliser, rtol=1e-4, atol=1e-4)
-    assert found.best[windows.learned].tolist() == output.logits.argmax(-1)[windows.learned].tolist()
-
-
-def halve_logits(model: nn.Module, inputs: object, output: ModelOutput) -> ModelOutput:
-    output["logits"] = output["logits"] / 2
-    return output
 
 
 def test_logits_that_are_no_projection_of_states_are_refused(tmp_path: Path) -> None:
     target = make(vocab=50)
-    target.register_forward_hook(halve_logits)
+    target.register_forward_hook(lambda model, inputs, output: output | {"logits": output["logits"] / 2})
     windows = pack([Document("a", [*range(1, 20)], 5)], 20)
     with pytest.raises(InputError, match="cache_states: the logits of llama are scaled or capped"):
         StateFolder(tmp_path / "states", 1).fill(Teacher(target, None), windows, Console(file=io.StringIO()))
@@ -404,17 +382,3 @@ def test_learning_rate() -> None:
     assert factors[2:] == sorted(factors[2:], reverse=True)
     assert factors[-1] == pytest.approx(0)
     assert math.isfinite(lr_factor(1, 1))
-
-
-# Refusals
-
-
-def test_a_target_that_changed_is_refused_at_export(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    target = load_model(work / "target", device="cpu")
-    target.save_pretrained(tmp_path / "target")
-    load_tokenizer(work / "target").save_pretrained(tmp_path / "target")
-    train_draft(replace(settings, target=str(tmp_path / "target"), epochs=1), output=tmp_path / "run")
-    target.get_parameter("model.norm.weight").mul_(2)
-    target.save_pretrained(tmp_path / "target")
-    with pytest.raises(InputError, match="is not the one the draft was trained for"):
-        export(tmp_path / "run", tmp_path / "draft")

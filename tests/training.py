@@ -13,6 +13,7 @@ from specpilot.data_gen.dataset import ShardWriter
 from specpilot.data_gen.kinds import AcceptanceRow, Rows
 from transformers import PreTrainedModel
 
+from .folders import contents
 from .tiny import make
 
 VOCABULARY, HIDDEN = 64, 32
@@ -82,11 +83,6 @@ def last_weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_same_run(run: Path, other: Path) -> None:
-    ours, theirs = last_weights(run), last_weights(other)
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
-    assert (run / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
-    assert (run / "result.json").read_bytes() == (other / "result.json").read_bytes()
-    best, other_best = (torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True) for folder in (run, other))
-    assert all(torch.equal(best["head"][name], other_best["head"][name]) for name in best["head"])
+    names = ("metrics.csv", "result.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt")
+    ours, theirs = map(contents, (run, other))
+    assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}

@@ -13,6 +13,7 @@ from specpilot.main import COMMANDS, run
 from specpilot.parser import CommandParser
 
 from experiments.__main__ import EXPERIMENTS, command, main
+from experiments.audit import Advisory, Found, all_versions, audit, read_advisories
 from experiments.results import Step, chosen, read_steps, run_steps
 
 from ..commands import inert
@@ -43,9 +44,7 @@ def test_commands_start(step: Step) -> None:
 
 
 def test_steps_come_with_what_they_need() -> None:
-    assert len({step.name for step in STEPS}) == len(STEPS)
     assert [step.name for step in chosen(STEPS, ["light"])] == ["A", "A-features", "light"]
-    assert chosen(STEPS, None) == STEPS
     with pytest.raises(InputError, match=r"only='tree\.json': no step has this name; the steps are A, A-features"):
         chosen(STEPS, ["tree.json"])
 
@@ -73,3 +72,29 @@ def test_an_interrupted_run_continues(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert not (publish / "env.json").exists()  # not run again
     run_steps([first, broken], folder, publish, console, plan=True)
     assert "broken: to do\n    specpilot env" in said.getvalue()
+
+
+# The audit of dependencies, which `make check` runs
+
+
+def test_nothing_that_is_allowed_or_installed_is_affected() -> None:
+    assert audit(all_versions(), read_advisories()) == []
+
+
+def test_pins_and_ranges_are_read(tmp_path: Path) -> None:
+    (tmp_path / "constraints.txt").write_text("# pins\njinja2==3.1.5\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools>=77,<90"]\n'
+        '[project]\ndependencies = ["torch>=2.5,<3"]\n[project.optional-dependencies]\nserve = ["h11>=0.14"]\n'
+    )
+    lines = [line for line in audit(all_versions(tmp_path), read_advisories()) if not line.startswith("installed")]
+    advisory = Advisory("starlette", "CVE-2025-62727", since="0.39.0", fixed="0.49.1")
+    for version, affected in (("0.38", False), ("0.39.0", True), ("0.49.0", True), ("0.49.1", False), ("1.0", False)):
+        assert bool(audit([Found("Starlette", version, "installed")], [advisory])) == affected
+    assert [line.partition(";")[0] for line in lines] == [
+        "constraints.txt: jinja2 3.1.5 is affected by CVE-2025-27516",
+        "pyproject.toml: setuptools 77 is affected by CVE-2025-47273",
+        "pyproject.toml: torch 2.5 is affected by CVE-2025-32434",
+        "pyproject.toml: torch 2.5 is affected by CVE-2025-3730",
+        "pyproject.toml: h11 0.14 is affected by CVE-2025-43859",
+    ]

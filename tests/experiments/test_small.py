@@ -8,36 +8,32 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specpilot.checkpoints import unpack
-from specpilot.infer.verify.otm import optimal_transport
+from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
 from experiments.otm import coin_optimum, coins, uniforms
+from experiments.synthetic_pair import Shape, measured, synthetic_pair
 
 from ..tiny import save_pair
-
-SOLVER = 1e-6
 
 
 def test_closed_forms_of_the_paper() -> None:
     for row in uniforms():
         assert row["k_seq"] == pytest.approx(row["closed_form"]), row  # Appendix D.1: optimal there
     for row in coins():
-        assert row["otm"] == pytest.approx(row["closed_form"], abs=SOLVER), row
+        assert row["otm"] == pytest.approx(row["closed_form"], abs=1e-6), row  # of the solver
         assert row["bound"] == pytest.approx(row["closed_form"]), row
         assert row["k_seq"] <= row["closed_form"] + 1e-12
     assert coin_optimum(0.25, 0.25, 3) == 1
-    p = torch.tensor([1 / 3, 1 / 3, 1 / 3, 0, 0, 0], dtype=torch.float64)
-    q = torch.full((6,), 1 / 6, dtype=torch.float64)
-    assert optimal_transport(p, q, 3).acceptance == pytest.approx(1 - 0.5**3, abs=SOLVER)
 
 
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, draft = save_pair(tmp_path)
     pair = ["--target", target, "--draft", draft]
     for words, key in (
-        (["budgets", "--limit", "2", "--max-new-tokens", "8"], "speedup"),
-        (["otm", *pair, "--output", str(tmp_path / "otm.png")], "coins"),
-    ):  # fmt: skip
+        (["budgets", "--limit", "2"], "speedup"),
+        (["otm", *pair, f"--output={tmp_path}/a.png"], "coins"),
+    ):
         assert main(words) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]
 
@@ -55,3 +51,30 @@ def test_rounded_weights_are_packed_and_at_most_half_a_step_off(tmp_path: Path) 
         largest = 0.5 * row.square().mean().sqrt().item()
         step = 2.0 ** math.floor(math.log2(largest)) if largest else 1.0
         assert torch.equal(rounded, (row / step).round() * step)
+
+
+SIZES = {
+    "layers": 6, "draft_layers": 2, "hidden": 64, "intermediate": 128, "heads": 4, "kv_heads": 2, "vocabulary": 512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("acceptance", [0.5, 0.8])
+def test_synthetic_pairs_have_the_chosen_acceptance(acceptance: float) -> None:
+    target, draft = synthetic_pair(Shape(**SIZES, acceptance=acceptance), torch.device("cpu"), torch.float32)
+    assert measured(target, draft)["acceptance"] == pytest.approx(acceptance, abs=0.1)
+    decoder = SpeculativeDecoder(target, draft, length=1)
+    outputs = decoder.generate([[i + 1] for i in range(20)], max_new_tokens=40, top_k=None)
+    accepted, drafted = (sum(getattr(o.stats, name) for o in outputs) for name in ("n_accepted", "n_drafted"))
+    assert accepted / drafted == pytest.approx(acceptance, abs=0.1)
+
+
+def test_synthetic_pairs_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in (SIZES | {"vocabulary": 4200}).items()]
+    assert main(["synthetic-pair", *words, "--dtype", "float32", "--output", str(tmp_path)]) == 0
+    decoder = SpeculativeDecoder.from_pretrained(tmp_path / "target", tmp_path / "draft", length=2, device="cpu")
+    assert decoder.generate("one two", max_new_tokens=8).tokens
+    assert main(["synthetic-pair", "--layers", "2", "--draft-layers", "2", "--output", str(tmp_path)]) == 2
+    assert "draft_layers=2: must be fewer than the target's 2" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert main(["gpu"]) == 2
+        assert "torch sees no CUDA device" in capsys.readouterr().err

@@ -39,9 +39,6 @@ def test_the_tables_by_hand() -> None:
         ("head D=0 w=1", 0.7): {"math": [Counts(10, 9, 7, 3, 3)], "shell": [Counts(10, 5, 5, 5, 5)]},
     }
     result = summarise(counted, [head()], ["math"], costs_of(COSTS))
-    assert result["groups"] == {
-        "in_domain": ["math"], "left_out": ["shell"], "math": ["math"], "shell": ["shell"],
-    }  # fmt: skip
     inside, outside = (result["table_1"]["measured"][group] for group in ("in_domain", "left_out"))
     assert inside["best_fixed"]["parameter"] == 4
     assert inside["best_fixed"]["throughput"] == pytest.approx(10 / (12 + 3 * 5))
@@ -72,8 +69,6 @@ def test_precomputed_predictions_are_those_of_serving() -> None:
     for threshold in (0.2, 0.6):
         found = replay_counts(traces, lambda i, h=threshold: AcceptanceLength(predictors[i], h), stops)
         assert found == replay_counts(traces, lambda i, h=threshold: AcceptanceLength(HeadPredictor(head), h), stops)
-    again = tracer.traces(rows)
-    assert [t.text for t in again] == [t.text for t in traces]
 
 
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,12 +80,9 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads((tmp_path / "new" / "o.json").read_text()) == result
     assert len([*(tmp_path / "sweep" / "records").glob("*.json")]) == 6 * 4
     assert (tmp_path / "sweep" / "pareto.png").read_bytes().startswith(b"\x89PNG")
-
     report = specdecpp.report(result)  # what `experiments papers` makes of it
     one, _, _, heads_table = report.tables
     assert [row["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
     best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
     assert one.rows[0]["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
     assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
-    report.draw(tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

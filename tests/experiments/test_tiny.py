@@ -1,33 +1,43 @@
 """The tiny models' recipe end to end on a handful of texts, and the models that ship."""
 
 import json
-from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
+import pytest
 from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_models
+from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_tokenizer
+from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_model, load_tokenizer
 
 from experiments.tiny.recipe import train_tiny
 from experiments.tiny.settings import TinyModelsOptions
+from experiments.tiny_t5 import model as shapes
+from experiments.tiny_t5 import recipe as t5
+from experiments.tiny_t5.recipe import train_tiny_t5
+from experiments.tiny_t5.settings import SOURCES, TARGET, TinyT5Options, draft_name
+
+TEXTS = {  # of each source: the domain, prompts and responses in which {} is a number
+    "sums": ("math", "What is {0} and {0}?", "It is {0}."),
+    "tales": ("prose", "Tell me tale {}.", "Once there were {} kings."),
+    "listing": ("shell", "List {} files", "ls | head -{}"),
+    "asking": ("sql", "How many rows have {}?", "SELECT COUNT(*) FROM t WHERE a = {}"),
+}
+DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]
+T5_MODELS = [TARGET, *(draft_name(task) for task in SOURCES)]
 
 
-def write_texts(folder: Path, texts: Mapping[str, tuple[str, str]], count: int, **more: str) -> str:
-    """A folder of JSON Lines, one file a source, of prompts and responses in which ``{}`` is a number."""
+def write_texts(folder: Path, *sources: str, count: int) -> str:
+    """A folder of JSON Lines, one file a source."""
     folder.mkdir()
-    for source, (prompt, response) in texts.items():
-        rows = [
-            {
-                "id": f"{source}-{i}",
-                "prompt": prompt.format(i),
-                "response": response.format(i),
-                "license": "CC0",
-                **more,
-            }
-            for i in range(count)
-        ]
-        (folder / f"{source}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for source in sources:
+        domain, *texts = TEXTS[source]
+        with (folder / f"{source}.jsonl").open("w") as file:
+            for i in range(count):
+                prompt, response = (text.format(i) for text in texts)
+                row = {"id": f"{source}-{i}", "prompt": prompt, "response": response, "license": "CC0"}
+                file.write(json.dumps(row | {"domain": domain}) + "\n")
     return str(folder)
 
 
@@ -43,12 +53,9 @@ def card_of_shipped(name: str) -> str:
 
 
 def test_recipe_end_to_end(tmp_path: Path) -> None:
-    texts = {"sums": ("What is {0} and {0}?", "It is {0}."), "tales": ("Tell me tale {}.", "Once there were {} kings.")}
-    for source, domain in (("sums", "math"), ("tales", "prose")):
-        write_texts(tmp_path / domain, {source: texts[source]}, 150, domain=domain)
-    (tmp_path / "prose" / "tales.jsonl").rename(tmp_path / "math" / "tales.jsonl")
     settings = TinyModelsOptions(
-        data=str(tmp_path / "math"), sources=["sums", "tales"], specialists={"tiny-draft-math": ["math"]},
+        data=write_texts(tmp_path / "text", "sums", "tales", count=150), sources=["sums", "tales"],
+        specialists={"tiny-draft-math": ["math"]},
         vocab_size=300, context=64, target_tokens=1200, draft_tokens=900, specialist_tokens=600, rollouts=8,
         rollout_tokens=12, distil_tokens=600, specialist_distil_tokens=300, distil_text=3000,
         builtin_prompts=6, builtin_answers=1, builtin_tokens=300, specialist_builtin_tokens=300,
@@ -67,11 +74,8 @@ def test_recipe_end_to_end(tmp_path: Path) -> None:
     assert decoder.generate("What is 3 and 4?", chat=True, max_new_tokens=10).tokens
 
 
-DRAFTS = ["tiny-draft", "tiny-draft-math", "tiny-draft-sql-shell", "tiny-draft-code-prose"]
-
-
 def test_what_ships_is_small_complete_and_of_one_family() -> None:
-    assert {"tiny", *DRAFTS} <= set(shipped_models())
+    assert {"tiny", *DRAFTS, *T5_MODELS} <= set(shipped_models())
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".md", ".jinja", ".py", ".pyc", ".xz"}
     for name in ("tiny", *DRAFTS):
@@ -79,3 +83,33 @@ def test_what_ships_is_small_complete_and_of_one_family() -> None:
     target, draft = (sum(p.numel() for p in load_causal_lm(name).parameters()) for name in ("tiny", "tiny-draft"))
     assert 11e6 < target < 13e6
     assert 0.6e6 < draft < 0.8e6
+    assert all(f'from_pretrained("{TARGET}", "' in card_of_shipped(name) for name in T5_MODELS)
+    target, *drafts = [sum(p.numel() for p in load_model(name).parameters()) for name in T5_MODELS]
+    assert all(6 * draft < target < 5e6 for draft in drafts)
+
+
+def test_recipe_of_the_encoder_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "SHAPES", {"target": (1, 2, 32, 32, 2), "draft": (1, 1, 16, 16, 2)})
+    some = {task: [p for p in builtin_prompts("builtin") if p.domain == task][:80] for task in ("shell", "sql")}
+    monkeypatch.setattr(t5, "builtin_prompts", lambda name: [*some["shell"], *some["sql"]])
+    settings = TinyT5Options(
+        data=write_texts(tmp_path / "text", "listing", "asking", count=100),
+        sources={"shell": ["listing"], "sql": ["asking"]},
+        prompt_tokens=80, output_tokens=20, batch_tokens=1024,
+        target_epochs=1, rollouts=20, builtin_answers=1, draft_epochs=1, overlap_epochs=1, held_out_prompts=3,
+    )  # fmt: skip
+    output = train_tiny_t5(settings, tmp_path / "models")
+    drafts = [draft_name(task) for task in ("shell", "sql")]
+    for name, source, other in zip(drafts, ("listing", "asking"), ("asking", "listing"), strict=True):
+        card = (output / name / "README.md").read_text()
+        assert f"| {source} | CC0 |" in card
+        assert other not in card
+        assert "| sql | built-in | 3 |" in card
+    results = json.loads((output / "results.json").read_text())
+    found = {
+        draft: [(row["task"], row["prompts from"]) for row in rows] for draft, rows in results["agreement"].items()
+    }
+    assert found == {TARGET: []} | {name: [*product(("shell", "sql"), ("text", "built-in"))] for name in drafts}
+    decoder = SpeculativeDecoder.from_pretrained(str(output / TARGET), str(output / drafts[0]))
+    plain = decoder.generate("List 3 files", max_new_tokens=10)
+    assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens

@@ -10,7 +10,7 @@ import pytest
 
 from ..folders import assert_whole, contents
 from ..processes import FILES, FULL, SIGNAL, Ended, Fault
-from .disks import disk, unwritable
+from .disks import disk
 from .stages import STAGES, Stages, spread
 
 Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
@@ -78,45 +78,20 @@ def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, t
 
 
 @on_each([*STAGES])
-def test_a_full_disk(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
-    """It is full at the first, second, … file operation; between two attempts there is space again."""
+@pytest.mark.parametrize("kind", [FULL, FILES])
+def test_a_full_disk_or_no_more_files(stages: Stages, name: str, kind: str, kills: int, tmp_path: Path) -> None:
+    """From the first, second, … file operation on; between two attempts there is space again."""
     places = [*spread(stages.whole(name), kills)]
     with disk(tmp_path / "disk") as mounted:
         filler = tmp_path / "disk" / "filler" if mounted else None  # without a disk, no file may grow
 
         def harm(folder: Path, attempt: int, random: Random) -> Ended:
-            ended = stages.run(name, folder, Fault(FULL, places[attempt % len(places)], filler=filler))
+            ended = stages.run(name, folder, Fault(kind, places[attempt % len(places)], filler=filler))
             if filler is not None:
                 filler.unlink(missing_ok=True)
             return ended
 
         harm_and_resume(stages, name, tmp_path / "disk", harm, in_one_line, kills)
-
-
-@on_each([*STAGES])
-def test_no_more_files_can_be_opened(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
-    places = [*spread(stages.whole(name), kills)]
-    harm_and_resume(
-        stages, name, tmp_path,
-        lambda folder, attempt, _: stages.run(name, folder, Fault(FILES, places[attempt % len(places)])),
-        in_one_line, kills,
-    )  # fmt: skip
-
-
-@on_each([*STAGES])
-def test_a_read_only_disk(stages: Stages, name: str, tmp_path: Path) -> None:
-    """A new folder, and one with a half-finished run, on a disk that cannot be written; then it can."""
-    place = tmp_path / "disk"
-    with disk(place) as mounted:
-        stages.run(name, place / "half", Fault(SIGNAL, stages.whole(name).touches // 2))
-        left = sorted(place.rglob("*"))
-        for folder in (place / "new", place / "half"):
-            with unwritable(place, mounted):
-                ended = stages.run(name, folder)
-            assert in_one_line(ended), ended
-            assert sorted(place.rglob("*")) == left
-        assert_whole(place)
-        stages.finish(name, place / "half")
 
 
 @on_each([*STAGES])
