@@ -186,7 +186,7 @@ def test_encoder_decoders_are_refused() -> None:
 
 REFUSED: dict[str, Any] = {
     name: value
-    for name, (value, _) in SETTINGS_REFUSED.items()
+    for name, value in SETTINGS_REFUSED.items()
     if name not in ("stop_strings", "token_healing", "diversity_penalty", "num_beam_groups")  # by transformers itself
 } | {
     "renormalize_logits": True, "use_cache": False, "cache_implementation": "static", "prefill_chunk_size": 4,

@@ -1,7 +1,8 @@
-"""Processes that are ended by signals, datasets whose shards are damaged, and writes that fail half-way."""
+"""Processes that are killed or ended by signals, datasets whose shards are damaged, and writes that fail half-way."""
 
 import errno
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from random import Random
 
 import httpx
 import pytest
+import yaml
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.store import Store
@@ -21,13 +23,14 @@ from specpilot.infer.models.kv_cache import RaggedLayer
 from specpilot.infer.random_source import RandomSource
 from specpilot.serve.round_log import RoundLog
 
-from .folders import contents, one_bit, truncated
-from .processes import SIGNAL, Fault, command, run, succeed
+from .folders import assert_whole, contents, one_bit, truncated
+from .processes import KILLS, SIGNAL, Fault, command, run, succeed
 from .serving import serving
+from .soak.stages import STAGES, Stages
 from .test_router_training import make_rows as make_router_rows
 from .test_router_training import write as write_router_data
 from .tiny import save_pair
-from .training import make_rows
+from .training import last_weights, make_rows, metrics_rows
 
 IDENTITY = {
     "kind": "acceptance", "target": "a", "draft": "b", "fingerprint": {"target": "c"},
@@ -203,3 +206,64 @@ def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest
         with pytest.raises(KeyboardInterrupt):
             decode()
     assert decode() == expected
+
+
+# Every stage is killed again and again and leaves what a run leaves that nobody kills; finished runs are continued
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("stages"))
+
+
+SLOW = (  # whose code is mostly that of another stage
+    "train lag-free", "train features", "train length-head", "train draft, stored states", "data answers",
+    "data rounds",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])
+def test_killed_is_the_same_in_the_end(stages: Stages, name: str, tmp_path: Path) -> None:
+    """At different kinds of file operations, in the middle of a write where there is one."""
+    step = stages.whole(name).touches // KILLS
+    for turn in range(KILLS):
+        ended = stages.run(name, tmp_path / "out", Fault(SIGNAL, step - turn % 4))
+        assert ended.code == -signal.SIGKILL, ended
+        assert_whole(tmp_path / "out")
+    stages.finish(name, tmp_path / "out")
+
+
+# Finished runs that are trained further
+
+
+METRICS = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+PLAIN = ("train router", "train features")  # trainers whose steps do not depend on the number of epochs
+TRAININGS = [name for name in STAGES if name.startswith("train ")]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in TRAININGS])
+def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the undisturbed run, which has two epochs from the beginning."""
+    stage = STAGES[name]
+    assert stage.reads is not None
+    words = [word for word in stage.words if word != "--resume"]
+    words += ["--data", str(stages.whole(stage.reads).folder), "--device", "cpu", "--output", str(tmp_path / "grown")]
+    assert cli.main([*words, "--epochs", "1"]) == 0
+    assert cli.main(words) == 2
+    assert "holds a run with epochs=1; pass --resume to train it further" in capsys.readouterr().err
+    for _ in range(2):  # the second time there is nothing to do
+        assert cli.main([*words, "--resume"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    runs = stages.whole(name).folder, tmp_path / "grown"
+    rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "2"] for run in runs)
+    assert len({*map(tuple, rates)}) == 1
+    names = {re.sub(r"^val_|\d$", "", name) for name in metrics_rows(runs[0])[0]}
+    assert [name for name in names if not re.search(rf"`{name}1?`", METRICS)] == []
+    settings = [yaml.safe_load((run / "run.yaml").read_text()) for run in runs]
+    assert settings[0] == settings[1]
+    assert (runs[1] / "result.json").exists()
+    if name in PLAIN:
+        ours, theirs = map(last_weights, runs)
+        assert all(bool((ours[weight] == theirs[weight]).all()) for weight in ours)
+    assert cli.main([*words, "--resume", "--epochs", "1"]) == 2
+    assert "belongs to a run with epochs=2, now it is 1" in capsys.readouterr().err

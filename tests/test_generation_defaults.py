@@ -1,10 +1,12 @@
 """What a checkpoint's generation_config.json asks for: followed, without effect, or refused by name."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading import generation_defaults as defaults
 from specpilot.infer.loading.generation_defaults import GenerationDefaults, generation_defaults
@@ -61,53 +63,31 @@ def test_lengths_that_are_followed() -> None:
         asked(max_length=30).budget("auto", 30)
 
 
-REFUSED: dict[str, tuple[Any, Any]] = {  # a value, and the neutral one
-    "num_beams": (4, 1),
-    "repetition_penalty": (1.2, 1.0),
-    "encoder_repetition_penalty": (1.2, 1.0),
-    "no_repeat_ngram_size": (2, 0),
-    "encoder_no_repeat_ngram_size": (2, 0),
-    "bad_words_ids": ([[3]], None),
-    "min_p": (0.1, 0.0),
-    "top_h": (0.4, None),
-    "typical_p": (0.9, 1.0),
-    "epsilon_cutoff": (0.01, 0.0),
-    "eta_cutoff": (0.01, 0.0),
-    "min_length": (9, 0),
-    "min_new_tokens": (3, 0),
-    "forced_bos_token_id": (0, None),
-    "forced_eos_token_id": (1, None),
-    "suppress_tokens": ([1], None),
-    "begin_suppress_tokens": ([1], None),
-    "sequence_bias": ([[[3], 1.0]], None),
-    "exponential_decay_length_penalty": ((3, 1.1), None),
-    "remove_invalid_values": (True, False),
-    "guidance_scale": (1.5, 1.0),
-    "watermarking_config": ({"bias": 2.0}, None),
-    "max_time": (3.0, None),
-    "stop_strings": (["\n"], None),
-    "token_healing": (True, None),
-    "penalty_alpha": (0.6, 0.0),
-    "dola_layers": ("low", None),
-    "diversity_penalty": (0.5, 0.0),
-    "num_beam_groups": (2, 1),
-    "constraints": ([1], None),
-    "force_words_ids": ([[3]], None),
-    "assistant_ensemble_weight": (0.5, None),
-}
+REFUSED: dict[str, Any] = {
+    "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "constraints": [1], "force_words_ids": [[3]],
+    "repetition_penalty": 1.2, "encoder_repetition_penalty": 1.2, "exponential_decay_length_penalty": (3, 1.1),
+    "no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2, "bad_words_ids": [[3]], "sequence_bias": [[[3], 1.0]],
+    "min_p": 0.1, "top_h": 0.4, "typical_p": 0.9, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01, "min_length": 9,
+    "min_new_tokens": 3, "forced_bos_token_id": 0, "forced_eos_token_id": 1, "suppress_tokens": [1],
+    "begin_suppress_tokens": [1], "remove_invalid_values": True, "guidance_scale": 1.5, "max_time": 3.0,
+    "watermarking_config": {"bias": 2.0}, "stop_strings": ["\n"], "token_healing": True, "penalty_alpha": 0.6,
+    "dola_layers": "low", "assistant_ensemble_weight": 0.5,
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", REFUSED)
 def test_settings_that_change_the_text_are_refused_by_name(name: str) -> None:
-    value, neutral = REFUSED[name]
+    """The remedy is one."""
     model = make()
     model.generation_config.do_sample = True
-    setattr(model.generation_config, name, value)
-    remedy = re.escape(f"; set model.generation_config.{name}={neutral}, or pass generation_config='ignore'")
-    with refused(rf"sets {name}=.*{remedy}"):
+    setattr(model.generation_config, name, REFUSED[name])
+    with pytest.raises(InputError) as found:
         generation_defaults(model)
-    setattr(model.generation_config, name, neutral)
+    setting = re.escape(f"model.generation_config.{name}")
+    remedy = re.search(rf"sets {name}=.*; set {setting}=(.*), or pass generation_config='ignore'", str(found.value))
+    assert remedy is not None
+    setattr(model.generation_config, name, ast.literal_eval(remedy[1]))
     generation_defaults(model)
 
 

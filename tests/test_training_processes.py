@@ -2,7 +2,7 @@
 
 import json
 import socket
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,7 @@ from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.features import make_features
 from specpilot.train.fitting import lightning_devices, of_process
-from specpilot.train.options import (
-    FeatureDataOptions,
-    LagFreeTrainingOptions,
-)
+from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from .processes import Process, command
@@ -58,34 +55,26 @@ def assert_same_metrics(one: Path, two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(settings: LagFreeTrainingOptions, tmp_path: Path) -> None:
+def test_two_processes_and_two_machines_do_what_one_does(settings: LagFreeTrainingOptions, tmp_path: Path) -> None:
     """With dropout, batches that do not divide by two, and a last batch of one example."""
     rows = sum(s["rows"] for s in read_manifest(settings.folders[0])["shards"] if s["part"].startswith("train"))
-    size = next(size for size in range(31, 100, 2) if rows % size == 1)
-    ours = replace(settings, batch_size=size)
+    ours = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
     train_acceptance(ours, output=tmp_path / "one")
     train_acceptance(replace(ours, devices=2, strategy="ddp"), output=tmp_path / "two")
     assert_same_metrics(tmp_path / "one", tmp_path / "two")
 
-
-@pytest.mark.slow
-def test_two_machines_do_what_one_does(settings: LagFreeTrainingOptions, tmp_path: Path) -> None:
-    """Two processes that share nothing but the folders, each with the number of its machine."""
-    train_acceptance(settings, output=tmp_path / "one")
+    # Two processes that share nothing but the folders, each with the number of its machine.
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
-    words = [
-        "train", "acceptance", "--predictor", "lag-free", "--data", settings.data, "--width", "8",
-        "--batch-size", "37", "--epochs", "2", "--checkpoint-every", "3", "--log-every", "2", "--threads", "1",
-        "--device", "cpu", "--num-nodes", "2", "--output", str(tmp_path / "two"),
-    ]  # fmt: skip
+    folder, given = tmp_path / "machines", tmp_path / "settings.yaml"
+    given.write_text(json.dumps(asdict(replace(ours, num_nodes=2))))  # JSON is YAML
+    words = ["train", "acceptance", "--predictor", "lag-free", "--config", str(given), "--output", str(folder)]
     where = {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    folder = tmp_path / "two"
     machines = [Process(command(*words), folder, environment=where | {"NODE_RANK": str(rank)}) for rank in range(2)]
     assert [machine.end().code for machine in machines] == [0, 0]
-    assert_same_metrics(tmp_path / "one", tmp_path / "two")
-    assert (tmp_path / "two" / "command.txt").read_text().count("\n") == 1
+    assert_same_metrics(tmp_path / "one", folder)
+    assert (folder / "command.txt").read_text().count("\n") == 1
 
 
 def test_what_every_machine_must_know(
