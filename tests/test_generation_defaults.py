@@ -95,6 +95,7 @@ RUNS: dict[str, Any] = {
     "use_cache": False, "cache_implementation": "static", "output_scores": True, "prompt_lookup_num_tokens": 3,
     "num_assistant_tokens": 5, "assistant_confidence_threshold": 0.1, "use_mtp": True, "renormalize_logits": True,
     "num_return_sequences": 3, "eos_token_id": [1, 2], "bos_token_id": 3,
+    "guidance_scale": 1.0, "min_p": 0.0, "penalty_alpha": 0.0, "min_new_tokens": 0, "repetition_penalty": 1.0,
 }  # fmt: skip
 
 
