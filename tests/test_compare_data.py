@@ -194,7 +194,6 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
 
     model, sampling = make_model(1), SamplingParams(**manifest["sampling"])
     for row, reading in zip(rows, data.readings, strict=True):
-        assert reading is not None
         logits = model(torch.tensor([[*row.prompt_ids, *row.x]])).logits[0, len(row.prompt_ids) - 1 : -1]
         q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
         own = torch.tensor([signals[0] for signals in reading.signals])
@@ -230,7 +229,6 @@ def test_labels_are_replayed_as_kept(labelled: Path) -> None:
     data = read_labelled([str(labelled)], options(length="3"), QUIET)
     kept, accept = [], []
     for index, reading in enumerate(data.readings):
-        assert reading is not None
         trace = labelled_trace(data, index, reading)
         assert trace.after == [*range(1, len(trace.text)), -1]
         kept += trace.kept

@@ -23,7 +23,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.options import DecodingOptions
 from specpilot.infer.text_stream import TextStream, written
-from specpilot.simulate.replay import TracedStep, replay
+from specpilot.simulate.replay import replay
 
 from .test_compare import changed, made
 from .test_replay import traced
@@ -205,7 +205,6 @@ class Twice(AcceptancePredictor):
         self.lag, self.accept = lag, accept
 
     def predict(self, step: Step) -> float:
-        assert isinstance(step, TracedStep)
         return self.accept[step.node] / 2
 
 
@@ -258,7 +257,6 @@ def test_a_mosaic_says_who_wrote_each_token() -> None:
     for word, writers in (("2", {"target", "draft"}), ("2+ngram", {"target", "draft", "copy"}), (NONE, {"target"})):
         decoder = loader.decoder(ComparedDecoder.parse(word, base), CostModel(0.1, 1.0, 0.0))
         generation = decoder.generate(prompt, chat=True, max_new_tokens=40, seed=1)
-        assert decoder.tokenizer is not None
         pieces = [piece for piece in written(generation.rounds, TextStream(decoder.tokenizer)) if piece[1]]
         assert "".join(text for by, text in pieces if by != "rejected") == generation.text
         assert {by for by, _ in pieces} - {"rejected"} == writers

@@ -61,7 +61,6 @@ def test_the_same_from_every_door(made: Callable[[], SpeculativeDecoder]) -> Non
     config = decoder.config
     assert isinstance(config.length, OnlineConfidence)
     assert config.length.running is not None
-    assert config.ngram is not None
     assert config.ngram.adapt
     assert config.ngram.cost == config.length.cost
     assert (config.tree, config.verifier) == (None, "token-wise")
@@ -120,7 +119,6 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
     plain = decoder.configured(verifier="mtad:0.5")
     assert (plain.ngram, plain.length) == (None, None)
     copying = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram:6").configured(length="3")
-    assert copying.ngram is not None
     assert (copying.ngram.longest, isinstance(copying.length, Fixed)) == (6, True)
 
 

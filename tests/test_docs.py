@@ -216,8 +216,6 @@ def test_intervals_in_the_text_are_those_of_results() -> None:
 def hooks() -> ModuleType:
     """What the site generates from the code."""
     spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -53,7 +53,6 @@ def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: Speculative
     texts = decoder.generate(prompts, n=3, max_new_tokens=24, seed=5, **settings)
     expected = [one for of_prompt in texts for one in of_prompt]
     assert [choice.text for choice in found.choices] == [one.text for one in expected]
-    assert found.usage is not None
     assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
     assert found.usage.prompt_tokens == sum(len(one.prompt_tokens) for one in expected[::3])
     reasons = ["length" if one.finish_reason == "length" else "stop" for one in expected]
@@ -75,7 +74,6 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
             reasons[choice.index] = choice.finish_reason or reasons[choice.index]
     assert texts == [choice.message.content for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
-    assert usage is not None
     assert usage == whole.usage
     told = [*before, {"role": "assistant", "content": "42"}, *MESSAGES]
     expected = decoder.generate(told, n=2, seed=3, max_new_tokens=24)
@@ -142,9 +140,7 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
     with torch.no_grad():
         logits = decoder.target.model(ids).logits[0, len(generation.prompt_tokens) - 1 : -1]
     expected = torch.log_softmax(logits.float(), -1)
-    assert chat.choices[0].logprobs is not None
     entries = chat.choices[0].logprobs.content
-    assert entries is not None
     assert len(entries) == len(generation.tokens)
     for row, token, entry in zip(expected, generation.tokens, entries, strict=True):
         assert entry.logprob == pytest.approx(float(row[token]), abs=1e-3)
@@ -152,10 +148,7 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
     assert "".join(entry.token for entry in entries) == chat.choices[0].message.content
     text = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=8, seed=2, logprobs=2)
     logprobs = text.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.tokens is not None
-    assert logprobs.text_offset is not None
-    special = decoder.tokenizer.all_special_tokens if decoder.tokenizer is not None else []
+    special = decoder.tokenizer.all_special_tokens
     assert "".join(token for token in logprobs.tokens if token not in special) == text.choices[0].text
     seen = ["" if token in special else token for token in logprobs.tokens]
     assert logprobs.text_offset == [len("".join(seen[:i])) for i in range(len(seen))]
@@ -351,7 +344,6 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
             cut = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": texts[-3][:3]}).json()
             assert cut["usage"]["completion_tokens"] < 20  # it may be in a round still
     rows = read_dataset(tmp_path / "log", RoundsRow)
-    assert decoder.tokenizer is not None
     assert [decoder.tokenizer.decode(row.x, skip_special_tokens=True) for row in rows] == texts
     assert len({row.prompt_id for row in rows}) == 6
     manifest = read_manifest(tmp_path / "log")

@@ -81,7 +81,6 @@ def test_two_controllers_side_by_side(page: sync_api.Page, decoder: SpeculativeD
     generate(page)
     for panel, length in zip(page.locator(".panel").all(), (None, "none"), strict=True):
         expected = decoder.generate(PROMPT, chat=True, seed=1, max_new_tokens=24, temperature=1.0, length=length)
-        assert decoder.tokenizer is not None
         assert panel.locator(KEPT).all_text_contents() == [decoder.tokenizer.decode([one]) for one in expected.tokens]
         rejected = expected.stats.n_drafted - expected.stats.n_accepted
         assert panel.locator(".token.rejected").count() == rejected
@@ -150,7 +149,6 @@ def test_tokens_by_pointer_and_by_keyboard(page: sync_api.Page) -> None:
 def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path) -> None:
     """It continues all text so far, and no token of its bytes shows half a character."""
     decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
-    assert decoder.tokenizer is not None
     decoder.tokenizer.chat_template = None
     with serving(decoder) as (_, address):
         page = opened(browser, address)
