@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -129,39 +129,18 @@ def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture
     assert printed == CommandParser(COMMANDS[name], "x").read(given)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """Record.
-
-    Attributes:
-        name: A name.
-        size_of_it: A size.
-        loud: A switch.
-    """
-
-    name: str = field(default="-", kw_only=False)
-    size_of_it: int = 1
-    loud: bool = True
+def read(*words: str) -> tuple[str, int, bool]:
+    """Three options of ``specpilot generate`` with these words."""
+    options = next(iter(CommandParser(COMMANDS["generate"], "x").read(words).values()))
+    return options.prompt, options.n, options.chat
 
 
-def recorder(seen: list[tuple[str, int, bool]]) -> Callable[..., None]:
-    def record(options: Recorded) -> None:
-        """Record."""
-        seen.append((options.name, options.size_of_it, options.loud))
-
-    return record
-
-
-@pytest.mark.parametrize("flags_first", [True, False])
-def test_flags_win_over_yaml_over_defaults(tmp_path: Path, flags_first: bool) -> None:
-    seen: list[tuple[str, int, bool]] = []
+def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    first.write_text("size_of_it: 2\nname: yaml\nloud: false")
-    second.write_text("size_of_it: 3")
-    configs, flags = ["--config", str(first), f"--config={second}"], ["--name", "flag"]
-    words = [*flags, *configs] if flags_first else [*configs, *flags]
-    cli.run(["a", "b", *words], {"a": {"b": recorder(seen)}})
-    assert seen == [("flag", 3, False)]
+    first.write_text("n: 2\nprompt: yaml\nchat: false")
+    second.write_text("n: 3")
+    configs, flags = ["--config", str(first), f"--config={second}"], ["--prompt", "flag"]
+    assert read(*flags, *configs) == read(*configs, *flags) == ("flag", 3, False)
 
 
 @pytest.mark.parametrize(
@@ -169,17 +148,15 @@ def test_flags_win_over_yaml_over_defaults(tmp_path: Path, flags_first: bool) ->
     [
         (["word"], ("word", 1, True)),
         (["-"], ("-", 1, True)),
-        (["--no-loud", "word", "--size-of-it", "-2"], ("word", -2, False)),
-        (["--size-of-it=4", "--loud", "a: b [null"], ("a: b [null", 4, True)),
-        (["--name", "- a dash"], ("- a dash", 1, True)),
-        (["--size-of-it", "2", "--", "--odd"], ("--odd", 2, True)),
+        (["--no-chat", "word", "--n", "2"], ("word", 2, False)),
+        (["--n=4", "--chat", "a: b [null"], ("a: b [null", 4, True)),
+        (["--prompt", "- a dash"], ("- a dash", 1, True)),
+        (["--n", "2", "--", "--odd"], ("--odd", 2, True)),
         (["null"], ("null", 1, True)),
     ],
 )
 def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
-    seen: list[tuple[str, int, bool]] = []
-    cli.run(["a", *words], {"a": recorder(seen)})
-    assert seen == [expected]
+    assert read(*words) == expected
 
 
 MISTAKES = [
@@ -197,6 +174,7 @@ MISTAKES = [
     ("generate hi --tmperature=0", "unknown option --tmperature, did you mean '--temperature'?"),
     ("generate -1", "unknown option -1; what begins with a dash is given as --prompt=-1 ("),
     ("generate hi there", "extra word: there"),
+    ("generate hi --temperature -2", "temperature=-2"),
     ("generate hi --config dashed.yaml", "dashed.yaml: unknown key 'top-k', did you mean 'top_k'?"),
     ("generate hi --config {lenght:4,length:4}", "config: unknown key 'lenght:4'"),
     ("generate hi --config typed.yaml", "typed.yaml: temperature: expected float or 'auto', got 'hot'"),

@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
+from importlib.util import resolve_name
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
@@ -83,34 +84,23 @@ def sources() -> Iterator[Source]:
 SOURCES = list(sources())
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
 def imports_of(source: Source) -> Iterator[Import]:
-    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    nodes = list(ast.walk(source.tree))
+    checking = (node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    late = {n for node in [*checking, *(n for n in nodes if isinstance(n, kinds))] for n in ast.walk(node)}
+    package = source.module if source.path.stem == "__init__" else source.module.rpartition(".")[0]
+    for node in nodes:
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, False, lazy, node.lineno)
+            yield from (Import(alias.name, False, node in late, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield Import(node.module or "", False, node in late, node.lineno)
         elif isinstance(node, ast.ImportFrom):
-            yield from from_import(node, lazy)
-        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_type_checking(node)
-        for child in ast.iter_child_nodes(node):
-            yield from walk(child, inside)
-
-    def from_import(node: ast.ImportFrom, lazy: bool) -> Iterator[Import]:
-        if not node.level:
-            yield Import(node.module or "", False, lazy, node.lineno)
-            return
-        here = source.module.split(".")
-        above = node.level - (source.path.stem == "__init__")
-        base = ".".join([*here[: len(here) - above], *([node.module] if node.module else [])])
-        for alias in node.names:
-            # `from . import name` may mean a module: count it as one where there is such a module.
-            name = f"{base}.{alias.name}"
-            yield Import(name if name in BY_NAME else base, True, lazy, node.lineno)
-
-    yield from walk(source.tree, lazy=False)
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                # `from . import name` may mean a module: count it as one where there is such a module.
+                name = f"{base}.{alias.name}"
+                yield Import(name if name in BY_NAME else base, True, node in late, node.lineno)
 
 
 BY_NAME = {source.module: source for source in SOURCES}
