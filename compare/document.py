@@ -16,7 +16,7 @@ from .table import Row, Table
 
 FOLDER = files(__package__)
 ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-ENVIRONMENT.filters["bold"] = lambda cell: Markup(re.sub(r"\[(/?)bold\]", r"<\1b>", escape(cell)))
+ENVIRONMENT.filters["bold"] = lambda cell: Markup(re.sub(r"\[(/?)bold\]", r"<\1b>", str(escape(cell))))
 ENVIRONMENT.globals["style"] = Markup(FOLDER.joinpath("page.css").read_text(encoding="utf-8"))
 PAGE = ENVIRONMENT.from_string(FOLDER.joinpath("page.html.jinja").read_text(encoding="utf-8"))
 

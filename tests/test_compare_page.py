@@ -105,6 +105,7 @@ def test_the_numbers_are_those_of_the_report() -> None:
     parsed = Parsed(document_of(data).html())
     points, cells = parsed.of("title"), [*parsed.of("td"), *parsed.of("b")]
     assert data["sentences"][0] in parsed.of("p")
+    assert not [cell for cell in cells if "b>" in cell]
     for row in data["decoders"].values():
         assert row["title"] == "none" or f"{row['clock']['value']:.2f}" in " ".join(parsed.of("span"))
         assert {row["title"], f"{row['tokens_per_second']:.0f}", "1.30"} <= {*cells}
