@@ -1,17 +1,17 @@
-"""Did acceptance drift between two datasets, and where? One test for all groups, which keeps false alarms at 5 %.
+"""Acceptance of drafted tokens and its error; did it drift between two datasets, and where?
 
 The acceptance of a group is a ratio of sums over prompts, Σ accepted / Σ drafted; tokens of one prompt are not
-independent, prompts are. By the linearised variance of that ratio (a sandwich estimator with prompts as clusters) the
-difference of two datasets over its standard error is tested as Student's t; a prompt of both counts with the difference
-of its two parts. p-values are adjusted for all groups together: half of the 5 % is for all tokens, and half for the
-groups (Holm 1979). Where nothing drifted, the probability of naming anything is at most 5 %, however many groups there
-are and however they depend on each other.
+independent, prompts are. The variance of that ratio is linearised (a sandwich estimator with prompts as clusters).
+The difference of two datasets over its standard error is tested as Student's t; a prompt of both counts with the
+difference of its two parts. p-values are adjusted for all groups together: half of the 5 % is for all tokens, and half
+for the groups (Holm 1979). Where nothing drifted, the probability of naming anything is at most 5 %, however many
+groups there are and however they depend on each other. Shapes: M tokens, C prompts, G groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from math import inf, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,87 +20,54 @@ from scipy.stats import t
 from .interval import ENOUGH
 
 Array = NDArray[np.float64]
+Labels = NDArray[np.str_]
 ALARM = 0.05
 NORMAL = 1.96
 
 
-class Drift(NamedTuple):
-    """Acceptance of one group in two datasets.
+class Acceptance(NamedTuple):
+    """Acceptance of a group.
 
     Attributes:
-        tokens, other_tokens: drafted tokens of the group in each.
-        low, high: 95 % interval of the difference ``other - acceptance``.
-        p: adjusted for all groups.
+        prompts: (C,) that have tokens of it, and ``errors`` (C,) what each one's deviation adds to the error.
     """
 
-    acceptance: float
-    other: float
+    mean: float
     tokens: int
-    other_tokens: int
-    low: float
-    high: float
-    p: float
+    prompts: Labels
+    errors: Array
 
-    @property
-    def difference(self) -> float:
-        return self.other - self.acceptance
+    @classmethod
+    def of(cls, prompts: Labels, accept: Array) -> Acceptance:
+        """That of tokens with acceptances ``accept`` (M,) in answers to ``prompts`` (M,)."""
+        names, owner = np.unique(prompts, return_inverse=True)
+        accepted, drafted = np.bincount(owner, accept), np.bincount(owner)
+        mean, count = accepted.sum() / len(accept), len(names)
+        errors = (accepted - mean * drafted) / len(accept) * sqrt(count / max(count - 1, 1))
+        return cls(float(mean), len(accept), names, errors)
 
-    @property
-    def found(self) -> bool:
-        return self.p <= ALARM
-
-
-class Sums(NamedTuple):
-    """Sums over the tokens of each of C prompts in G groups, (C, G) each: accepted and drafted tokens."""
-
-    accepted: Array
-    drafted: Array
-
-
-def sums_of(
-    prompts: NDArray[np.str_], accept: Array, groups: Sequence[NDArray[np.bool_] | bool]
-) -> tuple[list[str], Sums]:
-    """The different prompts of tokens, and the sums over their tokens.
-
-    Args:
-        prompts: (M,) of each token; ``accept`` (M,) its acceptance; ``groups`` (M,) whether it is in each.
-    """
-    names, owner = np.unique(prompts, return_inverse=True)
-    accepted, drafted = (
-        np.stack([np.bincount(owner, values * mask, len(names)).astype(float) for mask in groups], 1)
-        for values in (accept, np.ones(len(accept)))
-    )
-    return names.tolist(), Sums(accepted, drafted)
+    def as_dict(self) -> dict[str, Any]:
+        """With its 95 % interval, where there are enough prompts."""
+        spread, prompts = NORMAL * sqrt((self.errors**2).sum()), len(self.prompts)
+        bounds = {"low": max(self.mean - spread, 0.0), "high": min(self.mean + spread, 1.0)}
+        counts = {"tokens": self.tokens, "prompts": prompts}
+        return {"acceptance": self.mean, **(bounds if prompts >= ENOUGH else {}), **counts}
 
 
-def mean_interval(sums: Sums) -> tuple[Array, Array, Array]:
-    """(G,) acceptance of each group, and its 95 % interval."""
-    mean, influence = _influence(sums)
-    spread = NORMAL * np.sqrt((influence**2).sum(0))
-    return mean, np.clip(mean - spread, 0, 1), np.clip(mean + spread, 0, 1)
-
-
-def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums]) -> list[Drift]:
-    """The drift of each group, whose columns are the same in both; p is 1 where a dataset has too few prompts of it.
-
-    The first group has all tokens.
-    """
-    (names, one), (others, two) = first, second
-    (mean, own), (other, own_of_other) = _influence(one), _influence(two)
-    prompts = np.unique([*names, *others])
-    moved, known = np.zeros((len(prompts), len(mean))), np.zeros((len(prompts), len(mean)), bool)
-    for sign, some, influence, sums in ((-1, names, own, one), (1, others, own_of_other, two)):
-        moved[np.searchsorted(prompts, some)] += sign * influence
-        known[np.searchsorted(prompts, some)] |= sums.drafted > 0
-    error = np.sqrt((moved**2).sum(0))
-    fewest = np.minimum(*((sums.drafted > 0).sum(0) for sums in (one, two)))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        p = 2 * t.sf(np.abs(other - mean) / error, known.sum(0) - 2)
-    p[np.isnan(p) | (fewest < ENOUGH)] = 1.0
-    tokens = (sums.drafted.sum(0).astype(int) for sums in (one, two))
-    low, high = (other - mean + sign * NORMAL * error for sign in (-1, 1))
-    table = zip(mean, other, *tokens, low, high, adjusted(p), strict=True)
-    return [Drift(*(value.item() for value in row)) for row in table]
+def drift(first: Acceptance, second: Acceptance) -> dict[str, Any]:
+    """How the acceptance of a group moved, with a 95 % interval; ``p`` is 1 where a dataset has too few prompts."""
+    prompts = np.union1d(first.prompts, second.prompts)
+    moved = np.zeros(len(prompts))
+    moved[np.searchsorted(prompts, first.prompts)] -= first.errors
+    moved[np.searchsorted(prompts, second.prompts)] += second.errors
+    difference, error = second.mean - first.mean, sqrt((moved**2).sum())
+    few = min(len(first.prompts), len(second.prompts)) < ENOUGH
+    statistic = abs(difference) / error if error else inf
+    return {
+        "acceptance": first.mean, "other": second.mean, "tokens": first.tokens, "other_tokens": second.tokens,
+        "low": difference - NORMAL * error, "high": difference + NORMAL * error, "difference": difference,
+        "p": 1.0 if few or not difference else float(2 * t.sf(statistic, len(prompts) - 2)),
+    }  # fmt: skip
 
 
 def adjusted(p: Array) -> Array:
@@ -109,13 +76,3 @@ def adjusted(p: Array) -> Array:
     found = 2 * p
     found[order] = np.maximum.accumulate(found[order] * np.arange(len(order), 0, -1))
     return np.minimum(found, 1.0)
-
-
-def _influence(sums: Sums) -> tuple[Array, Array]:
-    """(G,) acceptance, and (C, G) what each prompt's deviation from it adds to its error; NaN where none has tokens."""
-    accepted, drafted = sums
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = accepted.sum(0) / drafted.sum(0)
-        count = (drafted > 0).sum(0)
-        influence = (accepted - mean * drafted) / drafted.sum(0) * np.sqrt(count / np.maximum(count - 1, 1))
-    return mean, influence
