@@ -24,12 +24,10 @@ from rich.text import Text
 from .common.errors import InputError
 from .common.machine import commit
 from .compare.comparison import Report, Task, compare
-from .compare.decoders import NONE, ComparedDecoder, Loader
+from .compare.decoders import ComparedDecoder, Loader
 from .compare.engines.assisted import generate
 from .compare.findings import EXAMPLE, concluded, words_of
-from .compare.interval import show
-from .compare.report import write
-from .compare.table import Table
+from .compare.report import document_of, write
 from .controllers.length.cost_model import CostModel
 from .controllers.sampling import SamplingParams
 from .data_gen.acceptance import make_acceptance_data
@@ -61,10 +59,8 @@ OF_EXPORT = "What decoders load."
 OF_COMPARISON = "By replay at the costs measured here, then every prompt with every decoder in turn."
 OF_CHECK = "Greedy answers with drafts beside those of transformers' own generate."
 NOTE = (
-    "Speeds over decoding without drafts, T is the temperature. replay: recorded answers at the costs measured here, "
-    "without the clock's noise (trees and copies cannot be replayed); clock: with its 95 % interval over prompts. "
-    "Both heads were trained at T = 1; online: nothing is trained before, as without --length; fixed length, "
-    "cumulative confidence: the best of eight settings each."
+    "Trees and copies cannot be replayed. Both heads were trained at temperature 1; online: nothing is trained before, "
+    "as without --length; fixed length, cumulative confidence: the best of eight settings each."
 )
 
 
@@ -90,7 +86,6 @@ def run_demo(
         warnings.filterwarnings("ignore", "the controller was trained under")  # which temperature, is in the note
         with stage(console, f"4  Comparison on {len(rows)} held-out prompts", OF_COMPARISON):
             found = compare_all(output, console, loader, rows, tasks)
-            console.print(summary(found))
             console.print(NOTE, style="dim")
         with stage(console, "5  Check: drafts change no text", OF_CHECK):
             cost = CostModel(**found[0]["costs"][OURS])
@@ -99,23 +94,22 @@ def run_demo(
 
     ours = max((OURS, COPIES, TREES), key=lambda name: found[0]["decoders"][name]["tokens_per_second"])
     words = " ".join(["specpilot generate", *words_of(found[0], ours, output), f"'{EXAMPLE}'"])
-    reports = [concluded(one, {"Decode with your controller": words}) for one in found]
-    for every in reports:
-        said = [line.replace("On your", "On these") for line in every["sentences"]]
-        every["sentences"] = [*said, gain_of_training(every)]
-    reports[-1]["sentences"].append(
+    for every in found:
+        every["commands"] = {"Decode with your controller": words}
+        every["sentences"] = [line.replace("On your", "On these") for line in every["sentences"]]
+    found[-1]["sentences"].append(
         f"Greedy output is identical to transformers' on {identical} of {len(samples)} prompts."
     )
-    lines = [" ".join(every["sentences"]) for every in reports]
+    lines = [" ".join(every["sentences"]) for every in found]
     report = {
         "sentences": lines,
         "command": words,
-        "temperatures": {f"{task.sampling.temperature:g}": every for task, every in zip(tasks, reports, strict=True)},
+        "temperatures": {f"{task.sampling.temperature:g}": every for task, every in zip(tasks, found, strict=True)},
         "greedy": {"checked": len(samples), "identical": identical},
         "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
         "commit": commit(),
     }
-    write(output, report, reports)
+    write(output, report, found)
     _show_sample(console, loader, rows, samples)
     console.rule(Text("Results", "bold"), align="left")
     for line in lines:
@@ -150,21 +144,11 @@ def compare_all(
     found: list[Report] = []
     for task in tasks:
         costs = {name: CostModel(**cost) for name, cost in found[0]["costs"].items()} if found else None
-        found.append(compare(decoders, rows, loader, task, output / "compare", cost=costs, console=console))
+        one = compare(decoders, rows, loader, task, output / "compare", cost=costs, console=console)
+        found.append(concluded(one, {}))
+        console.print(f"At temperature {task.sampling.temperature:g}:")
+        console.print(document_of(found[-1]).sections[0].table)
     return found
-
-
-def summary(comparisons: Sequence[Report]) -> Table:
-    """Every decoder's speed-up at each temperature, by replay and, where it was measured, by the clock."""
-    rows = []
-    for name in comparisons[0]["decoders"]:
-        row = {"decoder": name}
-        for one in comparisons:
-            at, result = f"T={one['task']['sampling']['temperature']:g}", one["decoders"][name]
-            row[f"{at} replay"] = "" if result["replay"] is None else f"{result['replay']['value']:.2f}"
-            row[f"{at} clock"] = "1" if name == NONE else show(result["clock"], prompts=one["prompts"])
-        rows.append(row)
-    return Table("", rows)
 
 
 def train_controllers(output: Path, console: Console, *, prompts: int, max_new_tokens: int, seed: int) -> None:
@@ -224,20 +208,6 @@ def check_greedy(
     model = decoder.target.model
     references = [generate(model, prompt, max_new_tokens=max_new_tokens, do_sample=False) for prompt in prompts]
     return found, sum(one.tokens == other for one, other in zip(found, references, strict=True))
-
-
-def gain_of_training(comparison: Report) -> str:
-    """What the training gained over the best rule without training, by replay and whichever way it comes out."""
-    rows = comparison["decoders"]
-    speeds = {name: row["replay"]["value"] for name, row in rows.items() if row["replay"] is not None}
-    rules = {name: speed for name, speed in speeds.items() if not rows[name]["trained"]}
-    best = max(rules, key=lambda name: rules[name])
-    change = 100 * (speeds[OURS] / rules[best] - 1)
-    word = "faster" if change >= 0 else "slower"
-    return (
-        f"By replay, without the clock's noise, the {OURS} is {abs(change):.1f} % {word} than the best rule of chains "
-        f"without training ({rows[best]['title']})."
-    )
 
 
 def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], samples: Sequence[Generation]) -> None:

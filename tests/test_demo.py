@@ -37,7 +37,7 @@ def test_demo(tmp_path: Path) -> None:
     assert load_controller(str(output / "controller")).config.kind == "lag-free-head"
     assert load_controller(str(output / "specdec")).config.provenance.target == "tiny"
     shown = console.export_text()
-    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[the target's own]", "By replay,")]
+    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[the target's own]", "Results")]
     assert places == sorted(places)
     assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,24 +12,6 @@ from ...infer.generation import Stats
 from ...infer.models import LanguageModel
 
 ASSISTED, LOOKUP = "assisted", "lookup"
-
-
-@dataclass(frozen=True)
-class Assistance:
-    """How transformers' assisted generation sets the draft length.
-
-    Attributes:
-        tokens: the draft length, the initial one for the heuristic schedule, or the longest with a ``confidence``.
-        schedule: ``"constant"`` or ``"heuristic"``.
-        confidence: initial threshold on the draft's probability, adjusted by transformers from the ROC curve; 0: none.
-    """
-
-    tokens: int
-    schedule: str = "constant"
-    confidence: float = 0.0
-
-
-NAMED = {"heuristic": Assistance(5, "heuristic"), "confidence": Assistance(20, confidence=0.4)}
 
 
 def sampling_options(sampling: SamplingParams) -> dict[str, Any]:
@@ -56,12 +37,8 @@ def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
 class TransformersLoop:
     """Transformers' ``generate`` of one target.
 
-    Transformers keeps the state of a schedule or of the ROC curve in the draft's generation configuration between
-    calls. Here each loop has its own, so that several can run in turn.
-
     Args:
-        how: empty for no draft; ``"assisted-3"``, ``"assisted-heuristic"``, ``"assisted-confidence"`` or
-            ``"lookup-10"``.
+        how: empty for no draft; ``"assisted-3"`` for drafts of three tokens, or ``"lookup-10"``.
 
     Raises:
         InputError: ``how`` is none of these, or there is no draft to assist.
@@ -79,9 +56,10 @@ class TransformersLoop:
         self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
         self.config: Any = None
         kind, _, value = how.partition("-")
-        if kind == LOOKUP and is_whole(value):
-            self.options["prompt_lookup_num_tokens"] = int(value)
-        elif kind == ASSISTED and (is_whole(value) or value in NAMED):
+        self.tokens = int(value) if is_whole(value) else None
+        if kind == LOOKUP and self.tokens is not None:
+            self.options["prompt_lookup_num_tokens"] = self.tokens
+        elif kind == ASSISTED and self.tokens is not None:
             if draft is None:
                 raise InputError(f"transformers:{how}: needs a draft model; name one as draft")
             if draft.vocab_size != target.vocab_size or draft.reads_states:
@@ -91,22 +69,14 @@ class TransformersLoop:
                 )
             self.options["assistant_model"] = draft.model
             self.config = draft.model.generation_config
-            assistance = Assistance(int(value)) if is_whole(value) else NAMED[value]
-            self.state = assistance.tokens, assistance.schedule, assistance.confidence
         elif how:
-            raise InputError(
-                f"transformers:{how}: no such generation; give assisted-3, assisted-heuristic, assisted-confidence or "
-                "lookup-10"
-            )
+            raise InputError(f"transformers:{how}: no such generation; give assisted-3 or lookup-10")
 
     def __call__(self, prompt: list[int], seed: int) -> Stats:
         """Decode one prompt; only the number of tokens is reported."""
         torch.manual_seed(seed)
-        config = self.config
-        if config is not None:
-            (config.num_assistant_tokens, config.num_assistant_tokens_schedule,
-             config.assistant_confidence_threshold) = self.state  # fmt: skip
-        tokens = generate(self.target, prompt, **self.options)
-        if config is not None:
-            self.state = config.num_assistant_tokens, self.state[1], config.assistant_confidence_threshold
-        return Stats(n_generated=len(tokens))
+        if self.config is not None:  # where several loops of one draft run in turn, each has its own
+            self.config.num_assistant_tokens = self.tokens
+            self.config.num_assistant_tokens_schedule = "constant"
+            self.config.assistant_confidence_threshold = 0.0
+        return Stats(n_generated=len(generate(self.target, prompt, **self.options)))
