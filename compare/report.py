@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
-from .chart import Bar, Bars, Chart, Point
-from .document import Document, Mosaic, Section, page
+from .document import Bar, Bars, Chart, Document, Mosaic, Point, Section, page
 from .drafted import ALL, FEW, start_of
 from .interval import ENOUGH, show
 
