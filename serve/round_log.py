@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +27,35 @@ UNLIMITED = 2**31 - 1  # tokens, where no model limits them
 KEPT_SHARDS = 16  # that wait in memory while the disk cannot be written
 
 
+def identity_of(
+    target: str, draft: str, pair: PairFingerprint, longest: int, shard_size: int = 64, **more: Any
+) -> dict[str, Any]:
+    """What the manifests of one server's rounds have in common.
+
+    Args:
+        target, draft: names of the models, and ``pair`` their fingerprint.
+        longest: tokens of the longest text that can come, by which training cuts.
+        shard_size: texts a shard; also what a crash may lose.
+        more: other keys of the manifest.
+    """
+    return {
+        "kind": RoundsRow.kind, "target": target, "draft": draft, "fingerprint": pair.as_dict(), "served": True, **more,
+        "settings": {"max_new_tokens": longest, "shard_size": shard_size},
+    }  # fmt: skip
+
+
 class RoundWriter:
     """Writes texts with their rounds to a folder, a shard at a time.
 
     A shard appears by atomic rename, and the manifest names complete shards only: after a crash the folder is a valid
     dataset without the last, unfinished shard. Starting again with the same pair and sampling continues it.
 
-    Args:
-        folder: the dataset.
-        target, draft: names of the models, for the manifest, and ``pair`` their fingerprint.
-        sampling: of all texts.
-        longest: tokens of the longest text that can come, by which training cuts.
-        shard_size: texts a shard; also what a crash may lose.
-        more: other keys of the manifest.
-
     Raises:
         InputError: the folder belongs to another pair or sampling or is in use.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        target: str,
-        draft: str,
-        pair: PairFingerprint,
-        tokenizer: PreTrainedTokenizerBase,
-        sampling: SamplingParams,
-        longest: int,
-        *,
-        shard_size: int = 64,
-        **more: Any,
-    ) -> None:
-        identity: dict[str, Any] = {
-            "kind": RoundsRow.kind,
-            "target": target,
-            "draft": draft,
-            "fingerprint": pair.as_dict(),
-            "sampling": sampling.as_dict(),
-            "served": True,
-            **more,
-            "settings": {"max_new_tokens": longest, "shard_size": shard_size},
-        }
-        self.tokenizer, self.shard_size = tokenizer, shard_size
+    def __init__(self, folder: Path, identity: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer, self.shard_size = tokenizer, identity["settings"]["shard_size"]
         self.writer = ShardWriter(folder, identity)
         self.rows: list[RoundsRow] = []
         self._failing = False
@@ -112,24 +98,31 @@ class RoundWriters:
     """Writers for each distribution that requests bring, in a folder of its own within ``folder``.
 
     Args:
-        make: makes a writer of a folder and its sampling.
+        identity: of :func:`identity_of`.
     """
 
-    def __init__(self, folder: Path, make: Callable[[Path, SamplingParams], RoundWriter]) -> None:
-        self.folder, self.make = folder, make
+    def __init__(self, folder: Path, identity: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
+        self.folder, self.identity, self.tokenizer = folder, identity, tokenizer
         self.writers: dict[SamplingParams, RoundWriter | None] = {}
 
-    def of(self, sampling: SamplingParams) -> RoundWriter | None:
-        """The writer of a sampling; None if there are too many, or its folder cannot be used, which is said once."""
+    def make(self, folder: Path, sampling: SamplingParams) -> RoundWriter:
+        """The writer of a folder; raises InputError as that does."""
+        return RoundWriter(folder, self.identity | {"sampling": sampling.as_dict()}, self.tokenizer)
+
+    def keep(self, sampling: SamplingParams, prompt: list[int], tokens: list[int], rounds: Rounds) -> bool:
+        """Add a text to the dataset of its sampling, unless there are too many or its folder cannot be used."""
         sampling = distribution_of(sampling)
         if sampling not in self.writers and len(self.writers) < DISTRIBUTIONS:
             folder = self.folder / folder_of(sampling)
             try:
                 self.writers[sampling] = self.make(folder, sampling)
-            except (InputError, OSError) as error:
+            except (InputError, OSError) as error:  # is said once
                 self.writers[sampling] = None
                 print(f"specpilot: warning: log_rounds={str(folder)!r}: {error}", file=sys.stderr, flush=True)
-        return self.writers.get(sampling)
+        writer = self.writers.get(sampling)
+        if writer is not None:
+            writer.keep(prompt, tokens, rounds)
+        return writer is not None
 
     def close(self) -> None:
         """Write what is left."""
@@ -167,10 +160,9 @@ class RoundLog(RoundWriters):
         (model,) = decoder.drafts
         size = decoder.target.vocab_size
         more: dict[str, Any] = {"vocab_size": size} if model.vocab_size > size else {}
-        pair = target, draft, decoder.fingerprint, decoder.tokenizer
         longest = decoder.context or UNLIMITED
         super().__init__(
-            folder, lambda path, other: RoundWriter(path, *pair, other, longest, shard_size=shard_size, **more)
+            folder, identity_of(target, draft, decoder.fingerprint, longest, shard_size, **more), decoder.tokenizer
         )
         sampling = distribution_of(decoder.defaults.sampling_params())
         self.writers[sampling] = self.make(folder, sampling)
@@ -180,13 +172,8 @@ class RoundLog(RoundWriters):
 
         One that a stop string ended is not: the drafts of its last round may go on behind it.
         """
-        if (
-            not request.ended
-            or request.output.finish_reason == "stop"
-            or not any(round.drafted for round in request.output.rounds)
-        ):
+        output = request.output
+        ended = request.ended and output.finish_reason != "stop"
+        if not ended or not any(round.drafted for round in output.rounds):
             return False
-        writer = self.of(request.sampling)
-        if writer is not None:
-            writer.keep(request.prompt, request.output.tokens, rounds_of(request.output))
-        return writer is not None
+        return self.keep(request.sampling, request.prompt, output.tokens, rounds_of(output))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...controllers.checkpoints.fingerprint import PairFingerprint
 from ...infer.loading.names import load_tokenizer
-from ..round_log import RoundWriter, RoundWriters
+from ..round_log import RoundWriters, identity_of
 from .drafted_request import DraftedRequest
 
 # Sampling parameters of vLLM that change the target's distribution or may end a text within a round.
@@ -42,8 +42,7 @@ class VllmRoundLog:
     """
 
     def __init__(self, folder: Path, target: str, draft: str, pair: PairFingerprint, longest: int) -> None:
-        of_pair = (target, draft, pair, load_tokenizer(target))
-        self.writers = RoundWriters(folder, lambda path, sampling: RoundWriter(path, *of_pair, sampling, longest))
+        self.writers = RoundWriters(folder, identity_of(target, draft, pair, longest), load_tokenizer(target))
 
     def observe(self, requests: Sequence[DraftedRequest | None], metadata: Any, logits: Tensor) -> None:
         """Take p(y)/q(y) of the drafted tokens that are verified now.
@@ -69,10 +68,8 @@ class VllmRoundLog:
         tokens = request.written
         if not request.rounds or tokens is None:
             return
-        writer = self.writers.of(request.sampling)
-        if writer is not None:
-            starts, drafted, accept = map(list, zip(*request.rounds, strict=True))
-            writer.keep(request.text[: request.prompt], tokens, (starts, drafted, accept))
+        starts, drafted, accept = map(list, zip(*request.rounds, strict=True))
+        self.writers.keep(request.sampling, request.text[: request.prompt], tokens, (starts, drafted, accept))
 
     def close(self) -> None:
         """Write what is left."""
