@@ -1,9 +1,9 @@
 """``specpilot bench serve``: servers of three configurations under 1 to 64 concurrent requests, and what they answer.
 
 The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
-first token, the time between pieces of text, and tokens per second over all requests, of the wall time and of the
-server's processor time, which other work on the machine changes less; medians over the repeats. Requests are streamed,
-with the time of every event.
+first token, the time between tokens, and tokens per second over all requests, of the wall time and of the server's
+processor time, which other work on the machine changes less; medians. Requests are streamed, with the time of every
+event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -100,44 +100,35 @@ def _take(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
 OURS, FIXED, NONE = "ours", "fixed", "none"
 
 
-class ServerProcess:
-    """A server of its own process.
+class Server(NamedTuple):
+    """A server of its own process."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+
+@contextmanager
+def running(words: Sequence[str]) -> Iterator[Server]:
+    """A server for the length of a block.
 
     Raises:
         InputError: it did not start.
     """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "specpilot", "serve", "--port", "0", *words], stderr=subprocess.PIPE, text=True
-        )
-        assert self.process.stderr is not None
-        lines = []
-        for line in self.process.stderr:
-            found = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
-            if found is not None:
-                self.port = int(found[1])
-                # Read on: a server whose standard error is full would stop.
-                threading.Thread(target=self.process.stderr.read, daemon=True).start()
-                return
-            lines.append(line.strip())
-        raise InputError(f"serve {' '.join(words)}: {lines[-1] if lines else 'it ended without a word'}")
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
-
-
-@contextmanager
-def running(words: Sequence[str]) -> Iterator[ServerProcess]:
-    """A server for the length of a block."""
-    server = ServerProcess(words)
+    command = [sys.executable, "-m", "specpilot", "serve", "--port", "0", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
     try:
-        yield server
+        line = ""
+        for line in process.stderr:
+            if found := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
+                # Read on: a server whose standard error is full would stop.
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                yield Server(process, int(found[1]))
+                return
+        raise InputError(f"serve {' '.join(words)}: {line.strip() or 'it ended without a word'}")
     finally:
-        server.process.kill()
-        server.process.wait()
+        process.kill()
+        process.wait()
 
 
 def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
@@ -152,10 +143,14 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
     with ExitStack() as stack:
         servers = {one.name: stack.enter_context(running(one.arguments())) for one in decoders}
         runs = {
-            f"{name} {load}": _run(servers[name], prompts, load, options) for load in options.loads for name in servers
+            f"{name} {load}": partial(_run, servers[name], prompts, load, options)
+            for load in options.loads
+            for name in servers
         }
         found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
-        exits = {name: server.stop() for name, server in servers.items()}
+        for server in servers.values():
+            server.process.send_signal(signal.SIGTERM)
+        exits = {name: server.process.wait(120) for name, server in servers.items()}
     table = {
         str(load): {name: _summary([one.value for one in found[f"{name} {load}"][0]]) for name in servers}
         for load in options.loads
@@ -171,31 +166,32 @@ class Run(NamedTuple):
     processor_seconds: float
 
 
-def _run(server: ServerProcess, prompts: list[list[int]], load: int, options: ServeBenchOptions) -> Any:
-    """A call that asks for ``options.requests`` texts, ``load`` at a time."""
+def _run(
+    server: Server, prompts: list[list[int]], load: int, options: ServeBenchOptions, item: int, repeat: int
+) -> Run:
+    """Ask for ``options.requests`` texts, ``load`` at a time."""
+    started, before = time.perf_counter(), processor_seconds(server.process.pid)
+    body = {
+        "max_tokens": options.max_new_tokens, "temperature": options.temperature, "top_k": options.top_k or 0,
+        "top_p": options.top_p,
+    }  # fmt: skip
+    bodies = [
+        body | {"prompt": prompts[i % len(prompts)], "seed": 1000 * repeat + i}
+        for i in range(max(options.requests, load))
+    ]
+    answers = asyncio.run(_ask(server.port, bodies, load))
+    return Run(answers, time.perf_counter() - started, processor_seconds(server.process.pid) - before)
 
-    def run(item: int, repeat: int) -> Run:
-        started, before = time.perf_counter(), processor_seconds(server.process.pid)
-        count = max(options.requests, load)
-        body = {
-            "max_tokens": options.max_new_tokens, "temperature": options.temperature, "top_k": options.top_k or 0,
-            "top_p": options.top_p, "seed": 1000 * repeat,
-        }  # fmt: skip
-        answers = asyncio.run(_ask(server.port, prompts, count, load, body))
-        return Run(answers, time.perf_counter() - started, processor_seconds(server.process.pid) - before)
 
-    return run
-
-
-async def _ask(port: int, prompts: list[list[int]], count: int, load: int, body: dict[str, Any]) -> list[Answer]:
-    """``count`` requests, ``load`` at a time."""
+async def _ask(port: int, bodies: Sequence[dict[str, Any]], load: int) -> list[Answer]:
+    """The answers to all requests, ``load`` at a time."""
     gate = asyncio.Semaphore(load)
 
-    async def one(i: int) -> Answer:
+    async def one(body: dict[str, Any]) -> Answer:
         async with gate:
-            return await complete(port, body | {"prompt": prompts[i % len(prompts)], "seed": body["seed"] + i})
+            return await complete(port, body)
 
-    answers = await asyncio.gather(*(one(i) for i in range(count)))
+    answers = await asyncio.gather(*map(one, bodies))
     for answer in answers:
         if answer.status != 200 or answer.error:
             raise InputError(f"serve: a request failed with status {answer.status} ({answer.error})")
@@ -212,42 +208,28 @@ def processor_seconds(pid: int) -> float:
 
 
 def _summary(runs: list[Run]) -> dict[str, float]:
-    """Medians over repeats."""
-    first = [median(answer.times[0] for answer in run.answers if answer.times) for run in runs]
-    between = [median(late - early for answer in run.answers for early, late in pairwise(answer.times)) for run in runs]
+    """Medians over repeats, and over requests."""
     tokens = [sum(answer.tokens for answer in run.answers) for run in runs]
+    answers = [answer for run in runs for answer in run.answers if answer.times]
     return {
         "tokens_per_second": median(n / run.seconds for n, run in zip(tokens, runs, strict=True)),
         "tokens_per_processor_second": median(n / run.processor_seconds for n, run in zip(tokens, runs, strict=True)),
-        "time_to_first_token": median(first),
+        "time_to_first_token": median(answer.times[0] for answer in answers),
         "inter_token_latency": median(
-            (answer.times[-1] - answer.times[0]) / max(1, answer.tokens - 1)
-            for run in runs
-            for answer in run.answers
-            if answer.times
+            (answer.times[-1] - answer.times[0]) / max(1, answer.tokens - 1) for answer in answers
         ),
-        "time_between_pieces": median(between),
     }
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Tokens per second by load, and the time to the first token of ours."""
+    """Tokens per second by load, and the times of ours."""
     rows = []
-    for load_, row in result["load"].items():
-        rates, by_processor = (
-            {name: row[name][key] for name in (OURS, FIXED, NONE)}
-            for key in ("tokens_per_second", "tokens_per_processor_second")
-        )
-        rows.append(
-            {"requests at once": load_}
-            | {name: f"{rate:.0f}" for name, rate in rates.items()}
-            | {
-                "ours over none": f"{rates[OURS] / rates[NONE]:.3f}",
-                "fixed over none": f"{rates[FIXED] / rates[NONE]:.3f}",
-                "ours over none, processor time": f"{by_processor[OURS] / by_processor[NONE]:.3f}",
-                "fixed over none, processor time": f"{by_processor[FIXED] / by_processor[NONE]:.3f}",
-                "first token, ours": f"{1000 * row[OURS]['time_to_first_token']:.0f} ms",
-                "between tokens, ours": f"{1000 * row[OURS]['inter_token_latency']:.1f} ms",
-            }
-        )
+    for load, row in result["load"].items():
+        cells = {"requests at once": load} | {name: f"{row[name]['tokens_per_second']:.0f}" for name in row}
+        for words, key in (("", "tokens_per_second"), (", processor time", "tokens_per_processor_second")):
+            for name in (OURS, FIXED):
+                cells[f"{name} over none{words}"] = f"{row[name][key] / row[NONE][key]:.3f}"
+        cells["first token, ours"] = f"{1000 * row[OURS]['time_to_first_token']:.0f} ms"
+        cells["between tokens, ours"] = f"{1000 * row[OURS]['inter_token_latency']:.1f} ms"
+        rows.append(cells)
     return Table("tokens per second", rows)
