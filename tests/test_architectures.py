@@ -28,7 +28,7 @@ PROMPTS = [
     for seed, length in enumerate(LENGTHS)
 ]
 COMMON = {  # of every kind of mask, position and cache; the others are slow tests
-    "gemma3", "gpt-oss", "llama4", "mistral", "gpt-neo", "phi3-longrope", "llama", "qwen3-full", "gpt2", "mpt",
+    "gemma3", "gpt-oss", "llama4", "mistral", "gpt-neo", "phi3-longrope", "llama", "qwen3-full", "gpt2", "bloom", "mpt",
     "deepseek-v3", "t5",
 }  # fmt: skip
 FEWER = {*PLAIN, *ENCODER_DECODERS}  # they have no window that a text could outgrow

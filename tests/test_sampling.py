@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.step import FEW
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.truncation import BLOCK, FEWEST, largest, sort_all, top_k
-from specpilot.infer.distribution import RowwiseDistribution, TokenDistribution
+from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.random_source import RandomSource
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -181,30 +180,3 @@ def test_lists_and_tensors_draw_the_same_tokens(seed: int) -> None:
     expected = few_p.sample_beyond(0, few_q, RandomSource(seed))
     assert many_p.sample_beyond(0, few_q, RandomSource(seed)) == expected
     assert few_p.sample_beyond(0, many_q, RandomSource(seed)) == expected
-
-
-# Distributions that are computed row by row are those that are computed at once
-
-
-SAMPLINGS = [
-    SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(0.7, 5), SamplingParams(1.0, None, 0.9),
-    SamplingParams(1.0, FEW + 20),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_row(sampling: SamplingParams, dtype: torch.dtype) -> None:
-    logits = torch.randn(6, 3 * FEW, generator=torch.Generator().manual_seed(2)).to(dtype) * 3
-    whole, rowwise = TokenDistribution.from_logits(sampling, logits), RowwiseDistribution(sampling, logits)
-    for row in (4, 0, 4):
-        assert torch.equal(rowwise.row(row), whole.row(row))
-        dense = torch.zeros(whole.size)
-        tokens, probabilities = rowwise.support(row)
-        dense.scatter_add_(0, tokens, probabilities)
-        assert torch.equal(dense, whole.row(row))
-        assert rowwise.sample(row, RandomSource(row)) == whole.sample(row, RandomSource(row))
-    assert set(rowwise.found) == {0, 4}
-    assert torch.equal(rowwise.dense, whole.dense)
-    assert rowwise.of([7, 8]) == whole.of([7, 8])
-    assert (rowwise.lists is None) == (whole.lists is None)

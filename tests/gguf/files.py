@@ -9,8 +9,6 @@ from transformers import PreTrainedTokenizerFast
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra gguf): run make test-gguf")
 
-from specpilot.infer.models import CausalLM, LlamaCpp, language_model
-from specpilot.infer.models.gguf_model import GgufModel
 
 from experiments.gguf import write_gguf
 
@@ -42,14 +40,3 @@ def random_llama(folder: Path, name: str, *, seed: int = 0, layers: int = 2, kin
     path = folder / f"{name}-{kind}.gguf"
     write_gguf(str(folder / name), path, kind)
     return path, str(folder / name)
-
-
-def both(folder: Path, name: str = "target", **options: int) -> tuple[LlamaCpp, CausalLM]:
-    """One random Llama, by llama.cpp and by transformers."""
-    from specpilot.infer.loading.names import load_model
-
-    path, place = random_llama(folder, name, **options)
-    ours, theirs = language_model(GgufModel(path)), language_model(load_model(place))
-    assert isinstance(ours, LlamaCpp)
-    assert isinstance(theirs, CausalLM)
-    return ours, theirs

@@ -11,18 +11,34 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.texts import Text
-from specpilot.infer.models import CausalLM, LanguageModel, LlamaCpp, Read, TextCache, TreeMask, llama_cpp
+from specpilot.infer.loading.names import load_model
+from specpilot.infer.models import (
+    CausalLM,
+    LanguageModel,
+    LlamaCpp,
+    Read,
+    TextCache,
+    TreeMask,
+    language_model,
+    llama_cpp,
+)
+from specpilot.infer.models.gguf_model import GgufModel
 from specpilot.infer.models.llama_context import MOST_SEQUENCES
 from torch import Tensor
 
-from .files import both  # skips where the extra is missing
+from .files import random_llama  # skips where the extra is missing
 
 Pair = tuple[LlamaCpp, CausalLM]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return both(tmp_path_factory.mktemp("gguf"))
+    """One random Llama, by llama.cpp and by transformers."""
+    path, place = random_llama(tmp_path_factory.mktemp("gguf"), "target")
+    ours, theirs = language_model(GgufModel(path)), language_model(load_model(place))
+    assert isinstance(ours, LlamaCpp)
+    assert isinstance(theirs, CausalLM)
+    return ours, theirs
 
 
 FEW = 5  # sequences: trees are then read in pieces, and nodes read again
@@ -47,21 +63,6 @@ class Both:
             return [getattr(cache, name)(*arguments) for cache in self.caches]
 
         return call
-
-
-@settings(max_examples=30)
-@given(steps=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=6))
-@torch.inference_mode()
-def test_chunks_and_rollbacks(pair: Pair, steps: list[tuple[int, int, int]]) -> None:
-    """Read n tokens, forget r, again and again, with results of the last k."""
-    models = Both(pair)
-    models.add(0, 4)
-    generator = torch.Generator().manual_seed(len(steps))
-    for count, forget, keep in steps:
-        models.read([Read(0, torch.randint(257, (count,), generator=generator).tolist(), min(keep, count))])
-        (length, same) = models.length(0)
-        assert length == same
-        models.crop_text(0, max(0, length - forget))
 
 
 @torch.inference_mode()
@@ -190,8 +191,6 @@ def test_results_are_the_callers_own(pair: Pair) -> None:
 
 
 def test_bfloat16_and_float16_keys(pair: Pair, tmp_path: Path) -> None:
-    from specpilot.infer.models.gguf_model import GgufModel
-
     path = pair[0].model.file.path
     exact = pair[0]
     for dtype, tolerance in (("float16", 2e-2), ("bfloat16", 2e-1), ("auto", 2e-2)):
