@@ -35,7 +35,7 @@ from specpilot.infer.request import Request
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from .drafts import state_draft, trimmed
+from .drafts import seeded, state_draft, trimmed
 from .test_static_forward import of_fixed_shapes
 from .tiny import make
 
@@ -57,26 +57,15 @@ class Reads(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        masks = func is torch.Tensor.__getitem__ and _has_mask(args[1])
+        index = args[1] if func is torch.Tensor.__getitem__ else None
+        parts = [part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, torch.Tensor)]
+        masks = any(part.dtype == torch.bool or part.ndim == 0 for part in parts)
         self.count += func in READS or func is torch.nonzero or masks
         return func(*args, **(kwargs or {}))
 
 
-def _has_mask(index: Any) -> bool:
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, torch.Tensor) and (part.dtype == torch.bool or part.ndim == 0) for part in parts)
-
-
 def lag_free() -> LagFreePredictor:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return LagFreePredictor(LagFreeHead(32, 4), torch.randn(64, 32), mean=0.6)
-
-
-def acceptance_head() -> HeadPredictor:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return HeadPredictor(AcceptanceHead(32, 1))
+    return LagFreePredictor(seeded(lambda: LagFreeHead(32, 4)), seeded(lambda: torch.nn.Embedding(64, 32)).weight, 0.6)
 
 
 COST = CostModel(0.1, 1.0, 0.0)
@@ -86,7 +75,7 @@ ASKING: dict[str, Callable[[], Any]] = {
     "entropy": lambda: Entropy(-0.5),
     "fallback": lambda: Fallback(0.05),
     "lag-free": lambda: RateOptimal(lag_free(), COST),
-    "head": lambda: AcceptanceLength(acceptance_head(), 0.7),
+    "head": lambda: AcceptanceLength(HeadPredictor(seeded(lambda: AcceptanceHead(32, 1))), 0.7),
 }
 DRAFTS: dict[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
     "whole": lambda target: make(seed=1, sharpness=3.0),

@@ -91,16 +91,14 @@ def law_of_target(
     return target_distribution(SpeculativeDecoder(models(small, kind, seed)[0], None).target, sampling, prompt)
 
 
-def each(laws: list[Law]) -> pytest.MarkDecorator:
-    found = [
+@pytest.mark.parametrize(
+    ("law", "way"),
+    [
         pytest.param(law, way, id=f"{law.draft}: {way}", marks=[pytest.mark.slow] * law.slow)
-        for law in laws
+        for law in LAWS
         for way in law.ways
-    ]
-    return pytest.mark.parametrize(("law", "way"), found)
-
-
-@each(LAWS)
+    ],
+)
 def test_the_law_is_the_targets(law: Law, way: str) -> None:
     """Every outcome of the decoder's own loop, its probability summed up."""
     prompt = REPEATING if "copies" in way else PROMPT

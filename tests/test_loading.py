@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -21,10 +21,10 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as to_bytes
 from specpilot.common.errors import InputError
-from specpilot.data_gen.acceptance import make_acceptance_data, make_answers
+from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.feature_shards import FeatureDataset
-from specpilot.data_gen.kinds import AcceptanceRow, AnswerRow, read_dataset
-from specpilot.data_gen.options import AcceptanceDataOptions, AnswersDataOptions
+from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
+from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.devices import check_dtype, pick_device
 from specpilot.infer.loading.names import load_model, load_tokenizer
@@ -347,9 +347,6 @@ def test_data_of_a_spread_target(folder: Path, spread: dict[str, Any], tmp_path:
         make_acceptance_data(replace(data, **placed), tmp_path / name)
         features = {"predictor": "lag-free", "traced": 2, "validation_fraction": 0.4, **placed}
         make_features(FeatureDataOptions(data=str(tmp_path / name), **features), tmp_path / f"{name}-features")
-        shared = {field.name: getattr(data, field.name) for field in fields(AnswersDataOptions)}
-        make_answers(AnswersDataOptions(**shared | placed), tmp_path / f"{name}-answers")
-    assert read_dataset(tmp_path / "spread-answers", AnswerRow) == read_dataset(tmp_path / "whole-answers", AnswerRow)
     rows = (read_dataset(tmp_path / name, AcceptanceRow) for name in ("whole", "spread"))
     for row, other in zip(*rows, strict=True):
         assert replace(row, p=[]) == replace(other, p=[])

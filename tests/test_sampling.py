@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 SIZE = 3000
+SIZES = [FEWEST - 1, BLOCK * 768, BLOCK * 1000 + 1]
 SPREADS = [0.05, 1.0, 3.0, 12.0]  # of logits: nearly all tokens are kept, or a few
 
 
@@ -62,9 +63,10 @@ def test_settings_are_plain_numbers() -> None:
     "sampling", [SamplingParams(0.0), SamplingParams(1.0, None), SamplingParams(1.0, 2), SamplingParams(1.0, None, 0.5)]
 )
 def test_broken_logits_are_an_error(bad: float, sampling: SamplingParams) -> None:
-    for size in (3, 3000):  # of which few are sorted for top-p
+    for size in (3, SIZE, SIZES[1]):  # of which few are sorted for top-p, or compared for top-k
         with pytest.raises(InputError, match="NaN or infinite"):
             sampling(torch.zeros(size).index_fill(0, torch.tensor([1]), bad))
+    assert sampling(torch.tensor([0.0, -torch.inf, 1.0]))[1] == 0  # a token that is excluded
 
 
 # The random source in production: inverse-CDF draws, alike from lists and tensors, that depend on the seed alone
@@ -108,34 +110,19 @@ def test_broken_weights_are_an_error(bad: list[float]) -> None:
 # The largest logits are those that ``torch.topk`` finds
 
 
-SIZES = [FEWEST - 1, BLOCK * 768, BLOCK * 1000 + 1]
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(SIZES), st.integers(1, 300), st.integers(1, 4), st.booleans(), st.integers(0, 2**31))
 def test_as_torch_finds_them(size: int, k: int, rows: int, ties: bool, seed: int) -> None:
-    """Also with equal numbers, and where the largest stand side by side."""
-    logits = torch.randn(2, rows, size, generator=torch.Generator().manual_seed(seed))
+    """Also with equal numbers, where the largest stand side by side, of excluded tokens, and in cut-off columns."""
+    logits = torch.randn(2, rows, size + 7, generator=torch.Generator().manual_seed(seed))[..., :size]
     logits[0, 0, 5 : 5 + 2 * BLOCK] += 8
+    logits[1, 0, 10:] = -math.inf
     if ties:
         logits = logits.bfloat16().float()
     values, indices = top_k(logits, k)
     assert torch.equal(values, logits.topk(k).values)
     assert torch.equal(logits.gather(-1, indices), values)
     assert all(len(set(row)) == k for row in indices.flatten(0, 1).tolist())
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_padded_masked_and_broken_rows(size: int) -> None:
-    """Columns that are cut off, excluded tokens, and NaN, which must not be lost."""
-    padded = torch.randn(3, size + 7, generator=torch.Generator().manual_seed(0))
-    logits = padded[:, :size]
-    logits[1, 10:] = -math.inf
-    logits[2, size // 2] = math.nan
-    values, indices = top_k(logits, 50)
-    assert torch.equal(values[:2], logits[:2].topk(50).values)
-    assert indices[1, :10].sort().values.tolist() == list(range(10))
-    assert math.isnan(values[2, 0])
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic, LengthController, Step
+from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.chain import ChainDrafter
@@ -164,12 +164,12 @@ def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> Non
     assert [row.tokens for row in again] == [row.tokens for row in expected]
 
 
-class Late(LengthController):
-    """Drafts two tokens in each round of a text from the third on."""
+class Late(Fixed):
+    """Drafts two tokens in each round of a text from the third on, and notes what it is told of them."""
 
     def __init__(self) -> None:
-        self.times: list[tuple[int, int, float]] = []
-        self.not_timed: list[int] = []  # numbers of rounds
+        super().__init__(2)
+        self.told: list[tuple[int, int, float] | None] = []  # None: a round without a time
 
     def start_text(self) -> None:
         self.rounds = 0
@@ -178,14 +178,11 @@ class Late(LengthController):
         self.rounds += 1
         return self.rounds >= 3
 
-    def observe(self, step: Step) -> bool:
-        return step.index < 2
-
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
-        self.times.append((tokens, forwards, seconds))
+    def timed(self, *round: Any) -> None:
+        self.told.append(round)  # type: ignore[arg-type]
 
     def untimed(self) -> None:
-        self.not_timed.append(self.rounds)
+        self.told.append(None)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
@@ -201,8 +198,7 @@ def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypa
         return 1.0 if model is target else 10.0 if longest > 3 else 0.25
 
     expected = [decoder.generate(PROMPTS[i], max_new_tokens=14, temperature=0).tokens for i in (1, 3, 4)]
-    rule.times.clear()
-    rule.not_timed.clear()
+    rule.told.clear()
     time_forwards(monkeypatch, seconds)
     requests = [
         asked(decoder, {"prompt": PROMPTS[i], "sampling": GREEDY, "budget": 14, "seed": i, "config": config})
@@ -217,11 +213,8 @@ def test_a_draft_reads_a_prompt_when_it_first_drafts(architecture: str, monkeypa
     assert reads == [20, 3, 1]  # both prompts, then the three tokens after them, then a drafted one
     assert [request.output.stats.prefill_seconds for request in requests] == [11.0, 1.0, 11.0]
     assert [request.output.stats.seconds for request in requests] == [3.5, 13.5, 3.5]
-    assert rule.times == [(0, 0, 1.0), (0, 0, 1.0)]
-    assert rule.not_timed == [3]
     decoder.scheduler.step()
-    assert rule.times[2:] == [(2, 2, 1.5)]
-    assert rule.not_timed == [3]
+    assert rule.told == [(0, 0, 1.0), (0, 0, 1.0), None, (2, 2, 1.5)]
     while not all(request.finished for request in requests):
         decoder.scheduler.step()
     assert [request.output.tokens for request in requests] == expected
