@@ -140,14 +140,9 @@ TEXTS = [
     Texts("trimmed", ["qwen3-padded-target"], ["3", "spec-infer 2x2"]),
     *(Texts(kind, ["llama"], STATE_WAYS) for kind in ("states", "eagle3")),
     *(Texts(kind, ["gemma3"], ["3", "spec-infer 2x2x1", "auto"]) for kind in ("states", "eagle3")),
-    *(Texts(kind, ["qwen2"], ["3", "spec-infer 2x2x1", "auto"], slow=True) for kind in ("states", "eagle3")),
     *(Texts(kind, ["llama"], SOME) for kind in ROUNDED),
     *(Texts(kind, ["gpt2"], SOME, slow=kind != "int8") for kind in ROUNDED),
-    Texts("bfloat16", ["qwen3", "gemma3"], SOME, slow=True),
-    *(
-        Texts(kind, ["mistral-full", "qwen2-full", "qwen3-full", "gemma3"], SOME, slow=True)
-        for kind in ("int8", "int4")
-    ),
+    *(Texts(kind, ["qwen3-full", "gemma3"], SOME, slow=True) for kind in ROUNDED),
     Texts("states, bfloat16", ["llama"], ["2"]),
     Texts("states, int8", ["llama"], ["2"]),
 ]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.infer.distribution import TokenDistribution
+from specpilot.infer.distribution import TokenDistribution, residual
 from specpilot.infer.draft import Draft, Drawn
 from specpilot.infer.models import ancestors_of
 from specpilot.infer.random_source import RandomSource
@@ -289,6 +289,12 @@ def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[
         promised = acceptance(p, q, k, division_factor(p, q, k))[1]
         assert promised - 1e-9 <= kept[0]
         assert promised >= (1 - 1 / math.e) * best - SOLVER
+    if rule is spec_infer:  # the proposals in turn, each as if alone after those before it
+        rejected, left = 1.0, p
+        for _ in range(k):
+            rejected *= 1 - float(torch.minimum(left, q).sum())
+            left = residual(left, q)
+        assert kept[0] >= 1 - rejected - SOLVER
     if k == 1:
         assert kept[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
 

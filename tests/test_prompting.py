@@ -123,38 +123,43 @@ def test_malformed_prompts(case: str, tokenizer: PreTrainedTokenizerFast) -> Non
             call(prompt)
 
 
-def test_ids_outside_the_vocabulary(tokenizer: PreTrainedTokenizerFast) -> None:
+def templated(template: str | None) -> PreTrainedTokenizerFast:
+    made = byte_tokenizer()
+    made.chat_template = template
+    return made
+
+
+PLAIN, RAISING = "{% for m in messages %}{{ m.content }}{% endfor %}", r"\(roles: system, user\): "
+BRIEF = {"system": "be brief"}
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "prompt", "options", "message"),
+    [
+        (templated(PLAIN), "", {}, "empty; give some text"),
+        (templated(PLAIN), "  \n", {}, "empty; give some text"),
+        (templated(PLAIN), "hello", {"vocab_size": 16}, "outside the model's vocabulary of 16 tokens"),
+        (None, [63, 64], {"vocab_size": 64}, "the id 64 at position 1 is outside the model's vocabulary of 64 tokens"),
+        (None, "hello", {}, "text needs a tokenizer"),
+        (None, CHAT, {}, "text needs a tokenizer"),
+        (templated(None), "hello", {"chat": True}, r"has no chat template.*chat=False \(--no-chat\)"),
+        (templated(None), "hello", BRIEF, r"has no chat template.*chat=False \(--no-chat\)"),
+        (templated("{{ '' }}"), CHAT, {}, r"^TokenizersBackend: the chat template gives no tokens for the messages"),
+        (templated("{{ raise_exception('roles must\nalternate') }}"), CHAT, BRIEF, f"{RAISING}roles must alternate"),
+        (templated("{{ messages[7]['content'] }}"), CHAT, BRIEF, f"{RAISING}.*has no element 7"),
+        (templated("{% if %}"), CHAT, BRIEF, f"{RAISING}Expected an expression"),
+    ],
+)
+def test_what_cannot_be_encoded(tokenizer: Any, prompt: Any, options: dict[str, Any], message: str) -> None:
+    with refused(message):
+        encode_prompt(tokenizer, prompt, **options)
+
+
+def test_what_needs_no_tokenizer_or_template() -> None:
     assert encode_prompt(None, [63, 0], vocab_size=64) == [63, 0]
-    with pytest.raises(InputError, match="the id 64 at position 1 is outside the model's vocabulary of 64 tokens"):
-        encode_prompt(None, [63, 64], vocab_size=64)
-    assert max(encode_prompt(tokenizer, "hello", vocab_size=257)) < 257
-    with pytest.raises(InputError, match="outside the model's vocabulary of 16 tokens"):
-        encode_prompt(tokenizer, "hello", vocab_size=16)
-
-
-def test_text_without_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
-    for blank in ("", "  \n"):
-        with pytest.raises(InputError, match="empty; give some text"):
-            encode_prompt(tokenizer, blank)
-    silent = byte_tokenizer()
-    silent.chat_template = "{{ '' }}"
-    with pytest.raises(InputError, match=r"^TokenizersBackend: the chat template gives no tokens for the messages"):
-        encode_prompt(silent, CHAT)
-
-
-def test_what_needs_a_tokenizer_or_a_template() -> None:
-    assert encode_prompt(None, IDS) == IDS
-    for prompt in ("hello", CHAT):
-        with pytest.raises(InputError, match="text needs a tokenizer"):
-            encode_prompt(None, prompt)
-    plain = byte_tokenizer()
-    plain.chat_template = None
-    assert encode_prompt(plain, "hello")
-    for options in ({"chat": True}, {"system": "be brief"}):
-        with pytest.raises(InputError, match=r"has no chat template.*chat=False \(--no-chat\)"):
-            encode_prompt(plain, "hello", **options)  # type: ignore[arg-type]
+    assert encode_prompt(templated(None), "hello")
     with pytest.raises(InputError, match="a conversation, which needs the chat template; give text, since"):
-        as_plain_text(plain, CHAT)
+        as_plain_text(templated(None), CHAT)
 
 
 def test_text_that_begins_with_the_bos_token() -> None:
@@ -167,21 +172,6 @@ def test_text_that_begins_with_the_bos_token() -> None:
         single="<s> $A", special_tokens=[("<s>", written[0])]
     )
     assert encode_prompt(tokenizer, "<s>a") == encode_prompt(tokenizer, "a") == written
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{{ raise_exception('roles must\nalternate') }}", r"\(roles: system, user\): roles must alternate"),
-        ("{{ messages[7]['content'] }}", r"\(roles: system, user\): .*has no element 7"),
-        ("{% if %}", r"\(roles: system, user\): Expected an expression"),
-    ],
-)
-def test_templates_that_raise(template: str, message: str) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = template
-    with refused(message):
-        encode_prompt(tokenizer, CHAT, system="be brief")
 
 
 TEMPLATES = {  # chat template → what ends a turn
@@ -221,8 +211,7 @@ FORMS = {  # chat template → parts, and text, as it shows them
 
 @pytest.mark.parametrize(("template", "shown"), FORMS.items())
 def test_content_in_the_form_that_the_template_takes(template: str, shown: tuple[str, str]) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = template
+    tokenizer = templated(template)
     assert tokenizer.decode(encode_prompt(tokenizer, PARTS)) == shown[0]
     assert tokenizer.decode(encode_prompt(tokenizer, "abc", chat=True)) == shown[1]
     with pytest.raises(InputError, match=r"prompt\[0\]\['content'\]\[0\]=.*only parts of text"):

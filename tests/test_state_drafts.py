@@ -15,15 +15,18 @@ from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.eagle import StateInput, state_input_of
 from specpilot.infer.request import Drafter, Request
+from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, MAKERS, VOCAB
+from .architectures import target_of as small_target
 from .drafts import KEPT, PROMPTS, STATE_WAYS, options_of, real, state_draft
 from .eagle3 import Reference, write_draft
 from .tiny import byte_tokenizer, make
@@ -102,6 +105,14 @@ def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: P
                 torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
                 deepest = max(deepest, len(path))
     assert deepest > 1
+
+
+def test_copies_are_not_continued() -> None:
+    """The states of copied tokens are not known before they are verified."""
+    target = small_target("llama")
+    for draft, joined in ((state_draft(target), False), (new_draft(target, [0], None), True)):
+        (arm,) = (decoder := SpeculativeDecoder(target, draft, ngram=Ngram())).drafting.arms(decoder.config)
+        assert arm.drafter.joined is joined  # type: ignore[attr-defined]
 
 
 def test_what_reads_no_states_refuses_such_a_draft(pair: Path) -> None:
