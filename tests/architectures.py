@@ -62,9 +62,9 @@ def randomised(model: PreTrainedModel, seed: int, gain: float, embedding: float)
     return model.eval().requires_grad_(False)
 
 
-def alternating(first: str = "sliding_attention", second: str = "full_attention") -> Any:
+def alternating(layers: int) -> list[str]:
     """Layer types for any number of layers."""
-    return lambda layers: [(first, second)[i % 2] for i in range(layers)]
+    return [("sliding_attention", "full_attention")[i % 2] for i in range(layers)]
 
 
 GPT_SIZES = {
@@ -79,7 +79,7 @@ LATENT = {  # attention of DeepSeek's kind
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
     "num_key_value_heads": 4,
 }  # fmt: skip
-GEMMA = {"head_dim": 8, "sliding_window": WINDOW, "layer_types": alternating(), "query_pre_attn_scalar": 8}
+GEMMA = {"head_dim": 8, "sliding_window": WINDOW, "layer_types": alternating, "query_pre_attn_scalar": 8}
 PER_LAYER_INPUTS = {"vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2}
 YARN = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
@@ -107,9 +107,9 @@ SPECIAL: dict[str, Maker] = {
             "max_window_layers": 1,
         },
         "gpt-oss": {"name": "GptOss", "head_dim": 8, "sliding_window": WINDOW, **EXPERTS},
-        "olmo3": {"name": "Olmo3", "sliding_window": WINDOW, "layer_types": alternating()},
+        "olmo3": {"name": "Olmo3", "sliding_window": WINDOW, "layer_types": alternating},
         "smollm3": {
-            "name": "SmolLM3", "sliding_window": WINDOW, "layer_types": alternating(),
+            "name": "SmolLM3", "sliding_window": WINDOW, "layer_types": alternating,
             "no_rope_layers": lambda layers: [i % 2 for i in range(layers)],
         },
         # Chunks; the layers without them scale queries by the text's length.

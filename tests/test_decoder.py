@@ -119,8 +119,6 @@ def test_encoder_decoders_that_are_refused() -> None:
     t5 = make("t5")
     with pytest.raises(InputError, match="t5: an encoder-decoder model; a causal"):
         CausalLM(t5)
-    with pytest.raises(InputError, match="prompt: the id 64 at position 1 is outside the model's vocabulary of 64"):
-        SpeculativeDecoder(t5, None).generate([3, 64])
     t5.generation_config.decoder_start_token_id = None
     with pytest.raises(InputError, match="decoder_start_token_id is not set"):
         SpeculativeDecoder(t5, None)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -25,14 +26,7 @@ Next = Callable[[Text], list[float]]  # the next token's probabilities
 
 def table(reader: Remembering, sampling: SamplingParams) -> Next:
     """What follows each text, from the model's own forward over all of it."""
-    known: dict[Text, list[float]] = {}
-
-    def after(text: Text) -> list[float]:
-        if text not in known:
-            known[text] = sampling(reader.after(text)[0]).tolist()
-        return known[text]
-
-    return after
+    return cache(lambda text: sampling(reader.after(text)[0]).tolist())
 
 
 def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[float, Text]]:

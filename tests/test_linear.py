@@ -18,20 +18,7 @@ from specpilot.common.machine import CAPACITY, SHAPES
 from specpilot.controllers.router import SingleArm
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, LanguageModel, language_model, linear
-from specpilot.infer.models.linear import (
-    FEW,
-    GROUP,
-    INT4_ROWS,
-    INT8_ROWS,
-    OUTPUTS,
-    QUANTIZATIONS,
-    STEP,
-    Int4Linear,
-    Int8Linear,
-    PackedForward,
-    PackedLinear,
-    pack,
-)
+from specpilot.infer.models.linear import Int4Linear, Int8Linear, PackedForward, PackedLinear, pack
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -64,7 +51,7 @@ def test_equals_the_plain_product(
     # The textbook bound of a sum of so many rounded products, in any order.
     size = F.linear(x.double().abs(), weight.double().abs(), None if bias is None else bias.double().abs())
     bound = (inputs + biased) * torch.finfo(dtype).eps * size
-    with patch.multiple(linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=FEW):
+    with patch.multiple(linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=linear.FEW):
         layer = PackedLinear(weight, bias)
     seen: list[int] = []  # numbers of rows for which oneDNN generates code
     if layer.packed is not None:
@@ -73,13 +60,13 @@ def test_equals_the_plain_product(
     got = layer(x)
     assert (got.dtype, len(got)) == (dtype, rows)
     assert bool(((got.double() - expected).abs() <= bound).all())
-    assert all(n <= STEP or n % STEP == 0 for n in seen)
+    assert all(n <= linear.STEP or n % linear.STEP == 0 for n in seen)
 
 
 def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain copy beside the packed one is for small products only, unless few rows are better off with it."""
     monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
-    weight = torch.randn(FEW // 100, 100)
+    weight = torch.randn(linear.FEW // 100, 100)
     assert PackedLinear(weight).plain is None
     assert PackedLinear(weight[1:]).plain is not None
     assert PackedLinear(weight.double()).plain is not None
@@ -112,8 +99,8 @@ def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
 def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
     model = target_of(name).to(dtype=dtype)
     packed = pack(model)
-    linear = [module for module in model.modules() if type(module) in (nn.Linear, Conv1D)]
-    assert len(packed_layers(packed)) == len(linear) >= 1
+    layers = [module for module in model.modules() if type(module) in (nn.Linear, Conv1D)]
+    assert len(packed_layers(packed)) == len(layers) >= 1
     assert not packed_layers(model)
     inputs = {"input_ids": torch.tensor([TEXT])}
     if model.config.is_encoder_decoder:
@@ -164,7 +151,7 @@ def test_gradients_and_other_dtypes_take_the_layers_own_forward() -> None:
 # Drafts in another precision than the target's
 
 
-ROWS = st.sampled_from([1, 2, INT8_ROWS, INT8_ROWS + 1, INT4_ROWS, INT4_ROWS + 1, 40])
+ROWS = st.sampled_from([1, 2, linear.INT8_ROWS, linear.INT8_ROWS + 1, linear.INT4_ROWS, linear.INT4_ROWS + 1, 40])
 
 
 @settings(max_examples=40)
@@ -176,12 +163,12 @@ ROWS = st.sampled_from([1, 2, INT8_ROWS, INT8_ROWS + 1, INT4_ROWS, INT4_ROWS + 1
 def test_weights_are_rounded_to_the_nearest_for_products_of_all_numbers_of_rows(
     kind: type[Int8Linear | Int4Linear], rows: int, groups: int, outputs: int, seed: int, cut: bool, biased: bool
 ) -> None:
-    inputs = GROUP * groups
-    exact = torch.randn(OUTPUTS * outputs, inputs, generator=torch.Generator().manual_seed(seed))
+    inputs = linear.GROUP * groups
+    exact = torch.randn(linear.OUTPUTS * outputs, inputs, generator=torch.Generator().manual_seed(seed))
     exact[0] = 0.0
     exact[1] = 0.3  # groups of equal weights
     exact = exact.bfloat16().float()
-    bias = torch.arange(OUTPUTS * outputs).bfloat16()
+    bias = torch.arange(linear.OUTPUTS * outputs).bfloat16()
     plain, layer = kind(exact.bfloat16()), kind(exact.bfloat16(), bias if biased else None)
     weight = (
         torch.cat([plain(unit) for unit in torch.eye(inputs).bfloat16().split(1)]).t().float()
@@ -190,8 +177,8 @@ def test_weights_are_rounded_to_the_nearest_for_products_of_all_numbers_of_rows(
     if kind is Int8Linear:
         half_step = largest / 127 / 2
     else:
-        parts = exact.unflatten(1, (-1, GROUP))
-        half_step = ((parts.amax(2) - parts.amin(2)) / 15 / 2).repeat_interleave(GROUP, 1)
+        parts = exact.unflatten(1, (-1, linear.GROUP))
+        half_step = ((parts.amax(2) - parts.amin(2)) / 15 / 2).repeat_interleave(linear.GROUP, 1)
     # The scale, the offset and the result are in bfloat16; there is no offset in 8 bits.
     slack = 1.5 * torch.finfo(torch.bfloat16).eps * (exact.abs() if kind is Int8Linear else largest)
     assert bool(((weight - exact).abs() <= half_step + slack).all())
@@ -222,7 +209,7 @@ def kinds(model: LanguageModel) -> tuple[type, type]:
     return type(model.lean.layers[0].down), type(model.lean.head)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", *QUANTIZATIONS])
+@pytest.mark.parametrize("name", ["bfloat16", *linear.QUANTIZATIONS])
 def test_loading_by_name(name: str) -> None:
     """One draft, several of a tree, and a router's arm; a trained controller takes a draft of any precision."""
     ways: list[dict[str, Any]] = [

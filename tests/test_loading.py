@@ -70,9 +70,6 @@ def edit_config(folder: Path, name: str = "config.json", **settings: Any) -> Non
     file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
 
 
-# Names
-
-
 def test_text_and_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits(make(vocab=257))
     monkeypatch.chdir(folder.parent)
@@ -153,9 +150,6 @@ def test_names_of_nothing(name: str | Path, message: str) -> None:
     if name != "tiny-head":
         with refused(message.partition(";")[0]):
             load_tokenizer(name)
-
-
-# The hub
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -388,9 +382,6 @@ def test_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         load_model(folder)
 
 
-# Quantised checkpoints
-
-
 @pytest.mark.parametrize("options", [{"device": "cpu"}, {"device_map": SPREAD}, {"device": "cpu", "dtype": "auto"}])
 def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None:
     """FP8 weights with a scale for each block of 128 x 128; on a CPU transformers multiplies them out by itself."""
@@ -411,9 +402,6 @@ def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None
     if "device_map" in options:
         options = {**options, "offload_folder": tmp_path / "offloaded"}
     torch.testing.assert_close(logits(load_model(tmp_path, **options)), logits(whole))
-
-
-# Damaged files
 
 
 def config(**settings: Any) -> dict[str, Change]:

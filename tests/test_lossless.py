@@ -211,7 +211,7 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
     data=st.data(),
     vocab=st.integers(2, 5),
     count=st.integers(0, 3),
-    epsilon=st.floats(0.01, 1),
+    epsilon=st.sampled_from([0.02, 0.1, 0.4]),
     rollback=st.floats(0, 5),
 )
 def test_longest_prefix_that_passes_then_one_token_of_the_targets(
