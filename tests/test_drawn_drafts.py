@@ -212,8 +212,11 @@ def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str) -
 
 
 @pytest.mark.parametrize("kind", ["few", "all", "greedy"])
-def test_signals_are_the_same_from_lists_from_tensors_and_of_a_trimmed_vocabulary(kind: str) -> None:
-    """Of a round's tokens, drawn from few, whose probabilities the host has, from all, or from a point mass."""
+def test_signals_are_the_same_however_they_are_read(kind: str) -> None:
+    """As lists, as tensors, with one read from an accelerator, and of a trimmed vocabulary.
+
+    Tokens are drawn from few, whose probabilities the host has, from all, or from a point mass.
+    """
     generator, index, predictor = torch.Generator().manual_seed(1), NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5]), lag_free()
     elsewhere = lag_free()
     assert elsewhere.tables.size == 64  # they are the host's, wherever the head is

@@ -23,7 +23,7 @@ from specpilot.infer.models import output_embedding
 from specpilot.infer.models.gguf_model import GgufModel
 from specpilot.infer.models.llama_context import library
 
-from .files import random_llama, write_gguf  # skips where the extra is missing
+from .test_llama_cpp import random_llama, write_gguf  # skips where the extra is missing
 
 PROMPT = "How do I list files by size?"
 
@@ -252,7 +252,7 @@ BAD: list[tuple[Callable[[Path, Path], object], str]] = [
         lambda source, path: rewrite(source, path, lambda key, old: "toaster" if key == ARCHITECTURE else old),
         "llama.cpp cannot load it (",
     ),
-    (lambda source, path: random_llama(path.parent, "random")[0].rename(path), "is of another tokenizer: "),
+    (lambda source, path: random_llama(path.parent)[0].rename(path), "is of another tokenizer: "),
 ]
 
 

@@ -1,5 +1,6 @@
 """llama.cpp behind the model protocol, against the same weights in transformers: chunks, roll-backs, trees, lists."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -12,29 +13,45 @@ from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.texts import Text
 from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import (
-    CausalLM,
-    LanguageModel,
-    LlamaCpp,
-    Read,
-    TextCache,
-    TreeMask,
-    language_model,
-    llama_cpp,
-)
+from specpilot.infer.models import CausalLM, LlamaCpp, Read, TextCache, TreeMask, language_model, llama_cpp
 from specpilot.infer.models.gguf_model import GgufModel
 from specpilot.infer.models.llama_context import MOST_SEQUENCES
+from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
-from .files import random_llama  # skips where the extra is missing
+from ..tiny import byte_tokenizer, make
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra gguf): run make test-gguf")
+
+from experiments.gguf import write_gguf
 
 Pair = tuple[LlamaCpp, CausalLM]
+VOCABULARY = 258  # bytes, an end token, and what the one merge makes
+
+
+def random_llama(folder: Path) -> tuple[Path, str]:
+    """A GGUF file of a random Llama, by the recipe that users have, and the folder of the same for transformers."""
+    plain = byte_tokenizer()
+    described = json.loads(plain.backend_tokenizer.to_str())
+    # llama.cpp knows no byte-level BPE without any merge.
+    described["model"] |= {"vocab": described["model"]["vocab"] | {"ab": VOCABULARY - 1}, "merges": [["a", "b"]]}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(described)), eos_token="<|end|>",
+        chat_template=plain.chat_template,
+    )  # fmt: skip
+    model = make(vocab=VOCABULARY)
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+    for one in (model, tokenizer):
+        one.save_pretrained(folder / "random")
+    write_gguf(str(folder / "random"), folder / "random.gguf", "f32")
+    return folder / "random.gguf", str(folder / "random")
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """One random Llama, by llama.cpp and by transformers."""
-    path, place = random_llama(tmp_path_factory.mktemp("gguf"), "target")
+    path, place = random_llama(tmp_path_factory.mktemp("gguf"))
     ours, theirs = language_model(GgufModel(path)), language_model(load_model(place))
     assert isinstance(ours, LlamaCpp)
     assert isinstance(theirs, CausalLM)
@@ -180,7 +197,7 @@ def test_more_texts_than_sequences(pair: Pair) -> None:
 @torch.inference_mode()
 def test_results_are_the_callers_own(pair: Pair) -> None:
     """They outlive the next forward, and the cache."""
-    model: LanguageModel = pair[0]
+    model, _ = pair
     cache = model.new_cache()
     cache.add(0, 9)
     first = model.forward(cache, [Read(0, [1, 2], 2)])
