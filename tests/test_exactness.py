@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Generation
 from specpilot.infer.models import linear
 from specpilot.infer.random_source import sample_seed
 
@@ -148,6 +147,9 @@ TEXTS = [
 ]
 
 
+COUNTERS = ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded", "n_verified_tokens")
+
+
 @cache
 def greedy_texts(architecture: str) -> list[list[int]]:
     """Transformers' own."""
@@ -184,15 +186,11 @@ def test_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.Monk
             made = [decoder.generate(prompt, seed=sample_seed(3, i), **sampled) for i, prompt in enumerate(PROMPTS)]
         else:
             made = decoder.generate(PROMPTS, seed=3, **sampled)
-        outputs.append([(one.tokens, one.rounds, one.finish_reason, counters(one)) for one in made])
+        counted = [[getattr(one.stats, name) for name in COUNTERS] for one in made]
+        outputs.append([(one.tokens, one.rounds, one.finish_reason) for one in made] + counted)
         found += made
     assert outputs[:-1] == outputs[1:]
     accepted = sum(one.stats.n_accepted for one in found)
     # Of EAGLE-3's random weights none may be; where q is compared with them, some are.
     assert accepted > 0 or draft == "eagle3"
     assert accepted < sum(one.stats.n_drafted for one in found)
-
-
-def counters(output: Generation) -> list[int]:
-    names = ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded", "n_verified_tokens")
-    return [getattr(output.stats, name) for name in names]
