@@ -1,6 +1,8 @@
 """N-gram drafts alone, before a draft model's, and as a router's arm: what is copied, exact distributions, names."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,12 @@ def test_rates_follow_the_text() -> None:
     assert rates.recent.value > 0.9 > recent
 
 
+def survivals(run: int, copies: int) -> list[float]:
+    """Of copies after a match of ``run`` at the beginning of a text."""
+    rates = CopyRates()
+    return [*accumulate((rates.after(length) for length in range(run, run + copies)), mul, initial=1.0)]
+
+
 def test_sources_learn_what_the_model_yields() -> None:
     sources = DraftSources(CostModel(0.2, 1.0, 0.05), model=True)
     for _ in range(60):
@@ -106,7 +114,7 @@ def test_sources_learn_what_the_model_yields() -> None:
     alone = DraftSources(EVEN, model=False)
     for _ in range(17):
         alone.end_round(0, 0, 0)
-    assert alone.plan([1.0, 0.9, 0.8, 0.7, 0.6]) == Plan(4, False)  # there is nothing to probe
+    assert alone.plan(survivals(9, 4)) == Plan(4, False)  # there is nothing to probe
     dear = DraftSources(DEAR, model=True)
     for _ in range(17):
         dear.end_round(0, 0, 0)
