@@ -207,16 +207,15 @@ def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
 class Monitor:
     """A GPU at 60 W and a processor at 40 W, on a clock that is moved by hand."""
 
-    def __init__(self, *, cpu: bool = True) -> None:
+    def __init__(self, *, cpu: bool) -> None:
         self.now, self.cpu = 0.0, cpu
-        self.begun: dict[str, float] = {}
 
     def begin_window(self, key: str, restart: bool) -> None:
-        assert restart or key not in self.begun
-        self.begun[key] = self.now
+        assert restart
+        self.begun = self.now
 
     def end_window(self, key: str) -> SimpleNamespace:
-        seconds = self.now - self.begun.pop(key)
+        seconds = self.now - self.begun
         return SimpleNamespace(gpu_energy={0: 60 * seconds}, cpu_energy={0: 40 * seconds} if self.cpu else None)
 
     def sleep(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import specpilot
 from datasets import Dataset
+from rich.console import Console
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
@@ -18,11 +19,15 @@ from specpilot.compare.findings import concluded
 from specpilot.compare.interval import Interval
 from specpilot.compare.recorded import Counts, speed_of
 from specpilot.compare.report import document_of
+from specpilot.compare.settings import CONFIDENCE, FIXED
+from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.prompts import PromptRow, load_prompts
+from specpilot.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
 from specpilot.infer.options import DecodingOptions
 from specpilot.infer.text_stream import TextStream, written
+from specpilot.real_model import talk
 from specpilot.simulate.replay import replay
 
 from .test_compare import changed, made
@@ -297,3 +302,42 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         specpilot.compare(["nowhere"], ["one"], output=output, **options)
     with pytest.raises(specpilot.InputError, match="unknown key 'lenght'"):
         specpilot.compare({"a": {"lenght": 3}}, ["one"], output=output, **options)
+
+
+# the demo from end to end, small, on the models that ship
+
+
+@pytest.mark.slow  # the README's commands go the same way in the others
+def test_demo(tmp_path: Path) -> None:
+    output = tmp_path / "demo"
+    console = Console(record=True, width=80, force_terminal=False)
+    run_demo(output, prompts=40, held_out=3, max_new_tokens=12, seed=0, console=console)
+    report = json.loads((output / "report.json").read_text())
+    page = (output / "report.md").read_text()
+    assert [*report["temperatures"]] == ["1", "0"]
+    for one in report["temperatures"].values():
+        assert list(one["decoders"]) == ["none", OURS, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
+        assert all(name in page for name in one["decoders"])
+        assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
+        assert all(row["clock"] is not None for row in one["decoders"].values())
+        assert one["sentences"][0] in page
+        costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
+        assert CostModel.load(output / "cost.json") in [costs[name] for name in (OURS, COPIES, TREES)]
+        assert costs[UNTRAINED] == costs["none"]
+    assert report["greedy"] == {"checked": 3, "identical": 3}
+    assert load_controller(str(output / "controller")).config.kind == "lag-free-head"
+    assert load_controller(str(output / "specdec")).config.provenance.target == "tiny"
+    shown = console.export_text()
+    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[the target's own]", "Results")]
+    assert places == sorted(places)
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
+
+
+def test_a_model_talks() -> None:
+    """As `specpilot demo --real` lets it, here the included one."""
+    base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
+    ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
+    console = Console(record=True, width=80, force_terminal=False)
+    ratio = talk(base, ours, 12, console)
+    shown = " ".join(console.export_text().split())
+    assert f"{ratio:.2f} × as fast, with the same text for 3 of 3 prompts" in shown

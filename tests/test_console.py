@@ -45,11 +45,6 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ended
 
 
-def test_messages_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    stderr_console().print("runs/a[x]/b[/c]/:bug:")
-    assert capsys.readouterr().err == "runs/a[x]/b[/c]/:bug:\n"
-
-
 def test_a_short_work_prints_nothing_and_a_closed_stream_is_no_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -64,8 +59,8 @@ def test_a_short_work_prints_nothing_and_a_closed_stream_is_no_error(
         advance()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0 s"), (99.4, "99 s"), (100, "2 min"), (5_999, "100 min"), (6_000, "1.7 h")]
-)
-def test_durations(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+def test_messages_are_shown_as_they_are_and_durations_in_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    stderr_console().print("runs/a[x]/b[/c]/:bug:")
+    assert capsys.readouterr().err == "runs/a[x]/b[/c]/:bug:\n"
+    shown = {0: "0 s", 99.4: "99 s", 100: "2 min", 5_999: "100 min", 6_000: "1.7 h"}
+    assert {seconds: duration(seconds) for seconds in shown} == shown

@@ -34,7 +34,9 @@ def train(tmp_path: Path) -> Train:
     return write
 
 
-def test_a_controllers_digest_is_that_of_its_weights_and_configuration(train: Train, tmp_path: Path) -> None:
+def test_a_controllers_digest_is_that_of_its_weights_and_configuration(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = train(0)
     first = controller_digest(head)
     assert first == controller_digest(Path(head)) == length_digest(head)
@@ -48,9 +50,6 @@ def test_a_controllers_digest_is_that_of_its_weights_and_configuration(train: Tr
     assert controller_digest("tiny-head") == controller_digest(FOLDER / "tiny-head")
     with pytest.raises(InputError, match="no such controller"):
         controller_digest("./nowhere")
-
-
-def test_numbers_and_rules_have_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "4").mkdir()  # a folder of that name is not what length=4 means
     monkeypatch.chdir(tmp_path)
     for length in (None, 4, "4", "none", "oracle", "cumulative-confidence:0.3"):
@@ -86,13 +85,17 @@ def test_costs_as_numbers_texts_and_paths(tmp_path: Path) -> None:
         assert CostModel.load(cost) == CostModel(0.2, 1.0, 0.0)
 
 
-def test_a_folder_has_one_holder(tmp_path: Path) -> None:
+def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a" / "b"
     with locked(folder, "is at work"):
         with pytest.raises(InputError, match=rf"^{folder}: another process is at work; wait for it, or stop it$"):
             FolderLock(folder, "is at work")
         with locked(tmp_path / "a", "is at work"):
             pass
+        before = sorted(folder.iterdir())
+        assert cli.main(["compare", "--target", "./nowhere", "--output", str(folder)]) == 2
+        assert f"{folder}: another process" in capsys.readouterr().err
+        assert sorted(folder.iterdir()) == before
     FolderLock(folder, "is at work").release()
     with pytest.raises(ZeroDivisionError), locked(folder, "is at work"):
         _ = 1 / 0
@@ -100,15 +103,3 @@ def test_a_folder_has_one_holder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; give a folder"):
         FolderLock(tmp_path / "file", "is at work")
-
-
-def test_a_second_process_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "kept.json").write_text("{}")
-    words = ["compare", "--target", "./nowhere", "--output", str(folder)]
-    with locked(folder, "is at work"):
-        assert cli.main(words) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"{folder}: another process" in error
-    assert sorted(path.name for path in folder.iterdir()) == ["kept.json"]

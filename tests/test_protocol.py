@@ -29,12 +29,9 @@ USER = {"role": "user", "content": "What is 12 plus 30?"}
 # Answers as clients send them back in the next turn.
 ANSWERS: dict[str, dict[str, Any]] = {
     "every field of the openai client": dict.fromkeys(chat.ChatCompletionMessage.model_fields) | {"content": "42"},
-    "openai for node, parsed": {"content": "42", "refusal": None, "parsed": None},
     "LangChain, of blocks": {"content": [{"type": "text", "text": "42", "annotations": [], "id": "lc_1", "index": 0}]},
-    "LlamaIndex, with null": {"content": "42", "tool_calls": None, "additional_kwargs": None},
     "LiteLLM": {"content": "42", "provider_specific_fields": {"refusal": None}, "images": [], "annotations": []},
     "vLLM": {"content": "42", "refusal": None, "tool_calls": [], "reasoning": None, "reasoning_content": None},
-    "citations": {"content": "42", "annotations": [{"type": "url_citation", "url_citation": {"url": "x"}}], "id": "m1"},
     "cached": {"content": [{"type": "text", "text": "42", "cache_control": {"type": "ephemeral"}}]},
     "several parts": {"content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]},
 }

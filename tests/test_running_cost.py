@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.length import Fixed, LengthController, OnlineConfidence, RateOptimal
+from specpilot.controllers.length import AcceptancePredictor, Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
 from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
@@ -112,8 +112,8 @@ def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
         assert not running.alone_is_due(rate)
 
 
-def adapting(kind: type[RateOptimal | OnlineConfidence]) -> RateOptimal | OnlineConfidence:
-    return RateOptimal(EVEN, FIRST, adapt=True) if kind is RateOptimal else OnlineConfidence(cost=FIRST, adapt=True)
+def adapting(kind: type, cost: CostModel = FIRST, *, known: AcceptancePredictor = EVEN, adapt: bool = True) -> Any:
+    return RateOptimal(known, cost, adapt=adapt) if kind is RateOptimal else OnlineConfidence(cost=cost, adapt=adapt)
 
 
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
@@ -273,16 +273,12 @@ def test_copies_that_do_not_pay_are_given_up(
     assert drafted[True] < drafted[False] / 10
 
 
-def controller(*, trained: bool, cost: CostModel, adapt: bool) -> LengthController:
-    return RateOptimal(predictor(), cost, adapt=adapt) if trained else OnlineConfidence(cost=cost, adapt=adapt)
-
-
-@pytest.mark.parametrize("trained", [True, False])
-def test_trees_follow_what_their_nodes_take(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
+def test_trees_follow_what_their_nodes_take(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes seem to cost nothing, and each takes half as long as a step that reads one token."""
     nodes = {}
     for adapt in (False, True):
-        length = controller(trained=trained, cost=CostModel(0.1, 1.0, 0.0), adapt=adapt)
+        length = adapting(kind, CostModel(0.1, 1.0, 0.0), known=predictor(), adapt=adapt)
         outputs = generate(monkeypatch, (0.5, 0.5), 0.1, 0, length=length, tree="auto")
         nodes[adapt] = sum(output.stats.n_drafted for output in outputs[3:])
         trees = [round.parents for output in outputs for round in output.rounds]
