@@ -1,13 +1,19 @@
 """Several workers on a cluster of this machine: the same bytes as one process, and what happens when workers fail."""
 
+import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import torch
@@ -15,6 +21,7 @@ from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.data_gen import ray_workers
 from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.dataset import MANIFEST, read_manifest
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions, WorkerOptions
 from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.workers import OnDone, ignore
@@ -27,6 +34,7 @@ from ..tiny import pair_and_prompts
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 
 TWO = WorkerOptions(workers=2)
+MARK = "SPECPILOT_TEST_CLUSTER"  # in the environment of all processes of a cluster
 UNITS = {index: index for index in range(6)}
 
 
@@ -174,3 +182,77 @@ def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
 def test_addresses_and_devices(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="device='cuda:1': Ray gives each worker a device"):
         make_acceptance_data(AcceptanceDataOptions(device="cuda:1"), tmp_path / "data", workers=TWO)
+
+
+# A cluster of two nodes, of which a worker, a node and the driver are killed while a dataset is made
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv(MARK, uuid4().hex)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a worker takes as many CPUs as it has threads
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    yield made
+    made.shutdown()
+
+
+def making() -> list[int]:
+    """The cluster's workers that are making a shard."""
+    mark, found = f"{MARK}={os.environ[MARK]}".encode(), []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            title, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
+            if title.startswith(b"ray::Actor.make") and mark in environment.split(b"\0"):
+                found.append(int(place.name))
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_workers_nodes_and_drivers_may_be_killed(cluster: Any, tmp_path: Path) -> None:
+    """The dataset is finished with the same bytes, and no finished shard is made again."""
+    settings = AcceptanceDataOptions(limit=48, max_new_tokens=24, shard_size=2, device="cpu")
+    whole = make_acceptance_data(settings, tmp_path / "whole")
+    output, log = tmp_path / "data", tmp_path / "log.txt"
+    (tmp_path / "settings.yaml").write_text(json.dumps(asdict(settings)))  # JSON is YAML
+    command = [sys.executable, "-m", "specpilot", "data", "acceptance", "--config", str(tmp_path / "settings.yaml")]
+    command += ["--workers", "2", "--ray", cluster.address, "--output", str(output)]
+    written: dict[str, set[tuple[int, int]]] = {}  # shard → its versions, as inode and time
+
+    def start() -> subprocess.Popen[bytes]:
+        with open(log, "ab") as file:
+            return subprocess.Popen(command, stdout=file, stderr=file)
+
+    def shards() -> int:
+        """Number of shards written so far."""
+        entries = read_manifest(output)["shards"] if (output / MANIFEST).exists() else []
+        for entry in entries:
+            status = (output / entry["file"]).stat()
+            written.setdefault(entry["file"], set()).add((status.st_ino, status.st_mtime_ns))
+        return len(entries)
+
+    driver = start()
+    for kill in ("worker", "node", "driver"):
+        before = shards()
+        while shards() <= before or not (workers := making()):  # there are further shards, and one is being made
+            assert driver.poll() is None, log.read_text()[-2000:]
+            time.sleep(0.02)
+        if kill == "worker":
+            with suppress(ProcessLookupError):
+                os.kill(workers[0], signal.SIGKILL)
+        elif kill == "node":  # the one that joined last with all its processes; another one joins
+            cluster.remove_node([*cluster.worker_nodes][-1], allow_graceful=False)
+            cluster.add_node(num_cpus=1)
+        else:
+            driver.kill()
+            driver.wait()
+            driver = start()
+    before = shards()
+    assert driver.wait() == 0, log.read_text()[-2000:]
+    assert shards() > before
+    assert all(len(versions) == 1 for versions in written.values())
+    assert_same_bytes(output, whole)
+    assert len(read_manifest(whole)["shards"]) == 24
