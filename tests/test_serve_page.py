@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,30 @@ def browser() -> Iterator[sync_api.Browser]:
 
 @pytest.fixture
 def page(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
-    page = opened(browser, address)
-    yield page
-    page.close()
+    with opened(browser, address) as page:
+        yield page
 
 
-def opened(browser: sync_api.Browser, address: str) -> sync_api.Page:
-    """The page, with what went wrong in it as ``faults``."""
+@contextmanager
+def opened(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
+    """The page, with what it sent as ``bodies``; in the end nothing may have gone wrong in it."""
     page = browser.new_page(viewport={"width": 400, "height": 900})
-    page.faults = []
+    page.faults, page.bodies = [], []
+
+    def asked(request: sync_api.Request) -> None:
+        if request.method == "POST":
+            page.bodies.append(request.post_data_json)
+        if not request.url.startswith((address, "data:")):
+            page.faults.append(request.url)
+
     page.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on(
-        "request", lambda asked: None if asked.url.startswith((address, "data:")) else page.faults.append(asked.url)
-    )
+    page.on("request", asked)
     page.goto(address)
     sync_api.expect(page.locator("#served")).not_to_have_text("connecting …")
-    return page
+    yield page
+    assert page.faults == []
+    page.close()
 
 
 def generate(page: sync_api.Page, prompt: str = PROMPT, tokens: int = 24) -> None:
@@ -88,8 +96,14 @@ def test_two_controllers_side_by_side(page: sync_api.Page, decoder: SpeculativeD
     sync_api.expect(page.locator(".verdict")).to_contain_text("Too short to compare speeds")
     sync_api.expect(page.locator("#served")).to_contain_text("tiny, controller tiny-lag-free")
     assert page.locator("#chart-positions").is_visible()
-    assert page.faults == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400  # no scrolling sideways
+    panel = page.locator(".panel").first  # tokens by pointer and by keyboard
+    panel.locator(".token.rejected").first.hover()
+    sync_api.expect(panel.locator(".detail")).to_contain_text("drafted, rejected; target p")
+    panel.locator(".token").first.focus()
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement === document.querySelector('.panel .token:last-child')")
+    sync_api.expect(panel.locator(".detail")).not_to_be_empty()
 
 
 def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> None:
@@ -101,8 +115,6 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
 
     page.uncheck("#compare")
     page.check("input[value=formatted]")
-    bodies: list[Any] = []
-    page.on("request", lambda asked: bodies.append(asked.post_data_json) if asked.method == "POST" else None)
     generate(page)
     generate(page, "And 5 more?")
     page.click("#again")
@@ -110,7 +122,7 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
     page.click("#new")
     generate(page, "And 5 more?")
     first = expected([PROMPT], 1)
-    asked = [([message["content"] for message in body["messages"]], body["seed"]) for body in bodies]
+    asked = [([message["content"] for message in body["messages"]], body["seed"]) for body in page.bodies]
     assert asked == [
         ([PROMPT], 1),
         ([PROMPT, first, "And 5 more?"], 1),
@@ -118,7 +130,6 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
         (["And 5 more?"], 2),
     ]
     assert shown(page) == expected(["And 5 more?"], 2)
-    assert page.faults == []
 
 
 def test_a_stopped_text_stays_and_its_conversation_goes_on(page: sync_api.Page) -> None:
@@ -132,28 +143,13 @@ def test_a_stopped_text_stays_and_its_conversation_goes_on(page: sync_api.Page) 
     sync_api.expect(page.locator(".verdict")).to_contain_text("Stopped before both texts were written")
     page.uncheck("#compare")
     generate(page, "Go on.")
-    assert page.faults == []
-
-
-def test_tokens_by_pointer_and_by_keyboard(page: sync_api.Page) -> None:
-    generate(page)
-    panel = page.locator(".panel").first
-    panel.locator(".token.rejected").first.hover()
-    sync_api.expect(panel.locator(".detail")).to_contain_text("drafted, rejected; target p")
-    panel.locator(".token").first.focus()
-    page.keyboard.press("End")
-    assert page.evaluate("document.activeElement === document.querySelector('.panel .token:last-child')")
-    sync_api.expect(panel.locator(".detail")).not_to_be_empty()
 
 
 def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path) -> None:
     """It continues all text so far, and no token of its bytes shows half a character."""
     decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
     decoder.tokenizer.chat_template = None
-    with serving(decoder) as (_, address):
-        page = opened(browser, address)
-        bodies: list[Any] = []
-        page.on("request", lambda asked: bodies.append(asked.post_data_json) if asked.method == "POST" else None)
+    with serving(decoder) as (_, address), opened(browser, address) as page:
         sync_api.expect(page.locator("#mode")).to_contain_text("no chat template")
         page.uncheck("#compare")
         generate(page, "aé", 40)
@@ -161,9 +157,7 @@ def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path
         assert shown(page).replace("<|end|>", "").rstrip("\ufffd") == text
         assert "\ufffd" not in "".join(page.locator(".panel .token.rejected").all_text_contents())
         generate(page, "", 8)
-        assert [body["prompt"] for body in bodies] == ["aé", "aé" + text]
-        assert page.faults == []
-        page.close()
+        assert [body["prompt"] for body in page.bodies] == ["aé", "aé" + text]
 
 
 @pytest.mark.parametrize(
@@ -236,3 +230,4 @@ def test_an_error_is_shown_and_the_message_kept(page: sync_api.Page, answer: Any
     sync_api.expect(page.locator("#run")).to_be_enabled()
     assert page.input_value("#prompt") == PROMPT
     assert not page.locator(".turn").count()
+    page.faults.clear()  # it asked for one
