@@ -89,24 +89,12 @@ def test_samples_are_the_decoders(architecture: str, case: str) -> None:
     theirs, prompts, ours = SAMPLED[case]
     model, decoder = pair(architecture)
     set_seed(1)
-    expected = decoder.generate(prompts, max_new_tokens=20, seed=drawn_seed(), **ours)
+    seed = drawn_seed()
+    expected = decoder.generate(prompts, max_new_tokens=20, seed=seed, **ours)
     output = model.generate(**theirs, custom_generate=decoder)
     assert output[:, theirs["input_ids"].shape[1] :].tolist() == [row.tokens for row in expected]
     assert len({tuple(row.tokens) for row in expected}) == len(expected)
-
-
-def test_the_global_seed_decides() -> None:
-    model, decoder = pair()
-
-    def sample() -> list[int]:
-        return model.generate(IDS, max_new_tokens=30, do_sample=True, custom_generate=decoder)[0].tolist()
-
-    texts = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        texts.append((sample(), sample()))
-    assert texts[0] == texts[1]
-    assert len({tuple(text) for two in texts for text in two}) == 4
+    assert drawn_seed() != seed  # the global generator goes on
 
 
 @pytest.mark.parametrize("ends", [None, "model", "call"])

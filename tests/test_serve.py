@@ -183,14 +183,6 @@ def test_everything_ends_with_the_stop_string() -> None:
     assert counted[0] == counted[1]
 
 
-def test_a_stream_that_fails_says_so(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(decoder) as (_, address), monkeypatch.context() as patch:
-        patch.setattr(TextStream, "push", broken)
-        body = {"prompt": QUESTION, "max_tokens": 8, "stream": True}
-        (error,) = chunks_of(httpx.post(f"{address}/v1/completions", json=body).text)
-        assert error["error"]["message"] == "internal error: RuntimeError"
-
-
 def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     body = {"prompt": QUESTION, "max_tokens": 24, "seed": 4, "speculation": {"trace": True}}
     found = httpx.post(f"{running[1]}/v1/completions", json=body).json()
@@ -293,6 +285,10 @@ def test_a_failing_request_fails_alone(decoder: SpeculativeDecoder, monkeypatch:
             patch.setattr(type(decoder.target), "forward", broken)
             found = httpx.post(f"{address}/v1/completions", json=body)
         assert (found.status_code, found.json()["error"]["message"]) == (500, "decoding failed: out of memory")
+        with monkeypatch.context() as patch:
+            patch.setattr(TextStream, "push", broken)
+            (error,) = chunks_of(httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text)
+        assert error["error"]["message"] == "internal error: RuntimeError"
         assert httpx.post(f"{address}/v1/completions", json=body).json()["choices"] == before
 
 
