@@ -8,10 +8,8 @@ what was decoded. Pure functions from :class:`.Labelled` to a report of JSON val
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ..common.errors import InputError
 from ..controllers.length import RateOptimal
@@ -26,8 +24,6 @@ from .labelled import Labelled, Reading, predicted
 from .recorded import INFORMED, Counts, Rule, Setting, figures_of, informed_rule, replay_rule, speed_of
 from .report import difference, group_name
 from .settings import FAMILIES, FIXED, by_length, crossed, rule_of, tuned, word_of
-
-SAME = 0.005  # acceptance by the mix of domains that is worth a word
 
 Report = dict[str, Any]
 
@@ -50,11 +46,9 @@ def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: 
             raise InputError(
                 f"against={other.name!r}: of another pair than {first.name}; give a dataset of the same models"
             )
-        drift = drift_of(first.drafted, other.drafted)
         report |= {
             "against": describe(other, cost, priced),
-            "drift": drift,
-            "mix": mix(drift.get("domain", {})),
+            "drift": drift_of(first.drafted, other.drafted),
             "differs": _differing(first, other),
         }
         said = [*drift_sentences(report), *said]
@@ -146,15 +140,6 @@ def replayed(data: Labelled, cost: CostModel | None) -> Report:
     }
 
 
-def mix(domains: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """How much of the difference comes from other shares of the domains, each at its mean acceptance of both."""
-    tokens, others = (np.array([d[name] for d in domains.values()], float) for name in ("tokens", "other_tokens"))
-    if len(domains) < 2:
-        return None
-    both = np.array([(d["acceptance"] + d["other"]) / 2 for d in domains.values()])
-    return float(((others / others.sum() - tokens / tokens.sum()) * both).sum())
-
-
 def _differing(first: Labelled, second: Labelled) -> list[str]:
     """Settings that may be why, in words."""
     found = []
@@ -231,6 +216,4 @@ def drift_sentences(report: Report) -> list[str]:
                 f"Most for {group_name(way, group)}: {row['acceptance']:.2f} → {row['other']:.2f}, {difference(row)}; "
                 f"{len(places)} of {sum(map(len, table.values())) - 1} groups drifted."
             )
-    if report["mix"] is not None and abs(report["mix"]) > SAME:
-        lines.append(f"The mix of domains accounts for {report['mix']:+.2f} of it.")
     return lines + [f"They differ in settings: {words}." for words in report["differs"]]

@@ -11,22 +11,6 @@ from ..infer.text_stream import TextStream
 from .worker import News
 
 
-@dataclass(frozen=True)
-class DraftedRound:
-    """A round as the trace of a response reports it.
-
-    Attributes:
-        drafted: the draft's tokens.
-        emitted: the tokens the round added to the text.
-        stopped_by: why the draft was not longer: ``"controller"``, ``"end of text"``, ``"max_tokens"``,
-            ``"longest draft"``, or ``"prompt"`` for the round that reads the prompt and drafts nothing.
-    """
-
-    drafted: list[DraftedToken]
-    emitted: list[int]
-    stopped_by: str
-
-
 @dataclass
 class Delta:
     """What a choice gained.
@@ -36,14 +20,16 @@ class Delta:
         tokens: new tokens.
         logprobs: theirs, if they were asked for.
         places: the characters of the choice's text before each of them, if log probabilities were asked for.
-        rounds: the rounds that gave them, if a trace was asked for.
+        rounds: of each round that gave them, if a trace was asked for, the draft's tokens, those that it added to the
+            text, and why the draft was not longer: ``"controller"``, ``"end of text"``, ``"max_tokens"``,
+            ``"longest draft"``, or ``"prompt"`` for the round that reads the prompt and drafts nothing.
     """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    rounds: list[DraftedRound] = field(default_factory=list)
+    rounds: list[tuple[list[DraftedToken], list[int], str]] = field(default_factory=list)
 
 
 class Choice:
@@ -87,7 +73,7 @@ class Choice:
             before = self.tokens
             for number, round in enumerate(news.rounds, start=news.first):
                 drafted = recorder.drafted[number]
-                delta.rounds.append(DraftedRound(drafted, round.emitted, self._stopped_by(number, drafted, before)))
+                delta.rounds.append((drafted, round.emitted, self._stopped_by(number, drafted, before)))
                 before += len(round.emitted)
 
     def _stopped_by(self, number: int, drafted: list[DraftedToken], before: int) -> str:

@@ -136,10 +136,10 @@ def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> dict[str, Any]:
 
     rounds = [
         {
-            "drafted": [vars(one) | shown(one.token) for one in round.drafted],
-            "emitted": [{"token": token} | shown(token) for token in round.emitted],
-            "stopped_by": round.stopped_by,
+            "drafted": [vars(one) | shown(one.token) for one in drafted],
+            "emitted": [{"token": token} | shown(token) for token in emitted],
+            "stopped_by": stopped_by,
         }
-        for round in delta.rounds
+        for drafted, emitted, stopped_by in delta.rounds
     ]
     return {"rounds": rounds}

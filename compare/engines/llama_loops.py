@@ -21,8 +21,6 @@ from ...infer.generation import Stats
 from ...infer.models import GgufModel
 from ...infer.models.llama_context import library
 
-CONFIDENT = "confident"  # llama.cpp's defaults: ``"16-confident"`` drafts tokens of at least this probability
-LEAST = 0.75
 BATCH = 512
 
 
@@ -63,10 +61,10 @@ class LlamaLoop:
     """Autoregressive or speculative decoding by llama.cpp alone.
 
     Args:
-        how: empty for no drafts, the number of tokens a draft, or ``"16-confident"``.
+        how: empty for no drafts, or the number of tokens a draft.
 
     Raises:
-        InputError: ``how`` is none of these, or the draft is no GGUF model.
+        InputError: ``how`` is neither, or the draft is no GGUF model.
     """
 
     def __init__(
@@ -80,12 +78,11 @@ class LlamaLoop:
     ) -> None:
         self.llama, self.sampling = library(), sampling
         self.budget, self.stop_tokens = max_new_tokens, stop_tokens
-        longest, _, least = how.partition("-")
-        if how and (not is_whole(longest) or least not in ("", CONFIDENT)):
-            raise InputError(f"llama.cpp:{how}: no such loop; give a number of tokens, or 16-{CONFIDENT}")
+        if how and not is_whole(how):
+            raise InputError(f"llama.cpp:{how}: no such loop; give a number of tokens")
         if how and draft is None:
             raise InputError(f"llama.cpp:{how}: needs a draft; name a GGUF file")
-        self.longest, self.least = int(longest or 0), LEAST if least else 0.0
+        self.longest = int(how or 0)
         self.target = Loop(target, target.context)
         self.draft = Loop(draft, draft.context) if how and draft is not None else None
 
@@ -99,7 +96,7 @@ class LlamaLoop:
         try:
             if self.draft is None:
                 return self._autoregressive(prompt, sampler)
-            return self._speculative(prompt, sampler, self.longest, self.least)
+            return self._speculative(prompt, sampler)
         finally:
             self.llama.llama_sampler_free(sampler)
 
@@ -129,7 +126,7 @@ class LlamaLoop:
                 return written
             unread = [token]
 
-    def _speculative(self, prompt: list[int], sampler: Any, longest: int, least: float) -> list[int]:
+    def _speculative(self, prompt: list[int], sampler: Any) -> list[int]:
         target, draft, sample = self.target, self.draft, self.llama.llama_sampler_sample
         assert draft is not None
         for loop in (target, draft):
@@ -137,7 +134,7 @@ class LlamaLoop:
             loop.read(prompt[:-1], 1)
         text = list(prompt)
         while True:
-            drafted = self._draft(text, min(longest, self.budget - (len(text) - len(prompt)) - 1), least)
+            drafted = self._draft(text, min(self.longest, self.budget - (len(text) - len(prompt)) - 1))
             target.read([text[-1], *drafted], len(drafted) + 1)
             for i in range(len(drafted) + 1):
                 token = sample(sampler, target.pointer, i)
@@ -149,8 +146,8 @@ class LlamaLoop:
             target.crop(len(text) - 1)
             draft.crop(min(draft.length, len(text) - 1))
 
-    def _draft(self, text: list[int], longest: int, least: float) -> list[int]:
-        """Up to ``longest`` of the draft's most probable tokens, each of probability ``least`` or more."""
+    def _draft(self, text: list[int], longest: int) -> list[int]:
+        """``longest`` of the draft's most probable tokens."""
         draft = self.draft
         assert draft is not None
         drafted: list[int] = []
@@ -160,9 +157,6 @@ class LlamaLoop:
             logits = np.ctypeslib.as_array(
                 self.llama.llama_get_logits_ith(draft.pointer, -1), shape=(draft.model.vocab_size,)
             )
-            token = int(logits.argmax())
-            if least and 1 / float(np.exp(logits - logits[token]).sum()) < least:
-                break
-            drafted.append(token)
-            unread = [token]
+            unread = [int(logits.argmax())]
+            drafted += unread
         return drafted
