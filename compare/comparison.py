@@ -62,7 +62,7 @@ from .recorded import (
     replayed_by,
     speed_of,
 )
-from .runner import Meter, Run, Timed, interleave_stored
+from .runner import Meter, Timed, interleave_stored
 from .settings import (
     AS_MEASURED,
     FAMILIES,
@@ -137,9 +137,8 @@ def compare(
         with the time of a trained predictor. ``timed``: records of the clock by name and prompt. ``informed``: speed-up
         by replay of what knew every token's acceptance probability. ``reading``: t_v(3) / t_v(1). ``lengths``: speeds
         by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`. ``hardware``: of
-        :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its
-        ``texts`` by decoder, of :func:`.written`. ``trained_on``: ids of the prompts that a decoder's controllers were
-        trained on, by its name.
+        :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.written`.
+        ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name.
 
     Raises:
         InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
@@ -170,6 +169,8 @@ class _Comparing:
                 raise InputError(f"decoders: the name {spec.name!r} is given twice; give each another")
             self.specs.setdefault(spec.name, self._settled(spec))
         self.drafting = None if loader.base.draft is None else ComparedDecoder.of(loader.base, NONE, length=1)
+        self.costs: dict[str, CostModel] = {}
+        self.replayed: dict[tuple[str, float], list[Counts]] = {}  # counters by decoder, or rule and parameter
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
         self.families = FAMILIES if rules and self.pair is not None else {}
@@ -198,34 +199,37 @@ class _Comparing:
         self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str
     ) -> Report:
         measured = {} if cost is not None else self._measure_costs()
-        costs = {name: CostModel(**result["cost"]) for name, result in measured.items()}
-        if isinstance(cost, Mapping):
-            costs = dict(cost)
-        elif cost is not None:
-            costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
+        if isinstance(cost, CostModel):
+            self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
+        else:
+            self.costs = dict(cost or {name: CostModel(**result["cost"]) for name, result in measured.items()})
         # Costs that are given may be those of another machine, and need not be seconds.
-        count, passes = self._plan({} if isinstance(cost, CostModel) else costs, clock, minutes)
+        count, passes = self._plan({} if isinstance(cost, CostModel) else self.costs, clock, minutes)
         self.rows = self.rows[:count]
-        replayed = self._replay(costs)
-        chosen = {name: tuned(x.values, name, replayed, costs[NONE]) for name, x in self.families.items()}
-        timed = self._clock(costs, chosen, passes) if clock else {}
-        if not clock and not replayed:
+        self.replayed = self._replay()
+        if not clock and not self.replayed:
             raise InputError("clock=False: this pair cannot be replayed; leave it out")
-        specs = self.specs | {family: self._of_family(family, chosen[family][2]) for family in self.families}
-        rows = {name: self._row(name, spec, replayed, chosen, costs, timed) for name, spec in specs.items()}
-        bound = None if (INFORMED, 0.0) not in replayed else speed_of(replayed[INFORMED, 0.0], costs[NONE]).value
+        families = {name: tuned(x.values, name, self.replayed, self.costs[NONE]) for name, x in self.families.items()}
+        timed = self._clock(families, passes) if clock else {}
+        specs = self.specs | {name: self._of_family(name, chosen[2]) for name, chosen in families.items()}
+        rows = {}
+        for name, spec in specs.items():
+            both = families.get(name)
+            counts = self.replayed.get((name, AS_MEASURED)) if both is None else crossed(name, both, self.replayed)
+            rows[name] = self._row(spec, counts) | (by_clock(timed[name], timed[NONE]) if timed else {})
+        bound = self.replayed.get((INFORMED, AS_MEASURED))
+        informed = 0.0 if bound is None else speed_of(bound, self.costs[NONE]).value
         reached = max((row["replay"]["value"] for row in rows.values() if row["replay"] is not None), default=1.0)
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
         return {
             "target": self.loader.base.target, "draft": self.loader.base.draft, "task": self.task.as_dict(),
             "prompts": count, "passes": passes, "decoders": rows,
-            # Below what was reached, by the luck of few drafts, it is no bound.
-            "informed": bound if bound is not None and bound >= reached else None,
+            "informed": informed if informed >= reached else None,  # below by the luck of few drafts: no bound
             "reading": forward["3"] / forward["1"] if forward else None,
-            "priced": priced, "ratio": ratio_of(costs[NONE]) if NONE in costs else None,
-            "costs": {name: cost.as_dict() for name, cost in costs.items()},
+            "priced": priced, "ratio": ratio_of(self.costs[NONE]) if NONE in self.costs else None,
+            "costs": {name: cost.as_dict() for name, cost in self.costs.items()},
             "timed": {name: [dict(run) for run in runs] for name, runs in timed.items()},
-            **self._figures(specs, rows, replayed, costs), "machine": machine(), "versions": versions(),
+            **self._figures(specs, rows), "machine": machine(), "versions": versions(),
         }  # fmt: skip
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
@@ -295,18 +299,16 @@ class _Comparing:
 
     # replay
 
-    def _replay(self, costs: Mapping[str, CostModel]) -> dict[tuple[str, float], list[Counts]]:
+    def _replay(self) -> dict[tuple[str, float], list[Counts]]:
         """Counters by decoder, or rule and parameter; empty where the pair cannot be replayed."""
-        if self.pair is None or NONE not in costs or not _traceable(self.pair):
+        if self.pair is None or NONE not in self.costs or not _traceable(self.pair):
             return {}
         tracer = Tracer(
             self.pair, self.task.sampling, self.task.max_new_tokens, self.task.seed, self.task.chat, self.task.system,
             self._day(),
         )  # fmt: skip
-        rules = [informed_rule(costs[NONE]), *map(rule_of, self.families)]
-        for name, spec in self.specs.items():
-            if name != NONE and self._replayable(spec):
-                rules.append(self._rule(spec, costs.get(name)))
+        rules = [informed_rule(self.costs[NONE]), *map(rule_of, self.families)]
+        rules += [self._rule(spec) for name, spec in self.specs.items() if name != NONE and self._replayable(spec)]
         measures: dict[str, Measure] = {rule.name: replayed_by(tracer, rule) for rule in rules}
         measures |= {
             CHECKS + name: observing(predictor, identity, frozenset(self.pair.stop_tokens))
@@ -330,8 +332,9 @@ class _Comparing:
         plain = replace(spec, length=None, threshold=None, cost=None)
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
-    def _rule(self, spec: ComparedDecoder, cost: CostModel | None) -> Rule:
+    def _rule(self, spec: ComparedDecoder) -> Rule:
         """Its length controller; one that goes by costs also at those of other hardware."""
+        cost = self.costs.get(spec.name)
         ratios = RATIOS if spec.uses_costs else ()
         lengths = {AS_MEASURED: self.loader.decoder(spec, cost).length}
         lengths |= {ratio: self.loader.decoder(spec, at_ratio(ratio)).length for ratio in ratios}
@@ -350,40 +353,35 @@ class _Comparing:
     # clock
 
     def _clock(
-        self, costs: Mapping[str, CostModel], chosen: Mapping[str, tuple[float, float, float]], passes: int
+        self, families: Mapping[str, tuple[float, float, float]], passes: int
     ) -> dict[str, list[dict[str, float]]]:
         """Records by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
         prompts = self._encoded(self.rows)
         specs: dict[str, tuple[ComparedDecoder, ...]] = {name: (spec,) for name, spec in self.specs.items()}
-        specs |= {family: tuple(self._of_family(family, x) for x in chosen[family][:2]) for family in self.families}
-        decoding: dict[str, list[Generate]] = {
-            name: [self._generate(spec, costs.get(name)) for spec in both] for name, both in specs.items()
-        }
+        specs |= {name: tuple(self._of_family(name, x) for x in chosen[:2]) for name, chosen in families.items()}
+        decoding = {name: [self._generate(spec, self.costs.get(name)) for spec in both] for name, both in specs.items()}
 
-        def run(name: str) -> Run[Stats]:
-            several = decoding[name]
-
-            def decode(item: int, repeat: int) -> Stats:
-                index = item % len(prompts)
-                return several[index % len(several)](prompts[index], self.task.seed + item)
-
-            return decode
+        def decode(name: str, item: int, repeat: int) -> Stats:
+            index = item % len(prompts)
+            return decoding[name][index % len(specs[name])](prompts[index], self.task.seed + item)
 
         def identity(name: str, item: int) -> dict[str, Any]:
             index, both = item % len(prompts), specs[name]
-            spec, cost = both[index % len(both)], costs.get(name)
-            priced = None if cost is None or not spec.uses_costs else cost.as_dict()
-            return {
-                **self.identity, "spec": spec.identity, "costs": priced, "item": item, "prompts": len(prompts),
-                "prompt": _digest([self.rows[index]]), "clock": name,
-            }  # fmt: skip
+            what = {"item": item, "prompts": len(prompts), "clock": name}
+            return self._identity(both[index % len(both)], self.rows[index : index + 1]) | what
 
         found = interleave_stored(
-            {name: run(name) for name in specs}, len(prompts) * passes, self.console,
+            {name: partial(decode, name) for name in specs}, len(prompts) * passes, self.console,
             store=self.store, identity=identity, record=lambda name, item, timed: record(timed),
             meter=Meter.find(self.loader.target().target.device.type),
         )  # fmt: skip
         return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
+
+    def _identity(self, spec: ComparedDecoder, rows: Sequence[PromptRow]) -> dict[str, Any]:
+        """Everything that the decoding of prompts depends on."""
+        cost = self.costs.get(spec.name) if spec.uses_costs else None
+        priced = None if cost is None else cost.as_dict()
+        return {**self.identity, "spec": spec.identity, "costs": priced, "prompt": _digest(rows)}
 
     def _of_family(self, family: str, value: float) -> ComparedDecoder:
         return ComparedDecoder.of(self.loader.base, family, length=word_of(family, value))
@@ -395,32 +393,24 @@ class _Comparing:
 
     # results
 
-    def _figures(
-        self,
-        specs: Mapping[str, ComparedDecoder],
-        rows: Mapping[str, Report],
-        replayed: Mapping[tuple[str, float], list[Counts]],
-        costs: Mapping[str, CostModel],
-    ) -> Report:
+    def _figures(self, specs: Mapping[str, ComparedDecoder], rows: Mapping[str, Report]) -> Report:
         figures: Report = {"trained_on": trained_on(self.specs, self.rows)}
-        if replayed:
-            names = [name for name in rows if (name, AS_MEASURED) in replayed or name in self.families]
+        if self.replayed:
+            names = [name for name in rows if (name, AS_MEASURED) in self.replayed or name in self.families]
             figures |= {
-                "lengths": by_length(replayed, FIXED, costs[NONE]),
+                "lengths": by_length(self.replayed, FIXED, self.costs[NONE]),
                 **drafted_of(self.checks, self.rows).figures(),
-                "hardware": by_hardware(replayed, names, costs[NONE]),
+                "hardware": by_hardware(self.replayed, names, self.costs[NONE]),
             }
         own = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
         if found := fastest(rows, own):
-            texts = {name: self._mosaic(specs[name], costs) for name in found[:2]}
+            texts = {name: self._mosaic(specs[name]) for name in found[:2]}
             figures["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
         return {name: value for name, value in figures.items() if value}
 
-    def _mosaic(self, spec: ComparedDecoder, costs: Mapping[str, CostModel]) -> list[dict[str, str]]:
-        cost = costs.get(spec.name)
-
+    def _mosaic(self, spec: ComparedDecoder) -> list[dict[str, str]]:
         def decode() -> list[dict[str, str]]:
-            decoder = self.loader.decoder(spec, cost)
+            decoder = self.loader.decoder(spec, self.costs.get(spec.name))
             budget = min(SHOWN, self.task.max_new_tokens)
             drawn: dict[str, Any] = self.task.sampling.as_dict() | {"max_new_tokens": budget, "seed": self.task.seed}
             assert decoder.tokenizer is not None
@@ -429,29 +419,19 @@ class _Comparing:
             by = {DRAFT: DRAFT if decoder.drafts else COPY}
             return [{"by": by.get(who, who), "text": text} for who, text in pieces if text]
 
-        priced = None if cost is None or not spec.uses_costs else cost.as_dict()
-        key = {**self.identity, "mosaic": spec.identity, "costs": priced, "prompt": _digest(self.rows[:1])}
+        key = self._identity(spec, self.rows[:1]) | {"mosaic": spec.name}
         return self.store.compute(key, decode)  # type: ignore[no-any-return]
 
-    def _row(
-        self,
-        name: str,
-        spec: ComparedDecoder,
-        replayed: Mapping[tuple[str, float], list[Counts]],
-        chosen: Mapping[str, tuple[float, float, float]],
-        costs: Mapping[str, CostModel],
-        timed: Mapping[str, Sequence[Mapping[str, float]]],
-    ) -> Report:
+    def _row(self, spec: ComparedDecoder, counts: Sequence[Counts] | None) -> Report:
         row = dict.fromkeys(MEASURES) | {
-            "title": title(spec), "family": name if name in FAMILIES else None, "spec": spec.as_dict(),
+            "title": title(spec), "family": spec.name if spec.name in FAMILIES else None, "spec": spec.as_dict(),
             "trained": spec.trained or spec.copies is not None or spec.router is not None,
         }  # fmt: skip
-        counts = crossed(name, chosen[name], replayed) if name in chosen else replayed.get((name, 0.0))
         if counts is not None:
-            row |= figures_of(counts, costs.get(name, costs[NONE]))
-        elif name == NONE and replayed:
+            row |= figures_of(counts, self.costs.get(spec.name, self.costs[NONE]))
+        elif spec.name == NONE and self.replayed:
             row["replay"] = Interval(1.0, 1.0, 1.0).as_dict()
-        return row | by_clock(timed[name], timed[NONE]) if timed else row
+        return row
 
 
 def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> AcceptancePredictor | None:
