@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
 from ..common.errors import InputError, is_whole
@@ -75,30 +76,12 @@ def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:
     Raises:
         InputError: an arm is missing, unknown, or another model, or the order differs.
     """
-    order = ", ".join(arm.name for arm in trained)
-    ours, theirs = [arm.identity for arm in trained], [arm.identity for arm in given]
-    by_name = {arm.name: arm for arm in given}
-    for arm in trained:
-        if arm.identity in theirs:
-            continue
-        if arm.kind == DRAFT and arm.name in by_name:
+    for place, (arm, other) in enumerate(zip_longest(trained, given), 1):
+        if arm is None or other is None or arm.identity != other.identity:
+            ours, theirs = ("missing" if one is None else repr(one.name) for one in (arm, other))
+            where = "has none" if arm is None else f"was trained with {ours}"
+            weights = " of other weights or configuration" if ours == theirs else ""
             raise InputError(
-                f"arm {arm.name!r}: is not the model the router was trained with, its weights or configuration differ; "
-                "give that one, or train a router for this one"
-            )
-        raise InputError(
-            f"arm {arm.name!r}: is missing; the router was trained for {order}: give them all, or train a router "
-            "for these"
-        )
-    for arm in given:
-        if arm.identity not in ours:
-            raise InputError(
-                f"arm {arm.name!r}: the router does not know it, it was trained for {order}; leave it out, or train "
-                "a router with it"
-            )
-    for place, (arm, other) in enumerate(zip(trained, given, strict=True), 1):
-        if arm.identity != other.identity:
-            raise InputError(
-                f"arm {other.name!r}: is number {place}, where the router has {arm.name!r}; give the arms in its "
-                f"order: {order}"
+                f"arms: number {place} is {theirs}{weights}, where the router {where}; give its arms, "
+                f"{', '.join(arm.name for arm in trained)}, or train a router for these"
             )

@@ -52,7 +52,7 @@ def test_a_controllers_digest_is_that_of_its_weights_and_configuration(
         controller_digest("./nowhere")
     (tmp_path / "4").mkdir()  # a folder of that name is not what length=4 means
     monkeypatch.chdir(tmp_path)
-    for length in (None, 4, "4", "none", "oracle", "cumulative-confidence:0.3"):
+    for length in (None, 4, "4", "none", "cumulative-confidence:0.3"):
         assert length_digest(length) is None
 
 

@@ -69,12 +69,21 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     *(
         (partial(check_arms, ARMS, given), words)
         for given, words in (
-            (ARMS[:3], "^arm 'autoregressive': is missing; the router was trained for small, large, exit:2, auto"),
-            (ARMS[1:], "^arm 'small': is missing"),
-            ((replace(ARMS[0], fingerprint="c" * 64), *ARMS[1:]), "^arm 'small': is not the model"),
-            ((ARMS[1], ARMS[0], *ARMS[2:]), "^arm 'large': is number 1, where the router has 'small'"),
-            ((*ARMS, Arm("draft", "huge", "e" * 64)), "^arm 'huge': the router does not know it"),
-            ((*ARMS[:2], Arm("exit", "exit:1", layer=1), ARMS[3]), "^arm 'exit:2': is missing"),
+            (
+                ARMS[:3],
+                "^arms: number 4 is missing, where the router was trained with 'autoregressive'; give its arms",
+            ),
+            (ARMS[1:], "^arms: number 1 is 'large', where the router was trained with 'small'"),
+            (
+                (replace(ARMS[0], fingerprint="c" * 64), *ARMS[1:]),
+                "^arms: number 1 is 'small' of other weights or configuration, where",
+            ),
+            ((ARMS[1], ARMS[0], *ARMS[2:]), "^arms: number 1 is 'large', where the router was trained with 'small'"),
+            ((*ARMS, Arm("draft", "huge", "e" * 64)), "^arms: number 5 is 'huge', where the router has none"),
+            (
+                (*ARMS[:2], Arm("exit", "exit:1", layer=1), ARMS[3]),
+                "^arms: number 3 is 'exit:1', where the router was trained with 'exit:2'",
+            ),
         )
     ),
 ]

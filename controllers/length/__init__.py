@@ -30,7 +30,6 @@ from .rules import (
     Fallback,
     Fixed,
     Heuristic,
-    Oracle,
 )
 from .trained import load_trained
 
@@ -50,7 +49,6 @@ __all__ = [
     "LagFreePredictor",
     "LengthController",
     "OnlineConfidence",
-    "Oracle",
     "RateOptimal",
     "Step",
     "TrainedLength",
@@ -81,7 +79,6 @@ class Rule(NamedTuple):
 
 RULES = {
     "none": Rule(partial(Fixed, 0)),
-    "oracle": Rule(Oracle),
     "heuristic": Rule(Heuristic, "5"),
     "confidence": Rule(Confidence, "0.4"),
     "cumulative-confidence": Rule(CumulativeConfidence, "0.4"),

@@ -219,7 +219,7 @@ class LlamaCpp(LanguageModel):
             for i, branch in waiting[: len(cache.free)]:
                 cache.branch(texts[i], branch, unread[i].start)
             waiting = waiting[sum(len(text.branches) for text in texts) :]
-            entries = []
+            entries: list[Entry] = []
             for i, text in enumerate(texts):
                 for column, entry in _entries(text, unread[i]):
                     rows.setdefault((i, column), len(entries) + sum(len(logits) for logits, _ in found))

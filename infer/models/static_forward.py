@@ -15,38 +15,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .fixed_layers import SIZES, FixedLayers
+from .fixed_layers import SIZES
 from .kv_cache import LayerSlots, RaggedKVCache, size_above
-from .masks import MaskTypes, as_scores, laid_out, layer_masks, longest_path
+from .masks import as_scores, laid_out, layer_masks, longest_path
 from .text_cache import Read, Results, ends, put_states
 
 LONGEST = 64  # longer reads are bound by arithmetic, not by launches
 WARM = 2  # forwards of a shape before it is captured: some are used once, and the first ones prepare libraries
-
-
-class Model(Protocol):
-    """What is asked of :class:`.causal_lm.CausalLM`."""
-
-    model: Any
-    name: str
-    device: torch.device
-    hidden_size: int
-    layers: int
-    state_layers: tuple[int, ...]
-    reads_states: bool
-    types: MaskTypes | None
-    static: bool
-    fixed: FixedLayers | None
-
-    def run(
-        self, cache: RaggedKVCache, tokens: Tensor, keep: int, kept: int, mask: Any, positions: Tensor,
-        states: Tensor | None,
-    ) -> Results: ...  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -68,12 +48,15 @@ class Shape(NamedTuple):
 class StaticForward:
     """The forward of one shape on the buffers of one cache: B rows, n tokens, E other columns.
 
+    Args:
+        model: a :class:`.causal_lm.CausalLM`.
+
     Attributes:
         inputs: (B, n, 4 + E) of each token, see :func:`.masks.laid_out`.
         states: (B, n, d) the states before each token, for models that read them.
     """
 
-    def __init__(self, model: Model, cache: RaggedKVCache, shape: Shape) -> None:
+    def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape) -> None:
         self.model, self.cache, self.shape = model, cache, shape
         rows, tokens, others, *_ = shape
         device = model.device
@@ -133,12 +116,12 @@ class StaticForward:
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
             n = self.shape.tokens
             with torch._dynamo.config.patch(recompile_limit=SIZES):
-                return self.model.run(self.cache, tokens, n, n, mask, positions, self.states)
+                return self.model.run(self.cache, tokens, n, n, mask, positions, self.states)  # type: ignore[no-any-return]
         finally:
             self.cache.slots = None
 
 
-def read_static(model: Model, cache: RaggedKVCache, reads: Sequence[Read]) -> Results | None:
+def read_static(model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results | None:
     """The results of ``reads``; None if they are too long, or the cache has no buffers yet."""
     longest = max(len(read.tokens) for read in reads)
     if longest > LONGEST or not cache.initialized:

@@ -20,7 +20,6 @@ from ...controllers.checkpoints.config import ControllerConfig
 from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ...controllers.length import load_rule, names_rule, takes_cost
 from ...controllers.length.cost_model import BatchCosts, CostModel
-from ...controllers.length.rules import Oracle
 from ...controllers.length.trained import stopping_threshold
 
 KEY = "specpilot"  # in the additional configuration
@@ -114,8 +113,7 @@ class Settings:
             return
         if self.threshold is not None:
             raise InputError(f"threshold={self.threshold}: only for trained controllers, {self.spec!r} is a rule")
-        if isinstance(load_rule(self.spec, cost), Oracle):
-            raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
+        load_rule(self.spec, cost)
 
     def _check_planned(self) -> None:
         if self.log_rounds is not None:
