@@ -122,9 +122,6 @@ Fraction = Annotated[float, Range(0, 1, "()")]
 LearningRate = Annotated[float, Range(0, 1, "(]")]
 File = Annotated[Path, Place(folder=False)]
 Folder = Annotated[Path, Place(folder=True)]
-Picture = Annotated[
-    File, Pattern(r"(?i).+\.(png|pdf|svg|jpe?g|webp)", "unknown format; end it in .png, .pdf, .svg, .jpg or .webp")
-]
 WebAddress = Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")]
 Names = Annotated[tuple[str, ...], Several()]
 

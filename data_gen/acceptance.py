@@ -83,7 +83,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
     def rows(self, items: list[Item], on_done: OnDone) -> list[AcceptanceRow]:
         """Generate (where no text is given) and label the prompts' rollouts."""
         size = self.settings.batch_size
-        x = [Rollout(item.response, None, None) for item in items if item.response is not None]
+        x = [Rollout(item.response) for item in items if item.response is not None]
         for rollout in x:
             on_done(len(rollout.tokens))
         x = x or self.answers(items, on_done)

@@ -45,14 +45,8 @@ def after_target_text(
     return joined(found)
 
 
-def examples_of(
-    text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingParams, vocab_size: int, **others: Tensor
-) -> Examples:
-    """The examples of one text, from logits (m, V) and hidden states (m, d) before each of its drafted tokens.
-
-    Args:
-        others: (m, …) further tensors of each.
-    """
+def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingParams, vocab_size: int) -> Examples:
+    """The examples of one text, from logits (m, V) and hidden states (m, d) before each of its drafted tokens."""
     chosen, signals = signals_of(text, scores, sampling, vocab_size)
     matches = match_all(text)
     drawn = torch.tensor([probability > 0 for probability in chosen])
@@ -62,7 +56,6 @@ def examples_of(
         "tokens": torch.tensor(text.tokens, dtype=torch.int32),
         "copies": copies_of(matches).int(),
         "accept": torch.tensor(text.accept),
-        **others,
     }
     return {name: column[drawn] for name, column in columns.items()}
 
@@ -178,8 +171,7 @@ def read_positions(
 ) -> Examples:
     """Every position of ``rows`` in order, except those where q(y) is 0 by rounding.
 
-    ``states`` are those at y_i, and ``places`` (N,) numbers of the rollout's tokens before it; see
-    :data:`Examples` for the others.
+    ``states`` are those at y_i; see :data:`Examples` for the others.
 
     Args:
         vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
@@ -189,7 +181,7 @@ def read_positions(
     with progress_bar(stderr_console(), "texts read by the draft", len(rows)) as advance:
         for row in rows:
             logits, _, states = at_drafted_tokens(draft, row)
-            found.append(examples_of(row, logits, states, sampling, size, places=torch.tensor(row.places)))
+            found.append(examples_of(row, logits, states, sampling, size))
             advance()
     return joined(found)
 

@@ -5,9 +5,8 @@
 * Overlap (Leviathan et al. 2023): Σ_v min(p_i(v), q_i(v)), the probability that token-wise verification accepts a token
   drawn from q_i.
 
-The distributions p are those recorded in the rollouts, or come from one forward of the target. Models of one tokenizer
-may be padded to different sizes, so that the target may emit a token that the draft has no embedding for. The draft has
-no state from that token on: data ends before it, and a decoder continues without drafts.
+Models of one tokenizer may be padded to different sizes, so that the target may emit a token that the draft has no
+embedding for. The draft has no state from that token on: data ends before it, and a decoder continues without drafts.
 Shapes: N tokens of several texts, V tokens of a vocabulary, k ≤ V of them with positive probability.
 """
 
@@ -18,13 +17,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
 from ..infer.models import LanguageModel, Read
 from ..infer.random_source import draw
-from .rollout import MISSING, Rollout
+from .rollout import Rollout
 
 MAX_SCORES = 1 << 22  # logits computed at once, N·V; on a CPU larger pieces are slower because of memory allocation
 
@@ -65,13 +63,9 @@ def label(
         choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
         y, q_y = choice if q.tokens is None else q.tokens.gather(-1, choice), q.probabilities.gather(-1, choice)
         del drafted, q
-        p, likely = recorded(some.rollouts) or sampling.top(scores(target, some.prompts, some.texts, size))
-        if likely is None:
-            p_y = p.gather(-1, y).squeeze(-1)
-        else:
-            p_y = torch.where(likely.to(y.device) == y, p.to(y.device), 0.0).sum(-1)
-        accepted = (p_y / q_y.squeeze(-1)).clamp(max=1.0)
-        parts = zip(torch.split(y.squeeze(-1), some.counts), torch.split(accepted, some.counts), strict=True)
+        p_y = some.p(target, sampling).dense.to(y.device).gather(-1, y)
+        accepted = (p_y / q_y).clamp(max=1.0)
+        parts = zip(*(torch.split(found.squeeze(-1), some.counts) for found in (y, accepted)), strict=True)
         for row, (tokens, accept) in zip(some.rows, parts, strict=True):
             labels[row] = tokens.tolist(), accept.tolist()
     return labels
@@ -97,15 +91,8 @@ def overlap(
     size = target.vocab_size
     for some in _batches(target, draft, prompts, rollouts, beyond=1):
         q = sampling(scores(draft, some.prompts, some.texts, size))  # (N, V)
-        found = recorded(some.rollouts)
-        if found is not None:
-            p, tokens = (part.to(q.device) for part in found)
-            inside = (tokens >= 0) & (tokens < q.shape[-1])  # the draft's vocabulary may be smaller
-            q_there = q.gather(-1, tokens.long().clamp(0, q.shape[-1] - 1)).where(inside, 0.0)
-            shared = torch.minimum(p, q_there).sum(-1)
-        else:
-            p = sampling(scores(target, some.prompts, some.texts, size))
-            shared = torch.minimum(p[..., : q.shape[-1]], q).sum(-1)
+        p = some.p(target, sampling).dense.to(q.device)
+        shared = torch.minimum(p[:, : q.shape[-1]], q).sum(-1)  # the draft's vocabulary may be smaller
         for row, shares in zip(some.rows, torch.split(shared.clamp(max=1.0), some.counts), strict=True):
             result[row][: len(shares)] = shares.tolist()
     return result
@@ -125,6 +112,13 @@ class _Batch(NamedTuple):
     @property
     def counts(self) -> list[int]:
         return [len(rollout.tokens) for rollout in self.rollouts]
+
+    def p(self, target: LanguageModel, sampling: SamplingParams) -> TokenDistribution:
+        """The target's N distributions along the texts: those that were kept, or by a forward."""
+        kept = [rollout.p for rollout in self.rollouts if rollout.p is not None]
+        if len(kept) == len(self.rollouts):
+            return TokenDistribution.joined(kept)
+        return TokenDistribution.from_logits(sampling, scores(target, self.prompts, self.texts, target.vocab_size))
 
 
 def _batches(
@@ -147,18 +141,6 @@ def _batches(
     for start in range(0, len(rows), together):
         some = rows[start : start + together]
         yield _Batch(some, [prompts[row] for row in some], [read[row] for row in some])
-
-
-def recorded(rollouts: list[Rollout]) -> tuple[Tensor, Tensor] | None:
-    """(N, k) probabilities and their tokens, rollout by rollout; None if the rollouts did not record them."""
-    likely: list[Tensor] = []
-    probabilities: list[Tensor] = []
-    for rollout in rollouts:
-        if rollout.likely is None or rollout.probabilities is None:
-            return None
-        likely += rollout.likely
-        probabilities += rollout.probabilities
-    return pad_sequence(probabilities, batch_first=True), pad_sequence(likely, batch_first=True, padding_value=MISSING)
 
 
 def scores(model: LanguageModel, prompts: Sequence[list[int]], texts: Sequence[list[int]], size: int) -> Tensor:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from ..controllers.acceptance.step import FEW
 from ..controllers.length import Fixed
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
@@ -27,32 +26,22 @@ from ..infer.scheduler import Scheduler
 from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
 
-ROOM = 1 << 20  # probabilities recorded for one text, 8 MiB; texts that need more are read again for them
-MISSING = -1  # instead of a token, where a distribution has fewer than others of its text
-
 
 @dataclass(frozen=True)
 class Rollout:
-    """One continuation and, if it is small, the distribution that each of its tokens was drawn from.
+    """One continuation.
 
     Attributes:
         tokens: x_1 … x_T.
-        likely: (T, k) ids of the tokens with positive probability, then ``MISSING``; None if they are not known.
-        probabilities: (T, k) their probabilities, or None.
+        p: what each of them was drawn from, where greedy or top-k sampling makes it small; None if it was not kept.
     """
 
     tokens: list[int]
-    likely: Tensor | None
-    probabilities: Tensor | None
+    p: TokenDistribution | None = None
 
     def first(self, count: int) -> Rollout:
         """The first ``count`` tokens."""
-        likely, probabilities = self.likely, self.probabilities
-        return Rollout(
-            self.tokens[:count],
-            None if likely is None else likely[:count],
-            None if probabilities is None else probabilities[:count],
-        )
+        return Rollout(self.tokens[:count], None if self.p is None else self.p.part(0, count))
 
 
 class GivenUniforms(RandomSource):
@@ -63,40 +52,14 @@ class GivenUniforms(RandomSource):
 
 
 class Recording:
-    """A verifier without drafts that draws each token and records its distribution, if top-k or top-p make it small.
-
-    Large ones on an accelerator are not recorded: a forward there is faster than reading them.
-    """
+    """Verifies no drafts, and keeps the distribution that each token is drawn from."""
 
     def __init__(self) -> None:
-        self.room = ROOM
-        self.rows: list[tuple[Tensor, Tensor]] = []
+        self.kept: list[TokenDistribution] = []
 
     def __call__(self, p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
-        self._record(p)
+        self.kept.append(p.take([0]))  # without the lists of the whole batch
         return token_wise(p, draft, rng)
-
-    def _record(self, p: TokenDistribution) -> None:
-        if self.room < 0:
-            return
-        if p.lists is not None:
-            probabilities, tokens = (torch.tensor(part) for part in p.lists[0])
-        elif p.tokens is not None and p.tokens.device.type == "cpu":
-            probabilities, tokens = p.probabilities[0], p.tokens[0]
-        else:
-            self.room = -1
-            return
-        positive = probabilities > 0
-        self.rows.append((probabilities[positive], tokens[positive].int()))
-        self.room -= len(self.rows[-1][0])
-        if self.room < 0:
-            self.rows.clear()
-
-    def rollout(self, tokens: list[int]) -> Rollout:
-        if self.room < 0:
-            return Rollout(tokens, None, None)
-        likely = pad_sequence([row[1] for row in self.rows], batch_first=True, padding_value=MISSING)
-        return Rollout(tokens, likely, pad_sequence([row[0] for row in self.rows], batch_first=True))
 
 
 def roll_out(
@@ -120,19 +83,18 @@ def roll_out(
     """
     scheduler = Scheduler(Engine(model), batch_size)
     arms = [DraftingArm(Autoregressive(), Fixed(0))]
-    recordings = [Recording() for _ in prompts]
+    small = sampling.temperature == 0 or (sampling.top_k is not None and sampling.top_k <= FEW)
+    verifiers = [Recording() if small else token_wise for _ in prompts]
     requests = [
-        Request(prompt, sampling, GivenUniforms(row), len(row), stop_tokens, recording, arms, Generation(prompt))
-        for prompt, row, recording in zip(prompts, uniforms, recordings, strict=True)
+        Request(prompt, sampling, GivenUniforms(row), len(row), stop_tokens, verifier, arms, Generation(prompt))
+        for prompt, row, verifier in zip(prompts, uniforms, verifiers, strict=True)
     ]
-    scheduler.submit(requests)
-    running = requests
-    while running:
-        scheduler.step()
-        for request in running:
-            if request.error is not None:
-                raise request.error
-            if request.finished:
-                on_done(len(request.output.tokens))
-        running = [request for request in running if not request.finished]
-    return [recording.rollout(request.output.tokens) for request, recording in zip(requests, recordings, strict=True)]
+    for request in scheduler.as_finished(requests):
+        on_done(len(request.output.tokens))
+    return [
+        Rollout(
+            request.output.tokens,
+            TokenDistribution.joined(verifier.kept) if isinstance(verifier, Recording) else None,
+        )
+        for request, verifier in zip(requests, verifiers, strict=True)
+    ]

@@ -115,7 +115,7 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
 
     def _answers(self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor]) -> list[Rollout]:
         """An arm's greedy outputs; empty for prompts with a token outside its vocabulary."""
-        found = [Rollout([], None, None) for _ in prompts]
+        found = [Rollout([]) for _ in prompts]
         rows = [row for row, prompt in enumerate(prompts) if can_read(prompt, model.vocab_size)]
         if rows:
             read = self.roll_out(model, [prompts[row] for row in rows], [budgets[row] for row in rows], GREEDY)
@@ -151,8 +151,7 @@ def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
 
 def copies(prompt: Sequence[int], text: Sequence[int]) -> Rollout:
     """The tokens of ``text`` that equal the proposed copy, in order: the output of n-grams alone."""
-    tokens = [token for token, right in zip(text, copied(prompt, text), strict=True) if right]
-    return Rollout(tokens, None, None)
+    return Rollout([token for token, right in zip(text, copied(prompt, text), strict=True) if right])
 
 
 def make_router_data(

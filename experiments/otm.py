@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from specpilot.commands.measuring import begin, finish
-from specpilot.common.options import Picture
+from specpilot.common.options import File
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import TextReader
 from specpilot.infer.options import LoadingOptions, PairOptions
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.verify.k_seq import acceptance, division_factor
 from specpilot.infer.verify.otm import optimal_transport, upper_bound
-from specpilot.train.figure import canvases, label, save
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .figure import canvases, label, save
 
 SIZE = 120  # Figure 1: q is uniform over this many tokens
 SHARES = (1, 2, 4, 8, 24)  # Figure 1: p is uniform over this fraction (1/n) of them
@@ -43,7 +41,7 @@ class OtmBenchOptions(PairOptions, LoadingOptions):
     """
 
     prompt: str = "He said he also has asked prosecutors to"
-    output: Picture = Path("runs/otm.png")
+    output: File = Path("runs/otm.png")
 
 
 def k_seq_acceptance(p: Tensor, q: Tensor, k: int) -> float:
@@ -140,7 +138,7 @@ def plot_otm(result: dict[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-def _curves(axes: Axes, rows: list[dict[str, Any]], by: str, x: str, marks: dict[str, str], title: str) -> None:
+def _curves(axes: Any, rows: list[dict[str, Any]], by: str, x: str, marks: dict[str, str], title: str) -> None:
     for number, value in enumerate(sorted({row[by] for row in rows})):
         part = sorted((row for row in rows if row[by] == value), key=lambda row: row[x])
         color = f"C{number}"
@@ -151,7 +149,8 @@ def _curves(axes: Axes, rows: list[dict[str, Any]], by: str, x: str, marks: dict
 
 def main(options: OtmBenchOptions) -> None:
     """Compute acceptance of one of k proposals: optimal transport, K-SEQ, closed forms (SpecTr, Figures 1 to 3, 5)."""
-    begin(draws=True)
+    canvases(1, 1)  # refuses where matplotlib is missing
+    begin()
     decoder = SpeculativeDecoder.from_pretrained(
         options.target, options.draft, length=4,
         dtype=options.dtype, device=options.device, trust_remote_code=options.trust_remote_code,

@@ -147,7 +147,6 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
         ["papers", "spectr", *pair, "--draft", draft, "--output", str(tmp_path / "papers")],
         ["sweep", "--folder", str(tmp_path / "sweep")],
         ["otm", "--output", str(tmp_path / "otm.png")],
-        ["calibrate", "tiny-head", "--data", "d", "--output", str(tmp_path / "c"), "--plot", str(tmp_path / "c.png")],
     ):
         assert (experiments if words[0] in EXPERIMENTS else cli.main)(words) == 2, words
         assert "is not installed: pip install 'specpilot[bench]'" in capsys.readouterr().err

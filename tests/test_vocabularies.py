@@ -104,18 +104,18 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
     prompts = [[1, 2, 3], [4], [5, 60], [6, 7]]
     texts = [[8, 9, 10, 11], [12, 55, 13, 14], [15, 16, 17, 18], [63, 19, 20, 21]]
     uniforms = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
-    rollouts = [Rollout(text, None, None) for text in texts]
+    rollouts = [Rollout(text) for text in texts]
     labels = label(target, draft, prompts, rollouts, uniforms, sampling)
     assert [len(y) for y, _ in labels] == [len(p) for _, p in labels] == [4, 1, 0, 0]
     shares = overlap(target, draft, prompts, rollouts, sampling)
     assert [[share > 0 for share in row] for row in shares] == [[True] * 4, [True, True, False, False], [False] * 4,
                                                                 [True, False, False, False]]  # fmt: skip
     for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-        alone = [Rollout(text[: max(1, len(labels[row][0]))], None, None)]
+        alone = [Rollout(text[: max(1, len(labels[row][0]))])]
         ((y, p),) = label(target, draft, [prompt], alone, uniforms[row : row + 1], sampling)
         assert y == labels[row][0]
         assert p == pytest.approx(labels[row][1], rel=1e-4)
-    assert label(target, draft, [[60]], [Rollout([1], None, None)], uniforms[:1], sampling) == [([], [])]
+    assert label(target, draft, [[60]], [Rollout([1])], uniforms[:1], sampling) == [([], [])]
 
 
 def test_every_stage_takes_it(pair: Pair, data: Path, tmp_path: Path) -> None:

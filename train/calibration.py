@@ -9,35 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from ..common.errors import InputError
 from ..common.files import check_free
 from ..controllers.acceptance.calibration import Calibration, undo_weights
-from ..controllers.acceptance.feature_model import FEATURES
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
 from ..controllers.checkpoints.card import shortcomings
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
-from ..data_gen.draft_states import Examples, read_positions
+from ..data_gen.draft_states import read_positions
 from ..data_gen.kinds import AcceptanceRow
 from ..data_gen.texts import Text, read_texts
 from ..infer.models import LanguageModel, language_model
 from .datasets import joint_manifest, load_same, split
-from .figure import canvas, check_matplotlib, label, save
 from .metrics import measured
 from .options import CalibrateOptions
 
 Array = NDArray[np.float64]
-PLACES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # edges of the position groups that ECE is reported for
-STORED = ("auroc", "brier", "kl", "ece")  # metrics in a checkpoint
+STORED = ("auroc", "brier", "kl", "ece", "kl_constant")  # metrics in a checkpoint
 
 
 def logistic(x: Array, p: Array) -> tuple[Array, float]:
@@ -48,49 +43,15 @@ def logistic(x: Array, p: Array) -> tuple[Array, float]:
     return fit.coef_[0], float(fit.intercept_[0])
 
 
-def logistic_probabilities(x: Array, coefficients: Array, intercept: float) -> Array:
-    """(N,) predictions of a model fitted by :func:`logistic` for ``x`` (N, n)."""
-    return np.asarray(torch.from_numpy(x @ coefficients + intercept).sigmoid().numpy())
-
-
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
     """By method: a head's loss weights undone, and Platt's fit to its ``logits`` (N,) and the true ``p`` (N,)."""
     (scale,), shift = logistic(logits[:, None], p)
     return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
 
 
-def evaluate(predicted: Array, p: Array, place: NDArray[np.int64]) -> dict[str, Any]:
-    """AUROC, Brier score, KL, ECE, and ECE by position ``place`` (N,) of ``predicted`` (N,) against ``p`` (N,)."""
-    group = np.searchsorted(PLACES, place, side="right") - 1
-    by_place = {str(PLACES[g]): measured(predicted[group == g], p[group == g]).ece() for g in np.unique(group)}
-    found = measured(predicted, p).compute()
-    return {name: found[name] for name in STORED} | {"ece_by_place": by_place}
-
-
-def plot_reliability(predictions: dict[str, tuple[Array, Array]], file: Path) -> None:
-    """Plot observed against predicted acceptance, a line per name → (predicted, p); point sizes are shares."""
-    figure, axes = canvas(6, 6)
-    axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
-    for name, (predicted, p) in predictions.items():
-        bins = measured(predicted, p).reliability()
-        x, y = [b.predicted for b in bins], [b.observed for b in bins]
-        (line,) = axes.plot(x, y, label=name)
-        axes.scatter(x, y, [400 * b.count / len(p) for b in bins], color=line.get_color())
-    label(axes, "predicted acceptance probability", "mean acceptance probability")
-    save(figure, file)
-
-
 def apply(calibration: Calibration, logits: Array) -> Array:
     """(N,) calibrated probabilities of ``logits`` (N,), by the function used in decoding."""
     return np.array([calibration(float(logit)) for logit in logits])
-
-
-SIGNALS = "draft probabilities alone"
-
-
-def signals_of(examples: Examples) -> Array:
-    """(N, 3) log q(y_i), log(1 - max q) and the entropy of q, the inputs of a feature model."""
-    return examples["evidence"][:, :FEATURES].double().numpy()
 
 
 def calibrate(options: CalibrateOptions) -> dict[str, Any]:
@@ -100,15 +61,12 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     data, only the prompts that training held out are used.
 
     Returns:
-        Metrics of the head before calibration and under every method, and of a logistic model of draft probabilities
-        alone, fitted to the same half.
+        Metrics of the head before calibration and under every method.
 
     Raises:
-        InputError: the data is of another pair, incomplete or too small, the output exists, or matplotlib is missing.
+        InputError: the data is of another pair, incomplete or too small, or the output exists.
     """
     data, method = options.data, options.method
-    if options.plot is not None:
-        check_matplotlib()
     config, head = _acceptance_head(options.controller)
     check_free(options.output, options.overwrite)
     manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
@@ -124,16 +82,14 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     before, after = (head(part["states"]).double().numpy() for part in (fitted, tested))  # logits (N,)
     fitted_p, p = (part["accept"].double().numpy() for part in (fitted, tested))
     calibrations = fit_all(before, fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
-    predicted = {"none": apply(Calibration(), after)}
-    predicted |= {name: apply(calibration, after) for name, calibration in calibrations.items()}
-    coefficients, bias = logistic(signals_of(fitted), fitted_p)
-    predicted[SIGNALS] = logistic_probabilities(signals_of(tested), coefficients, bias)
-    metrics = {name: evaluate(values, p, tested["places"].numpy()) for name, values in predicted.items()}
-    kept = {name: metrics[method][name] for name in STORED if math.isfinite(metrics[method][name])}
+    metrics = {
+        name: measured(apply(calibration, after), p).compute()
+        for name, calibration in {"none": Calibration(), **calibrations}.items()
+    }
+    chosen = metrics[method]
     judged = {
-        **{f"calibrated_{name}": value for name, value in kept.items()},
-        "calibrated_kl_constant": measured(predicted[method], p).compute()["kl_constant"],
-        "auroc_draft": measured(np.exp(signals_of(tested)[:, 0]), p).auroc(),
+        **{f"calibrated_{name}": chosen[name] for name in STORED},
+        "auroc_draft": measured(tested["evidence"][:, 0].exp().double().numpy(), p).auroc(),
     }
     new = replace(
         config,
@@ -145,9 +101,6 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         },
     )
     save_controller(options.output, head, new, overwrite=options.overwrite)
-    if options.plot is not None:
-        shown = dict.fromkeys(("none", "weights", method, SIGNALS))
-        plot_reliability({name: (predicted[name], p) for name in shown}, options.plot)
     return {
         "method": method,
         "fitted": len(fitted_p),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -101,10 +102,7 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
     def __init__(self, settings: TrainingOptions, parts: Sequence[P], validation: P) -> None:
         super().__init__()
         self.settings, self.parts, self.validation = settings, parts, validation
-        self.train_loader = ResumableLoader(
-            sum(self.sizes(self.training)), settings.batch_size, settings.seed, self._train_batch,
-            blocks=self._train_sizes,
-        )  # fmt: skip
+        self.train_loader = self._loader(parts, shuffle=True)
 
     @abstractmethod
     def sizes(self, examples: P) -> list[int]:
@@ -125,20 +123,16 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
         shares = rows.tensor_split(world)
         return shares[rank], sum(map(len, shares[:rank])), len(rows)
 
-    def _part(self, epoch: int) -> P:
-        return self.parts[epoch % len(self.parts)]
+    def _loader(self, parts: Sequence[P], *, shuffle: bool) -> ResumableLoader[B]:
+        rows, settings = sum(self.sizes(parts[0])), self.settings
+        batch, sizes = partial(self._batch_of, parts, shuffle), partial(self._sizes_of, parts)
+        return ResumableLoader(rows, settings.batch_size, settings.seed, batch, shuffle, sizes)
 
-    def _train_sizes(self, epoch: int) -> list[int]:
-        return self.sizes(self._part(epoch))
+    def _batch_of(self, parts: Sequence[P], training: bool, epoch: int, rows: Tensor) -> B:
+        return self.batch(parts[epoch % len(parts)], rows, epoch if training else None)
 
-    def _train_batch(self, epoch: int, rows: Tensor) -> B:
-        return self.batch(self._part(epoch), rows, epoch)
-
-    def _validation_sizes(self, epoch: int) -> list[int]:
-        return self.sizes(self.validation)
-
-    def _validation_batch(self, epoch: int, rows: Tensor) -> B:
-        return self.batch(self.validation, rows, None)
+    def _sizes_of(self, parts: Sequence[P], epoch: int) -> list[int]:
+        return self.sizes(parts[epoch % len(parts)])
 
     @property
     def total_steps(self) -> int:
@@ -148,10 +142,7 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
         return self.train_loader
 
     def val_dataloader(self) -> ResumableLoader[B]:
-        settings, sizes = self.settings, self._validation_sizes
-        return ResumableLoader(
-            sum(sizes(0)), settings.batch_size, settings.seed, self._validation_batch, shuffle=False, blocks=sizes
-        )  # fmt: skip
+        return self._loader([self.validation], shuffle=False)
 
     # Lightning restores a loader's own state only in the middle of an epoch; without this a run resumed at an epoch's
     # end would start over with the first epoch's order.

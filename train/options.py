@@ -20,7 +20,6 @@ from ..common.options import (
     Objects,
     Options,
     OverwriteOptions,
-    Picture,
     Positive,
     Range,
     Seed,
@@ -471,7 +470,6 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
         method: weights (undo the loss weights) or platt.
         draft: Draft model that the data was made with, if it has moved since.
         validation_fraction: Share of prompts that training held out, if the head was trained on this data.
-        plot: File for the reliability plot before and after calibration.
         report: File for the JSON that is printed to standard output.
     """
 
@@ -481,5 +479,4 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
     method: Literal["weights", "platt"] = "platt"
     draft: str | None = None
     validation_fraction: Fraction = 0.1
-    plot: Picture | None = None
     report: File | None = None

@@ -13,13 +13,10 @@ if TYPE_CHECKING:
 WRITTEN = ("output", "report", "plot")  # output paths, which do not affect the result
 
 
-def begin(*, draws: bool = False) -> Console:
-    """A console on standard error; if the command plots (``draws``), fail now if matplotlib is missing."""
+def begin() -> Console:
+    """A console on standard error."""
     from ..common.console import quiet, stderr_console
-    from ..train.figure import check_matplotlib
 
-    if draws:
-        check_matplotlib()
     quiet()
     return stderr_console()
 

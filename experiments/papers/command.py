@@ -20,6 +20,7 @@ from specpilot.compare.runner import NOT_AVAILABLE, Meter
 from specpilot.compare.store import Store
 from specpilot.infer.decoder import SpeculativeDecoder
 
+from ..figure import canvases
 from .mtad import MTAD
 from .quality import rouge_l
 from .runner import Paper, PapersOptions, Report, Runner, Scorer
@@ -128,7 +129,8 @@ def main(options: PapersOptions, output: PapersOutputOptions) -> None:
     An interrupted run is continued.
     """
     chosen(output.paper, options)  # before anything is loaded
-    console = begin(draws=True)
+    canvases(1, 1)  # refuses where matplotlib is missing
+    console = begin()
     result = bench_papers(output.paper, options, output.output, console)
     console.print(f"{output.output}: papers.json, papers-*.md, papers-*.png")
     print(json.dumps(result))

@@ -10,8 +10,8 @@ from typing import Any
 from specpilot.compare.interval import show
 from specpilot.compare.runner import NOT_AVAILABLE
 from specpilot.compare.table import Row, Table
-from specpilot.train.figure import canvases, label, save
 
+from ..figure import canvases, label, save
 from .runner import AUTOREGRESSIVE, QUALITY, DecoderSpec, Paper, Report, Runner, Runs, choose, percent, row_of
 
 MTAD_GRID = [

@@ -10,8 +10,8 @@ from typing import Any
 from specpilot.common.machine import machine, versions
 from specpilot.compare.interval import show
 from specpilot.compare.table import Table
-from specpilot.train.figure import canvases, label, save
 
+from ..figure import canvases, label, save
 from ..router.benchmark import bench_router, datasets
 from ..router.headline import brief
 from ..router.study import RouterBenchOptions

@@ -11,8 +11,8 @@ from typing import Any
 
 from specpilot.compare.interval import show
 from specpilot.compare.table import Row, Table
-from specpilot.train.figure import canvas, label, save
 
+from ..figure import canvases, label, save
 from .runner import AUTOREGRESSIVE, DecoderSpec, Paper, Report, Runner, Runs
 
 # L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
@@ -44,7 +44,7 @@ def run(runner: Runner) -> Report:
         efficiency.setdefault(rule, {}).setdefault(str(length), {})[str(k)] = value
 
     def draw(path: Path) -> None:
-        figure, axes = canvas(6, 4)
+        figure, (axes,) = canvases(6, 4)
         for length, row in PAPER.items():
             values = [found["k-seq", length, k] for k in row]
             errors = [[x["value"] - x["low"] for x in values], [x["high"] - x["value"] for x in values]]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
-from specpilot.common.options import Count, Folder, Picture, Positive, SeedOptions, Several, Share
+from specpilot.common.options import Count, Folder, Positive, SeedOptions, Several, Share
 from specpilot.compare.recorded import MakeController, Rule
 from specpilot.compare.store import content_key
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
@@ -65,7 +65,6 @@ class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
         confidences: Thresholds of cumulative confidence to compare with.
         mixing: Share of target tokens in the training texts.
         cost: File of `specpilot bench cost --output`. Default: the costs are measured.
-        plot: File for the plot. Default: in the folder.
     """
 
     data: str | None = None
@@ -78,7 +77,6 @@ class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     max_new_tokens: Count = 64
     folder: Folder = Path("runs/sweep")
     cost: Path | None = None
-    plot: Picture | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.train.datasets import joint_manifest
 
+from ..figure import canvases
 from .heads import Head, SweepOptions, train_heads, training_data, training_prompts
 from .held_out import Rows, held_out, in_domain, replay_domains, texts
 from .sweep_tables import as_tables, costs_of, plot_sweep, summarise, table_2
@@ -115,11 +116,12 @@ def _check_apart(data: str, rows: Rows) -> None:
 
 def main(options: SweepOptions) -> None:
     """Train and evaluate acceptance heads over a grid of thresholds, loss weights and depths (SpecDec++)."""
-    console = begin(draws=True)
+    canvases(1, 1)  # refuses where matplotlib is missing
+    console = begin()
     result = run_sweep(options, options.folder, options.cost, console)
     for table in as_tables(result):
         console.print(table)
-    picture = options.plot or options.folder / "pareto.png"
+    picture = options.folder / "pareto.png"
     plot_sweep(result["figure_4"], picture, f"{options.target} + {options.draft}, {result['judged_prompts']} prompts")
     console.print(f"{picture}: the plot")
     finish(result, options, options.output)

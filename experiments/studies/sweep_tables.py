@@ -14,8 +14,8 @@ from specpilot.compare.interval import interval, show
 from specpilot.compare.recorded import Setting
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.train.figure import canvases, label, save
 
+from ..figure import canvases, label, save
 from .heads import Head
 from .held_out import Counted, DomainCounts, columns, groups_of, rates_of
 

@@ -36,8 +36,7 @@ from transformers import (
 )
 
 from .. import FolderOptions
-from .agreement import measure_agreement
-from .card import write_card
+from .card import measure_agreement, write_card
 from .corpus import Document, Packed, encode, load_documents, pack, train_tokenizer
 from .distillation import SoftLabels, compute_soft_labels, sample_outputs
 from .language_model import fit

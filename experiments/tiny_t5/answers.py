@@ -38,9 +38,9 @@ def answer(
     )  # fmt: skip
     answers = []
     for prompt, row in zip(prompts, rows, strict=True):
-        assert row.probabilities is not None
-        assert row.likely is not None
-        answers.append(Pair(prompt, row.tokens, (row.probabilities, row.likely.long())))
+        assert row.p is not None
+        assert row.p.tokens is not None
+        answers.append(Pair(prompt, row.tokens, (row.p.probabilities, row.p.tokens)))
     return answers
 
 

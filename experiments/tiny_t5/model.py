@@ -1,4 +1,4 @@
-"""The tiny T5s: their shapes, and the training of one on text or on the target's distributions."""
+"""The tiny T5s: their shapes, the training of one on text or on the target's distributions, and its evaluation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from specpilot.controllers.sampling import SamplingParams
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, T5Config, T5ForConditionalGeneration
 
 from ..tiny.optimisation import Trained, run, token_losses
-from .pairs import IGNORED, Pair, PairBatch, loader
+from .pairs import IGNORED, Pair, PairBatch, by_length, collate, loader
 from .settings import TinyT5Options
 
 # Layers of encoder and decoder, width, feed-forward, heads. The target is deep and narrow, since the time of a step
@@ -105,3 +107,36 @@ def fit(
     batches = loader(train, settings.batch_tokens, settings.seed)
     module = Seq2Seq(model, epochs * len(batches), lr=lr, decay=settings.decay, overlap=overlap)
     run(module, batches, loader(validation, settings.batch_tokens, settings.seed, shuffle=False), folder)
+
+
+SAMPLING = SamplingParams(1.0, 50)  # sampling parameters of the shipped models
+
+
+@torch.inference_mode()
+def overlaps(draft: T5ForConditionalGeneration, pairs: list[Pair]) -> list[Tensor]:
+    """a = Σ_x min(p(x), q(x)), the probability that the target accepts a drafted token, at every token of the outputs.
+
+    Under ``SAMPLING``; a tensor (T,) for each pair.
+    """
+    result: dict[int, Tensor] = {}
+    for rows in by_length(pairs, 4096, 0):
+        batch = collate([pairs[i] for i in rows])
+        assert batch.soft is not None
+        p, likely = batch.soft
+        a = torch.minimum(p, SAMPLING(forward(draft, batch)).gather(-1, likely)).sum(-1)  # (B, T)
+        result |= {i: a[row, : len(pairs[i].output)] for row, i in enumerate(rows)}
+    return [result[i] for i in range(len(pairs))]
+
+
+@torch.inference_mode()
+def held_out_loss(model: T5ForConditionalGeneration, pairs: list[Pair]) -> float:
+    """Mean cross-entropy of the outputs' tokens, in nats."""
+    total, count = 0.0, 0
+    for rows in by_length(pairs, 4096, 0):
+        batch = collate([pairs[i] for i in rows])
+        logits = forward(model, batch).float()
+        total += float(
+            F.cross_entropy(logits.flatten(0, 1), batch.outputs.flatten(), ignore_index=IGNORED, reduction="sum")
+        )
+        count += int((batch.outputs != IGNORED).sum())
+    return total / count

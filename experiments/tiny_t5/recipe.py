@@ -25,13 +25,11 @@ from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .. import FolderOptions
-from ..tiny.agreement import agreement_row
-from ..tiny.card import write_card
+from ..tiny.card import agreement_row, write_card
 from ..tiny.corpus import Document, load_documents
 from ..tiny.recipe import MAX_SHARD, finish, same_settings
 from .answers import kept_answers
-from .evaluation import SAMPLING, held_out_loss, overlaps
-from .model import fit, new_model
+from .model import SAMPLING, fit, held_out_loss, new_model, overlaps
 from .pairs import Pair
 from .settings import TARGET, TinyT5Options, draft_name
 
