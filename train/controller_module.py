@@ -138,21 +138,15 @@ class ControllerModule(pl.LightningModule, ABC):
 
 
 class ExportedModule(ControllerModule):
-    """A controller whose checkpoint is its weights and a configuration."""
+    """A controller whose checkpoint is its weights and a configuration.
 
-    @classmethod
-    @abstractmethod
-    def configuration(
-        cls, settings: Any, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> ControllerConfig:
-        """The configuration of the controller to export.
+    Attributes:
+        config: class of the configuration; its fields are found by name in the run's settings, data and findings.
+        renamed: the fields that are called otherwise there.
+    """
 
-        Args:
-            settings: settings of the run.
-            dataset: manifest of the run's data.
-            best: the best weights, ``head``, with their metrics and :meth:`findings`.
-            common: fields that every configuration has.
-        """
+    config: ClassVar[type[ControllerConfig]]
+    renamed: ClassVar[dict[str, str]] = {}
 
     @classmethod
     def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,6 +127,8 @@ class CopyModule(PredictorModule):
     """The copy head in training. The best epoch is that of the lowest validation KL."""
 
     head: CopyHead
+    config = CopyHeadConfig
+    renamed: ClassVar = {"tokens": "examples"}
     criterion = "kl"
 
     def __init__(self, settings: CopyTrainingOptions, data: CopyDataModule) -> None:
@@ -138,14 +140,6 @@ class CopyModule(PredictorModule):
         self.dropout, self.masked = settings.dropout, VECTORS * size
         self.examples = len(data.training.kept)
         self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the text's own rates
-
-    @classmethod
-    def configuration(
-        cls, settings: CopyTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> CopyHeadConfig:
-        return CopyHeadConfig(
-            **common, hidden_size=best["hidden_size"], width=settings.width, tokens=best["examples"]
-        )  # fmt: skip
 
     def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
         assert batch.prior is not None

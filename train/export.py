@@ -6,14 +6,14 @@ import math
 import os
 import re
 import warnings
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ..common.errors import InputError
-from ..controllers.acceptance.specdec_head import AcceptanceHeadConfig
+from ..controllers.arms import Arm
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
@@ -27,6 +27,8 @@ from .draft import KIND as DRAFT
 from .draft import export_draft
 from .options import CONTROLLERS, DraftTrainingOptions, SpecDecTrainingOptions
 from .run_folder import Run, read_checkpoint, read_run, run_kind
+
+PAPER_THRESHOLD = 0.7  # of an acceptance head
 
 
 def export(run: str | Path, output: str | Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
@@ -56,9 +58,7 @@ def export(run: str | Path, output: str | Path, *, threshold: float | None = Non
         trained = read_run(run, DraftTrainingOptions)
         export_draft(trained, _read_best(trained), output, overwrite=overwrite)
     else:
-        trained, head, config = best_controller(run)
-        if threshold is not None and isinstance(config, AcceptanceHeadConfig):
-            config = replace(config, threshold=threshold, threshold_source="given at export")
+        trained, head, config = best_controller(run, threshold)
         save_controller(output, head, config, overwrite=overwrite)
     if trained.settings.wandb is not None:
         try:
@@ -82,8 +82,11 @@ def _add_to_wandb(run: Run[Any], output: Path) -> None:
     started.finish()
 
 
-def best_controller(folder: str | Path) -> tuple[Run[Any], nn.Module, ControllerConfig]:
+def best_controller(folder: str | Path, threshold: float | None = None) -> tuple[Run[Any], nn.Module, ControllerConfig]:
     """The run in ``folder``, its best controller so far, and that one's configuration.
+
+    Args:
+        threshold: of an acceptance head. Default: the paper's.
 
     Raises:
         InputError: no epoch is finished, or a file is missing or damaged.
@@ -93,14 +96,19 @@ def best_controller(folder: str | Path) -> tuple[Run[Any], nn.Module, Controller
     best, dataset = _read_best(run), run.dataset
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
     sampling, *others = (SamplingParams(**each) for each in samplings(dataset))
-    common = {
+    known = dataset | vars(run.settings) | best
+    known |= {
+        "arms": tuple(Arm(**arm) for arm in dataset.get("arms", ())),
+        "threshold": PAPER_THRESHOLD if threshold is None else threshold,
+        "threshold_source": "paper default" if threshold is None else "given at export",
         "provenance": Provenance(
             dataset["target"], dataset.get("draft"), pair, sampling, tuple(others), trained_prompts(run)
         ),
         "datasets": fingerprints(dataset),
         "metrics": {name: value for name, value in best["metrics"].items() if math.isfinite(value)},
     }
-    config = module.configuration(run.settings, dataset, best, common)
+    names = {entry.name: module.renamed.get(entry.name, entry.name) for entry in fields(module.config)}
+    config = module.config(**{name: known[other] for name, other in names.items() if other in known})
     return run, module.exported(config, best), config
 
 

@@ -27,17 +27,12 @@ class FeatureModule(AcceptanceModule):
 
     automatic_optimization = False
     head: FeatureModel
+    config = FeatureModelConfig
 
     def __init__(self, settings: FeatureTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
         self.head = FeatureModel(bias=float(torch.logit(torch.tensor(self.mean), eps=1e-6)))
         self.normal = torch.zeros(1 + FEATURES, 2 + FEATURES, dtype=torch.float64)  # (Hessian, gradient)
-
-    @classmethod
-    def configuration(
-        cls, settings: FeatureTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> FeatureModelConfig:
-        return FeatureModelConfig(**common, mean=best["mean"])
 
     @staticmethod
     def inputs(settings: FeatureTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:

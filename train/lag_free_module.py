@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,8 @@ class LagFreeModule(AcceptanceModule):
 
     head: LagFreeHead
     settings: LagFreeTrainingOptions
+    config = LagFreeHeadConfig
+    renamed: ClassVar = {"uses_ngrams": "use_ngrams", "tokens": "examples"}
 
     def __init__(self, settings: LagFreeTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
@@ -38,15 +40,6 @@ class LagFreeModule(AcceptanceModule):
         self.head.standardise(*data.evidence_moments())
         self.head.state_scale.copy_(data.state_scale())
         self.dropout, self.masked = settings.dropout, VECTORS * size
-
-    @classmethod
-    def configuration(
-        cls, settings: LagFreeTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> LagFreeHeadConfig:
-        return LagFreeHeadConfig(
-            **common, hidden_size=best["hidden_size"], width=settings.width, uses_ngrams=settings.use_ngrams,
-            mean=best["mean"], tokens=best["examples"],
-        )  # fmt: skip
 
     @staticmethod
     def inputs(settings: LagFreeTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,21 +29,14 @@ class LengthHeadModule(ReplayedModule):
     by_text = True
     head: LengthHead
     settings: LengthHeadTrainingOptions
+    config = LengthHeadConfig
+    renamed: ClassVar = {"rounds": "examples"}
 
     def __init__(self, settings: LengthHeadTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: LengthHead(size, settings.width))
         torch.nn.init.constant_(self.head.out.bias, float(torch.logit(torch.tensor(self.mean), eps=1e-6)))
-
-    @classmethod
-    def configuration(
-        cls, settings: LengthHeadTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> LengthHeadConfig:
-        return LengthHeadConfig(
-            **common, hidden_size=best["hidden_size"], width=settings.width, every=settings.every, mean=best["mean"],
-            rounds=best["examples"],
-        )  # fmt: skip
 
     @staticmethod
     def inputs(settings: LengthHeadTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:

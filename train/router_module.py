@@ -17,7 +17,6 @@ from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
 
 from ..common.errors import InputError
-from ..controllers.arms import Arm
 from ..controllers.checkpoints.config import ControllerConfig
 from ..controllers.router import RouterPolicy
 from ..controllers.router.policy import RouterConfig
@@ -203,6 +202,7 @@ class RouterModule(ExportedModule):
 
     head: RouterPolicy
     settings: RouterTrainingOptions
+    config = RouterConfig
     criterion = "regret"
     adam: ClassVar = {"betas": (0.9, 0.99), "eps": 1e-8}  # Table 9
 
@@ -214,16 +214,6 @@ class RouterModule(ExportedModule):
         self.held_out, self.scale = data.validation, data.scale
         self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []
-
-    @classmethod
-    def configuration(
-        cls, settings: RouterTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> RouterConfig:
-        return RouterConfig(
-            **common, hidden_size=dataset["hidden_size"], width=settings.width,
-            arms=tuple(Arm(**arm) for arm in dataset["arms"]),
-            reward=settings.reward, alpha=settings.alpha, cost=settings.cost,
-        )  # fmt: skip
 
     @classmethod
     def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:

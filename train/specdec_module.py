@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +17,6 @@ from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .controller_module import Batch, seeded
 from .metrics import StreamedMetrics
 from .options import SpecDecTrainingOptions
-
-PAPER_THRESHOLD = 0.7
 
 
 def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tuple[Tensor, Tensor]:
@@ -38,22 +35,13 @@ class SpecDecModule(AcceptanceModule):
     by_text = True
     head: AcceptanceHead
     settings: SpecDecTrainingOptions
+    config = AcceptanceHeadConfig
 
     def __init__(self, settings: SpecDecTrainingOptions, data: AcceptanceDataModule) -> None:
         super().__init__(settings, data)
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: AcceptanceHead(size, settings.depth))
         self.seen = StreamedMetrics(), StreamedMetrics()  # of the unchanged output, and with the loss weights undone
-
-    @classmethod
-    def configuration(
-        cls, settings: SpecDecTrainingOptions, dataset: dict[str, Any], best: dict[str, Any], common: dict[str, Any]
-    ) -> AcceptanceHeadConfig:
-        assert settings.mixing is not None, "a run's settings are complete"
-        return AcceptanceHeadConfig(
-            **common, hidden_size=best["hidden_size"], depth=settings.depth, w_acc=settings.w_acc, w_rej=settings.w_rej,
-            mixing=settings.mixing, threshold=PAPER_THRESHOLD, threshold_source="paper default",
-        )  # fmt: skip
 
     @staticmethod
     def inputs(settings: SpecDecTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
