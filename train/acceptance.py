@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
-from ..data_gen.workers import ThisProcess
 from .acceptance_module import AcceptanceDataModule, ReplayedModule
 from .controller_module import module_of
 from .datasets import feature_identity
-from .features import FeaturePlan, feature_maker, is_made
-from .fitting import TrainingResult, fit, train_run
+from .features import make_features
+from .fitting import Training, TrainingResult, fit, train_run
 from .options import PredictorTrainingOptions
-from .run_folder import FEATURES, Run
+from .run_folder import FEATURES
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
 
@@ -39,9 +36,7 @@ def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, 
             an unfinished one and ``resume`` is false; training diverges; the disk is full.
     """
     settings, dataset = resolve(settings)
-    return train_run(
-        output, settings, dataset, lambda begin: _train(begin, Path(output), settings, dataset), resume=resume
-    )
+    return train_run(output, settings, dataset, lambda: _load(settings, dataset, Path(output)), resume=resume)
 
 
 def resolve(settings: P) -> tuple[P, dict[str, Any]]:
@@ -91,21 +86,17 @@ def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -
             )
 
 
-def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict[str, Any]) -> dict[str, Any]:
-    """Load data and models, begin or continue the run and train; return the result."""
-    given = dataset["complete"]
-    if not given and settings.num_nodes > 1:
+def _load(settings: PredictorTrainingOptions, dataset: dict[str, Any], output: Path) -> Training:
+    """The training on the features that are given, or are made in the run folder ``output``."""
+    if dataset["complete"]:
+        folder = Path(settings.folders[0])
+    elif settings.num_nodes > 1:
         raise InputError(
             f"num_nodes={settings.num_nodes}: {settings.folders[0]} holds no features; make them once, with "
             f"'specpilot data features --predictor {settings.predictor}', and train on those"
         )
-    folder = Path(settings.folders[0]) if given else output / FEATURES
-    models = None if given or is_made(settings.features, folder) else ThisProcess(feature_maker(settings.features)())
-    plan = None if models is None else FeaturePlan(settings.features, models.description)
-    run = begin()
-    if models is not None and plan is not None:
-        plan.write(folder, models, stderr_console())
-        del models
+    else:
+        folder = make_features(settings.features, output / FEATURES)
         gc.collect()  # frees target and draft before training
     features = FeatureDataset(folder)
     features.check()
@@ -118,4 +109,4 @@ def _train(begin: Callable[[], Run[P]], output: Path, settings: P, dataset: dict
         f"{data.train_loader.rows:,} {noun} to train on, "
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
-    return fit(run, module, data)
+    return lambda run: fit(run, module, data)

@@ -6,7 +6,7 @@ text goes on with the copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,10 +23,9 @@ from ..infer.models import output_embedding
 from .controller_module import Batch, PredictorModule, seeded
 from .data_module import ResumableData
 from .datasets import check_same, joint_fingerprint, joint_sampling, load_same, require_both, split
-from .fitting import TrainingResult, fit, train_run
+from .fitting import Training, TrainingResult, fit, train_run
 from .metrics import StreamedMetrics
 from .options import CopyTrainingOptions
-from .run_folder import Run
 
 
 class Copies(NamedTuple):
@@ -159,18 +158,13 @@ KIND = "copies"
 def train_copies(settings: CopyTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
     """Train a copy head.
 
-    Args:
-        settings: data and settings.
-        output: run folder to create. A complete run is not changed.
-        resume: continue the unfinished run in ``output``, or begin one if there is none.
+    Arguments and errors are those of :func:`~.acceptance.train_acceptance`.
 
     Raises:
-        InputError: the data is incomplete, malformed or of several targets; the target is missing or another one;
-            ``output`` holds a run with other settings, or an unfinished one and ``resume`` is false; training diverges;
-            the disk is full.
+        InputError: also if the data is of several targets, or the target is missing or another one.
     """
     dataset = copies_identity(settings)
-    return train_run(output, settings, dataset, lambda begin: _train(begin, settings, dataset), resume=resume)
+    return train_run(output, settings, dataset, lambda: _load(settings, dataset), resume=resume)
 
 
 def copies_identity(settings: CopyTrainingOptions) -> dict[str, Any]:
@@ -198,20 +192,17 @@ def copies_identity(settings: CopyTrainingOptions) -> dict[str, Any]:
     }
 
 
-def _train(
-    begin: Callable[[], Run[CopyTrainingOptions]], settings: CopyTrainingOptions, dataset: dict[str, Any]
-) -> dict[str, Any]:
-    """Load the texts and the target's embedding, begin or continue the run and train; return the result."""
+def _load(settings: CopyTrainingOptions, dataset: dict[str, Any]) -> Training:
+    """The training on the texts of ``dataset`` and the target's embedding."""
     target = dataset["fingerprint"]["target"]
     documents = [document for folder in settings.folders for document in answers(Path(folder), target)]
     model = load_same("target", dataset["target"], dataset, dtype="float32", device="cpu")
     embedding = output_embedding(model).clone()
     del model
     data = CopyDataModule(documents, embedding, settings)
-    run = begin()
     module = CopyModule(settings, data)
     print(
         f"{len(data.training.kept):,} copied tokens to train on, {len(data.validation.kept):,} held out, "
         f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
-    return fit(run, module, data)
+    return lambda run: fit(run, module, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from ..infer.models.trimmed_head import kept_tokens
 from ..infer.prompting import day_of
 from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftDataModule, DraftModule
-from .fitting import TrainingResult, fit, train_run
+from .fitting import Training, TrainingResult, fit, train_run
 from .options import DraftTrainingOptions
 from .run_folder import DATASET, STATES, Run
 from .target_states import StateFolder
@@ -36,15 +35,11 @@ KIND = "draft"
 def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
     """Train a draft.
 
-    Args:
-        settings: target, data and settings. ``data`` may also be a ``datasets.Dataset``.
-        output: run folder to create. A complete run is not changed.
-        resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
-            uninterrupted run, on one CPU bit for bit.
+    Arguments and errors are those of :func:`~.acceptance.train_acceptance`; ``data`` may also be a
+    ``datasets.Dataset``.
 
     Raises:
-        InputError: the target or the data is missing or unfit; ``output`` holds a run with other settings, or an
-            unfinished one and ``resume`` is false; training diverges; the disk is full.
+        InputError: also if the target or the data is unfit.
     """
     target = load_model(
         settings.target, dtype=settings.dtype, device=settings.device,
@@ -65,12 +60,13 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
         kept = most_frequent(documents, settings.vocabulary, among, stops, "vocabulary")
     pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
 
-    def train(begin: Callable[[], Run[DraftTrainingOptions]]) -> dict[str, Any]:
+    def load() -> Training:
         draft = of_layers(target, settings, kept) if settings.initial is None else given
-        return _train(begin, settings, target, draft, DraftDataModule(documents, settings))
+        data = DraftDataModule(documents, settings)
+        return lambda run: _train(run, target, draft, data)
 
     dataset = _manifest(settings, pair, documents, kept) | ({} if day is None else {"day": day})
-    return train_run(output, settings, dataset, train, resume=resume)
+    return train_run(output, settings, dataset, load, resume=resume)
 
 
 def _manifest(
@@ -91,14 +87,10 @@ def _manifest(
 
 
 def _train(
-    begin: Callable[[], Run[DraftTrainingOptions]],
-    settings: DraftTrainingOptions,
-    target: PreTrainedModel,
-    draft: PreTrainedModel,
-    data: DraftDataModule,
+    run: Run[DraftTrainingOptions], target: PreTrainedModel, draft: PreTrainedModel, data: DraftDataModule
 ) -> dict[str, Any]:
-    """Begin or continue the run and train ``draft``; return the result."""
-    run = begin()
+    """Train ``draft``; return the result."""
+    settings = run.settings
     left_out = shared_names(draft, shared_with(target, draft, settings, run.dataset["fingerprint"]["target"]))
     trained = 0
     for name, parameter in draft.named_parameters():

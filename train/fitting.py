@@ -36,25 +36,23 @@ class TrainingResult:
     metrics: dict[str, float]
 
 
+Training = Callable[[Run[Any]], dict[str, Any]]
+"""Trains in a run that is begun or continued, and returns what :func:`fit` does."""
+
+
 def train_run(
-    output: str | Path,
-    settings: S,
-    dataset: dict[str, Any],
-    train: Callable[[Callable[[], Run[S]]], dict[str, Any]],
-    *,
-    resume: bool,
+    output: str | Path, settings: S, dataset: dict[str, Any], load: Callable[[], Training], *, resume: bool
 ) -> TrainingResult:
     """Train in the run folder ``output``, if the run is not complete or ``settings`` let it go further.
 
     Args:
         dataset: manifest of the data.
-        train: trains, and returns what :func:`fit` did. It is given a function that begins the run or continues the
-            unfinished one; before it calls that nothing is written. A run that it began and that fails with an
-            InputError before the first checkpoint is removed.
+        load: loads data and models. Before it returns no run is begun, so that one that fails leaves none. A run that
+            fails with an InputError before its first checkpoint is removed.
 
     Raises:
-        InputError: as :func:`~.run_folder.find_run` and ``train``; another process is training there; the disk is full
-            or write-protected; a package is missing.
+        InputError: as :func:`~.run_folder.find_run`, ``load`` and the training; another process is training there; the
+            disk is full or write-protected; a package is missing.
     """
     if settings.tensorboard:
         with optional_import(TENSORBOARD):
@@ -64,24 +62,20 @@ def train_run(
         found = find_run(output, settings, dataset, resume=resume)
         further = found is not None and grows(found.settings, settings)
         result = None if found is None else found.result()
-        if result is not None and not further:
-            print(f"{output}: the run is complete; nothing to do")
-            return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
-        runs: list[Run[S]] = []
-
-        def begin() -> Run[S]:
+        if result is None or further:
+            train = load()
             run = found or begin_run(output, settings, dataset)
-            runs.append(grown(run, settings) if further else run)
-            runs[0].log_command()
-            return runs[0]
-
-        try:
-            result = train(begin)
-        except InputError:
-            if runs and not (runs[0].last.exists() or runs[0].best.exists()):
-                runs[0].discard()
-            raise
-        runs[0].complete(result)
+            run = grown(run, settings) if further else run
+            run.log_command()
+            try:
+                result = train(run)
+            except InputError:
+                if not (run.last.exists() or run.best.exists()):
+                    run.discard()
+                raise
+            run.complete(result)
+        else:
+            print(f"{output}: the run is complete; nothing to do")
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
