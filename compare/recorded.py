@@ -31,7 +31,7 @@ from ..data_gen.rollout import roll_out
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import ReplayStats, replay
-from ..simulate.trace import END, Trace, trace, traceable
+from ..simulate.trace import END, Trace, trace
 from .interval import Interval, interval
 from .store import Store
 
@@ -136,8 +136,8 @@ class Tracer:
         rollouts = roll_out(decoder.target, prompts, uniforms, self.sampling, stops, batch_size=len(prompts))
         return [
             trace(
-                decoder.target, draft, prompt, *traceable(rollout.tokens, budget, draft.vocab_size, stops),
-                self.sampling, RandomSource(text_seed(self.seed, "y", row.id, signed=True)), stops,
+                decoder.target, draft, prompt, rollout.tokens, budget, self.sampling,
+                RandomSource(text_seed(self.seed, "y", row.id, signed=True)), stops,
             )
             for row, prompt, rollout in zip(rows, prompts, rollouts, strict=True)
         ]  # fmt: skip

@@ -18,10 +18,9 @@ from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.labels import readable
-from ..data_gen.texts import Text
 from ..infer.distribution import TokenDistribution
 from ..infer.models import LanguageModel, TextReader, TreeMask
-from ..infer.random_source import RandomSource, text_seed
+from ..infer.random_source import RandomSource
 
 END = -1  # nothing is drafted after this node
 
@@ -71,9 +70,14 @@ def trace(
 ) -> Trace:
     """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens.
 
+    The text is cut after the first token that the draft cannot read. If it is shorter than its budget and does not end
+    with a stop token, it was cut, and the budget becomes its length.
+
     Args:
         longest: tokens of the longest draft that the trace holds.
     """
+    text = text[: readable(text, draft.vocab_size) + 1]
+    budget = budget if text[-1] in stop_tokens else len(text)
     p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
     traced = _trace_text(p, q, prompt, text, budget, sampling, rng)
     _trace_beside(traced, p, q, len(prompt), sampling, rng, stop_tokens, longest)
@@ -193,31 +197,6 @@ LISTS = {
     "text": torch.int32, "kept": torch.bool, "after": torch.int32, "tokens": torch.int32, "q": torch.float64,
     "signals": torch.float64, "accept": torch.float64,
 }  # fmt: skip
-
-
-def trace_text(
-    target: LanguageModel,
-    draft: LanguageModel,
-    text: Text,
-    budget: int,
-    sampling: SamplingParams,
-    stop_tokens: frozenset[int],
-    longest: int = MAX_DRAFT,
-) -> Trace:
-    """The trace of one text; the random draws depend only on its prompt's id."""
-    x, room = traceable(text.x, budget, draft.vocab_size, stop_tokens)
-    rng = RandomSource(text_seed(text.prompt_id))
-    return trace(target, draft, text.prompt_ids, x, room, sampling, rng, stop_tokens, longest)
-
-
-def traceable(text: list[int], budget: int, vocab_size: int, stop_tokens: frozenset[int]) -> tuple[list[int], int]:
-    """``text`` and ``budget`` as arguments of :func:`trace`, where the draft reads all tokens but the last.
-
-    The text is cut after the first token that a draft of ``vocab_size`` embeddings cannot read. If a text is shorter
-    than its budget and does not end with a stop token, it was cut, and the budget becomes its length.
-    """
-    text = text[: readable(text, vocab_size) + 1]
-    return text, budget if text[-1] in stop_tokens else len(text)
 
 
 def as_tensors(traced: Trace) -> dict[str, Tensor]:

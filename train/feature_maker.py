@@ -32,7 +32,8 @@ from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import with_states
 from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
-from ..simulate.trace import END, STATES, Trace, as_tensors, trace_text
+from ..infer.random_source import RandomSource, text_seed
+from ..simulate.trace import END, STATES, Trace, as_tensors, trace
 from .datasets import load_same
 from .options import ROUNDS, TARGET
 
@@ -129,7 +130,13 @@ class FeatureMaker:
     def _traced(self, unit: Unit, longest: int = MAX_DRAFT) -> list[Trace]:
         assert self.target is not None, "the target is loaded if there are traces"
         models, budget, stops = (self.target, self.draft), self.identity["budget"], self.stop_tokens
-        return [trace_text(*models, text, budget, unit.sampling, stops, longest) for text in unit.texts]
+        return [
+            trace(
+                *models, text.prompt_ids, text.x, budget, unit.sampling, RandomSource(text_seed(text.prompt_id)), stops,
+                longest,
+            )
+            for text in unit.texts
+        ]  # fmt: skip
 
     def _examples(self, unit: Unit) -> Examples:
         if self.options["context"] == ROUNDS:

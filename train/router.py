@@ -26,11 +26,10 @@ def train_router(settings: RouterTrainingOptions, output: str | Path, *, resume:
 def _load(settings: RouterTrainingOptions) -> Training:
     dataset = router_rows(settings.folders)
     data = RouterDataModule(table_of(dataset, settings), settings)
-    names = [arm.name for arm in dataset.arms]
-    module = RouterModule(settings, data, names)
+    module = RouterModule(settings, data)
     print(
         f"{len(data.training.ids)} training queries, {len(data.validation.ids)} validation queries, "
-        f"{data.total_steps} steps, {len(names)} arms"
+        f"{data.total_steps} steps, {len(dataset.arms)} arms"
     )
     # The scale is part of the policy.
     return lambda run: {name: value for name, value in fit(run, module, data).items() if name != "scale"}

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
 
 from ..common.errors import InputError
@@ -145,16 +144,6 @@ def best_arms(rewards: Array, domains: Sequence[str]) -> dict[str, int]:
     return {domain: int(rewards[where == domain].mean(0).argmax()) for domain in dict.fromkeys(domains)}
 
 
-def choice_table(chosen: Sequence[int], rewards: Array, domains: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
-    """Counts of choices by domain (rows) and arm, and by the query's best arm (rows) and arm."""
-    names = list(dict.fromkeys(domains))
-    by_domain = {name: [0] * len(arms) for name in names}
-    for domain, arm in zip(domains, chosen, strict=True):
-        by_domain[domain][int(arm)] += 1
-    confusion = confusion_matrix(rewards.argmax(1), list(chosen), labels=list(range(len(arms))))
-    return {"arms": list(arms), "by_domain": by_domain, "confusion": confusion.tolist()}
-
-
 def same(value: Tensor) -> Tensor:
     """The sum over a single process."""
     return value
@@ -198,7 +187,7 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
 
 
 class RouterModule(ExportedModule):
-    """The policy in training. ``choices`` holds the choice table of the last validation."""
+    """The policy in training."""
 
     head: RouterPolicy
     settings: RouterTrainingOptions
@@ -206,13 +195,11 @@ class RouterModule(ExportedModule):
     criterion = "regret"
     adam: ClassVar = {"betas": (0.9, 0.99), "eps": 1e-8}  # Table 9
 
-    def __init__(self, settings: RouterTrainingOptions, data: RouterDataModule, arms: list[str]) -> None:
+    def __init__(self, settings: RouterTrainingOptions, data: RouterDataModule) -> None:
         super().__init__(settings, data.total_steps)
-        hidden_size = data.training.x.shape[1]
-        self.head = seeded(settings.seed, lambda: RouterPolicy(hidden_size, len(arms), settings.width))
-        self.arms = arms
+        hidden_size, arms = data.training.x.shape[1], data.training.rewards.shape[1]
+        self.head = seeded(settings.seed, lambda: RouterPolicy(hidden_size, arms, settings.width))
         self.held_out, self.scale = data.validation, data.scale
-        self.choices: dict[str, Any] = {}
         self._seen: list[Tensor] = []
 
     @classmethod
@@ -236,12 +223,10 @@ class RouterModule(ExportedModule):
     def measure(self) -> dict[str, float]:
         probabilities = torch.cat(self._seen).numpy()
         self._seen.clear()
-        rewards, domains = self.held_out.rewards.double().numpy(), self.held_out.domains
-        self.choices = choice_table(np.argmax(probabilities, 1).tolist(), rewards, domains, self.arms)
-        return router_metrics(probabilities, rewards, domains)
+        return router_metrics(probabilities, self.held_out.rewards.double().numpy(), self.held_out.domains)
 
     def findings(self) -> dict[str, Any]:
-        return {"choices": self.choices, "scale": self.scale.tolist()}
+        return {"scale": self.scale.tolist()}
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)

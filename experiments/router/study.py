@@ -47,7 +47,7 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
         InputError: training diverges.
     """
     data = RouterDataModule(table, settings)
-    module = RouterModule(settings, data, [str(arm) for arm in range(table.rewards.shape[1])])
+    module = RouterModule(settings, data)
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
