@@ -98,7 +98,7 @@ def check_no_run(folder: Path) -> None:
 
 
 class FolderLock:
-    """Locks ``folder``, which is created if necessary, until ``release`` or the end of the process.
+    """Locks ``folder``, which is created if necessary, until ``release``, the end of the block or of the process.
 
     Args:
         doing: the holder's activity, for the error message: ``"is training in it"``.
@@ -126,15 +126,11 @@ class FolderLock:
             with suppress(OSError):
                 self.folder.rmdir()
 
+    def __enter__(self) -> None:
+        """Locked since it was made."""
 
-@contextmanager
-def locked(folder: Path, doing: str) -> Iterator[None]:
-    """Context manager of :class:`FolderLock`, with the same arguments and errors."""
-    lock = FolderLock(folder, doing)
-    try:
-        yield
-    finally:
-        lock.release()
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def without_places(value: T) -> T:

@@ -28,7 +28,6 @@ from .options import (
     ONE_PROCESS,
     OWN_RESPONSES,
     AcceptanceDataOptions,
-    AnswersDataOptions,
     ResponseOptions,
     WorkerOptions,
 )
@@ -98,15 +97,8 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
         return rows
 
 
-def make_answers(
-    settings: AnswersDataOptions,
-    output: str | Path,
-    *,
-    workers: WorkerOptions = ONE_PROCESS,
-    console: Console | None = None,
-) -> Path:
-    """Make or complete the dataset of answers ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
-    return make_dataset(partial(AnswersBuilder, settings), settings, output, console, workers)
+make_answers = partial(make_dataset, AnswersBuilder)
+"""Makes or completes a dataset of answers; see :func:`~specpilot.data_gen.builder.make_dataset`."""
 
 
 def make_acceptance_data(
@@ -130,7 +122,7 @@ def make_acceptance_data(
         given = make_responses(settings, responses, folder, console or stderr_console(), workers)
         begun = day_in(folder / MANIFEST)  # the texts answer the prompts of that day
     return make_dataset(
-        partial(AcceptanceDatasetBuilder, settings), settings, output, console, workers, given=given, begun=begun
+        AcceptanceDatasetBuilder, settings, output, console=console, workers=workers, given=given, begun=begun
     )
 
 
@@ -142,8 +134,8 @@ def make_responses(
     Raises:
         InputError: the engine gives no texts, or ``folder`` belongs to another run.
     """
-    new_maker, group_options = maker_of(settings, responses, folder, workers)
-    make_dataset(new_maker, settings, folder, console, group_options)
+    maker, group_options = maker_of(responses, folder, workers)
+    make_dataset(maker, settings, folder, console=console, workers=group_options)
     manifest = read_manifest(folder)
     again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))
     tokens = {row.prompt_id: row.tokens for row in read_dataset(folder, ResponseRow)}
@@ -156,12 +148,12 @@ def make_responses(
 
 
 def maker_of(
-    settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, workers: WorkerOptions
-) -> tuple[Callable[[], ResponseMaker], WorkerOptions]:
+    responses: ResponseOptions, folder: Path, workers: WorkerOptions
+) -> tuple[Callable[[AcceptanceDataOptions], ResponseMaker], WorkerOptions]:
     """What makes the texts, and where: a server is asked by this process, and complete texts need no engine."""
     if responses.responses == "openai":
-        return partial(OpenAIResponses, settings, responses), ONE_PROCESS
+        return partial(OpenAIResponses, responses=responses), ONE_PROCESS
     made = whole_manifest(folder, {})
     source = {} if made is None else build(dict[str, Any], made.get("responses", {}), "responses")
     version = None if "version" not in source else str(source["version"])
-    return partial(VllmResponses, settings, responses, version), workers if version is None else ONE_PROCESS
+    return partial(VllmResponses, responses=responses, version=version), workers if version is None else ONE_PROCESS

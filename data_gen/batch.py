@@ -17,7 +17,7 @@ from rich.console import Console
 
 from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError
-from ..common.files import locked, replacing
+from ..common.files import FolderLock, replacing
 from ..common.json_file import blaming, parse_object, read_object
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..infer.config import LENGTH, leaves_drafts_open
@@ -46,7 +46,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     assert batch.output is not None
     rows = read_prompts(batch.prompts, column=batch.column, split=batch.split)[: batch.limit]
     output, state = batch.output, batch.output.with_name(f"{batch.output.name}.run")
-    with locked(state, f"is writing {output.name}"):
+    with FolderLock(state, f"is writing {output.name}"):
         steady = replace(options, length=LENGTH) if leaves_drafts_open(options) else options
         decoder = SpeculativeDecoder.from_options(steady)
         assert decoder.tokenizer is not None, "decoder was not loaded by name"

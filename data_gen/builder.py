@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -248,6 +248,7 @@ class TargetBuilder(DatasetBuilder[R]):
         self.stop_tokens = stop_tokens_of(model, self.tokenizer)
         self.target = language_model(model)
         self.models = [self.target]
+        self.roll_out = partial(roll_out, stop_tokens=self.stop_tokens, batch_size=settings.batch_size)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -256,19 +257,7 @@ class TargetBuilder(DatasetBuilder[R]):
     def answers(self, items: list[Item], on_done: OnDone = ignore) -> list[Rollout]:
         """The target's answers under the sampling parameters."""
         uniforms = [self.uniforms(item, "x") for item in items]
-        return self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done)
-
-    def roll_out(
-        self,
-        model: LanguageModel,
-        prompts: list[list[int]],
-        uniforms: list[Tensor],
-        sampling: SamplingParams,
-        on_done: OnDone = ignore,
-    ) -> list[Rollout]:
-        """Continuations of ``prompts``, see :func:`~.rollout.roll_out`."""
-        size = self.settings.batch_size
-        return roll_out(model, prompts, uniforms, sampling, self.stop_tokens, batch_size=size, on_done=on_done)
+        return self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
 
 
 class ResponseMaker(DatasetBuilder[ResponseRow]):
@@ -298,12 +287,12 @@ class ResponseMaker(DatasetBuilder[ResponseRow]):
 
 
 def make_dataset(
-    new_builder: Callable[[], DatasetBuilder[R]],
+    builder: Callable[[Any], DatasetBuilder[R]],
     settings: RolloutOptions,
     output: str | Path,
+    *,
     console: Console | None = None,
     workers: WorkerOptions = ONE_PROCESS,
-    *,
     given: GivenTexts | None = None,
     begun: str | None = None,
     prepare: Callable[[Workers[list[Item], Rows[R]], list[Item]], None] | None = None,
@@ -311,7 +300,7 @@ def make_dataset(
     """Make or complete the dataset ``output``, and return its path.
 
     Args:
-        new_builder: loads the models; called in each worker's process.
+        builder: loads the models of ``settings``; called in each worker's process.
         begun: date for the chat template. Default: the one in the manifest, or today's.
         prepare: called before the first shard is made, while the folder is locked.
 
@@ -320,7 +309,7 @@ def make_dataset(
             :class:`~.dataset.ShardWriter`.
     """
     console, output = console or stderr_console(), Path(output)
-    with open_workers(new_builder, workers, settings.device, console) as group:
+    with open_workers(partial(builder, settings), workers, settings.device, console) as group:
         prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST))
         prompts = prompts if given is None else given.add_to(prompts)
         shards = prompts.shards(settings.shard_size)

@@ -165,11 +165,7 @@ class FeatureDataset:
         )
 
     @cached_property
-    def embedding_shard(self) -> StoredShard:
-        (shard,) = self.part(EMBEDDING).shards
-        return shard
-
-    @property
     def embedding(self) -> Tensor:
         """(V, d) the draft's output embedding, memory-mapped."""
-        return self.embedding_shard.tensors[EMBEDDING]
+        (shard,) = self.part(EMBEDDING).shards
+        return shard.tensors[EMBEDDING]

@@ -8,10 +8,7 @@ logging can be repeated.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
-
-from rich.console import Console
 
 from ..controllers.length.cost_model import CostModel
 from ..infer.decoder import SpeculativeDecoder
@@ -101,6 +98,5 @@ def rounds_of(generation: Generation) -> Rounds:
     return starts, drafted, accept
 
 
-def make_on_policy_data(settings: OnPolicyDataOptions, output: str | Path, *, console: Console | None = None) -> Path:
-    """Make or complete the dataset of rounds ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`."""
-    return make_dataset(partial(OnPolicyDatasetBuilder, settings), settings, output, console)
+make_on_policy_data = partial(make_dataset, OnPolicyDatasetBuilder)
+"""Makes or completes a dataset of rounds; see :func:`~specpilot.data_gen.builder.make_dataset`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,5 +168,5 @@ def make_router_data(
             times.save(Path(output), where)
 
     return make_dataset(
-        partial(RouterDatasetBuilder, settings), settings, output, console, workers, prepare=measure
+        RouterDatasetBuilder, settings, output, console=console, workers=workers, prepare=measure
     )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
-from specpilot.common.files import FolderLock, locked
+from specpilot.common.files import FolderLock
 from specpilot.controllers.checkpoints.checkpoint import controller_digest, load_controller, save_controller
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.dataset import read_manifest
@@ -87,17 +87,17 @@ def test_costs_as_numbers_texts_and_paths(tmp_path: Path) -> None:
 
 def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a" / "b"
-    with locked(folder, "is at work"):
+    with FolderLock(folder, "is at work"):
         with pytest.raises(InputError, match=rf"^{folder}: another process is at work; wait for it, or stop it$"):
             FolderLock(folder, "is at work")
-        with locked(tmp_path / "a", "is at work"):
+        with FolderLock(tmp_path / "a", "is at work"):
             pass
         before = sorted(folder.iterdir())
         assert cli.main(["compare", "--target", "./nowhere", "--output", str(folder)]) == 2
         assert f"{folder}: another process" in capsys.readouterr().err
         assert sorted(folder.iterdir()) == before
     FolderLock(folder, "is at work").release()
-    with pytest.raises(ZeroDivisionError), locked(folder, "is at work"):
+    with pytest.raises(ZeroDivisionError), FolderLock(folder, "is at work"):
         _ = 1 / 0
     FolderLock(folder, "is at work").release()
     (tmp_path / "file").write_text("")

@@ -100,11 +100,10 @@ class FeatureMaker:
         return model
 
     def describe(self) -> dict[str, Any]:
-        """The part of the identity that comes from the models, and the embedding's bytes."""
+        """The part of the identity that comes from the models."""
         read = self.draft if self.options["context"] != ROUNDS else self.target
         assert read is not None
-        identity = {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
-        return {"identity": identity, "embedding_bytes": self.embedding.nbytes}
+        return {"identity": {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}}
 
     def make(self, unit: Unit, on_done: OnDone = ignore) -> FeatureShard:
         """The tensors of one shard.

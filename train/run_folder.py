@@ -24,7 +24,7 @@ import torch
 import yaml
 
 from ..common.errors import InputError
-from ..common.files import LOCK, RUN, lacking, locked, replacing
+from ..common.files import LOCK, RUN, FolderLock, lacking, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.machine import machine, versions
 from ..data_gen.dataset import check_manifest
@@ -61,7 +61,7 @@ def training_in(folder: Path, settings: TrainingOptions) -> Iterator[None]:
         InputError: another process is training in it.
     """
     if is_first_node(settings):
-        with locked(folder, "is training in it"):
+        with FolderLock(folder, "is training in it"):
             yield
     else:
         yield
