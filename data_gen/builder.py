@@ -96,18 +96,16 @@ class GivenTexts:
     tokens: dict[str, list[int]]
     source: dict[str, Any]
 
-    def add_to(self, prompts: EncodedPrompts) -> EncodedPrompts:
-        """``prompts`` with their texts, which are cut to their budgets."""
-        items = [replace(item, response=self.tokens[item.id][: item.budget]) for item in prompts.items]
-        return replace(prompts, items=items, identity=prompts.identity | {"responses": self.source})
 
-
-def encode_prompts(settings: RolloutOptions, models: dict[str, Any], begun: str | None = None) -> EncodedPrompts:
+def encode_prompts(
+    settings: RolloutOptions, models: dict[str, Any], begun: str | None = None, given: GivenTexts | None = None
+) -> EncodedPrompts:
     """Load and encode the prompts; budgets are limited by the shortest context of the models.
 
     Args:
         models: what :meth:`DatasetBuilder.describe` returned.
         begun: the date that the dataset was begun with, which is continued.
+        given: texts of the prompts, which are cut to their budgets.
 
     Raises:
         InputError: there are no prompts, or one fills the context.
@@ -130,7 +128,8 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any], begun: str 
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
                 f"leave such prompts out with --max-prompt-tokens {max(context - s.max_new_tokens, context // 2)}"
             )
-        items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain))
+        response = None if given is None else given.tokens[prompt.id][:room]
+        items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain, response))
     if not items:
         raise InputError(f"{name_of(s.prompts)}: no prompt has at most --max-prompt-tokens tokens; raise it")
     identity = {
@@ -152,6 +151,7 @@ def encode_prompts(settings: RolloutOptions, models: dict[str, Any], begun: str 
             "dtype": s.dtype,
             "device": models["device"],
         },
+        **({} if given is None else {"responses": given.source}),
     }
     return EncodedPrompts(items, left_out, identity)
 
@@ -310,8 +310,7 @@ def make_dataset(
     """
     console, output = console or stderr_console(), Path(output)
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
-        prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST))
-        prompts = prompts if given is None else given.add_to(prompts)
+        prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), given)
         shards = prompts.shards(settings.shard_size)
         with ShardWriter(output, group.description["identity"] | prompts.identity) as writer:
             if prepare is not None:

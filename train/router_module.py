@@ -7,7 +7,6 @@ Shapes: logits and rewards (B, A), uniforms (B,); N queries of a validation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -35,20 +34,16 @@ class Batch(NamedTuple):
     uniforms: Tensor
 
 
-@dataclass(frozen=True)
-class Table:
-    """Training data of a policy: embeddings x (N, d), rewards (N, A), and the queries' domains and ids."""
+class Table(NamedTuple):
+    """Training data of a policy: embeddings x (N, d), rewards (N, A), and the queries' domains and ids (N,)."""
 
     x: Tensor
     rewards: Tensor
-    domains: Sequence[str]
-    ids: Sequence[str]
+    domains: NDArray[np.str_]
+    ids: NDArray[np.str_]
 
     def take(self, rows: Sequence[int]) -> Table:
-        return Table(
-            self.x[list(rows)], self.rewards[list(rows)],
-            [self.domains[row] for row in rows], [self.ids[row] for row in rows],
-        )  # fmt: skip
+        return Table(*(column[list(rows)] for column in self))
 
 
 def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
@@ -62,8 +57,8 @@ def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x)).any(1).nonzero()[0])
         raise InputError(f"prompt {data.rows[row].prompt_id!r}: the embedding is not finite; generate the data again")
-    ids = [row.prompt_id for row in data.rows]
-    return Table(x, torch.tensor(found, dtype=torch.float32), [row.domain for row in data.rows], ids)
+    names = (np.array([vars(row)[name] for row in data.rows]) for name in ("domain", "prompt_id"))
+    return Table(x, torch.tensor(found, dtype=torch.float32), *names)
 
 
 class RouterDataModule(ResumableData[Table, Batch]):
@@ -123,7 +118,8 @@ def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str])
     chosen = probabilities.argmax(1)
     got, best = rewards[np.arange(len(rewards)), chosen], rewards.max(1)
     expected = (probabilities * rewards).sum(1)
-    domain_best = best_arms(rewards, domains)
+    where = np.array(domains)
+    domain_best = {domain: rewards[where == domain].mean(0).argmax() for domain in dict.fromkeys(domains)}
     entropy = -(probabilities * np.log(np.clip(probabilities, 1e-30, None))).sum(1)
     return {
         "expected_reward": float(expected.mean()),
@@ -136,12 +132,6 @@ def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str])
         "best_single": float(rewards.mean(0).max()),
         "oracle": float(best.mean()),
     }
-
-
-def best_arms(rewards: Array, domains: Sequence[str]) -> dict[str, int]:
-    """The arm of the highest mean reward in each domain."""
-    where = np.array(domains)
-    return {domain: int(rewards[where == domain].mean(0).argmax()) for domain in dict.fromkeys(domains)}
 
 
 def same(value: Tensor) -> Tensor:
