@@ -174,18 +174,14 @@ class Rows(Generic[R]):
     suffix: ClassVar[str] = "parquet"
 
     def save(self, file: Path) -> None:
-        table = pa.Table.from_pylist([vars(row) for row in self.rows], schema=schema_of(type(self.rows[0])))
-        pq.write_table(table, file, compression="zstd")
+        kind = type(self.rows[0])
+        hints = get_type_hints(kind)
+        schema = pa.schema([(entry.name, arrow_type(hints[entry.name])) for entry in fields(kind)])
+        pq.write_table(pa.Table.from_pylist([vars(row) for row in self.rows], schema=schema), file, compression="zstd")
 
     def counts(self) -> dict[str, Any]:
         counts = [row.counts() for row in self.rows]
         return {"rows": len(counts), **{name: sum(one[name] for one in counts) for name in counts[0]}}
-
-
-def schema_of(kind: type[Row]) -> pa.Schema:
-    """Names and types of a kind's columns."""
-    hints = get_type_hints(kind)
-    return pa.schema([(entry.name, arrow_type(hints[entry.name])) for entry in fields(kind)])
 
 
 def arrow_type(hint: Any) -> pa.DataType:

@@ -44,11 +44,12 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
     def identity(self) -> dict[str, Any]:
         s = self.settings
         controller = length_digest(s.length)
+        cost = s.cost if s.cost in (None, "auto") else CostModel.load(s.cost).as_dict()  # whatever its file is called
         return {
             **pair_identity(s, self.decoder.fingerprint, *self.models),
             "length": str(s.length),
             "threshold": s.threshold,
-            "cost": cost_identity(s.cost),
+            "cost": cost,
             # The digest: a controller retrained in the same folder drafts differently.
             **({} if controller is None else {"controller": controller}),
         }
@@ -70,11 +71,6 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
                 rows.append(RoundsRow(item.id, item.prompt, item.ids, generation.tokens, *rounds_of(generation)))
                 on_done(len(generation.tokens))
         return rows
-
-
-def cost_identity(cost: str | float | None) -> str | dict[str, float] | None:
-    """The seconds of ``cost``, independent of the file's name, or ``"auto"`` if it is measured."""
-    return cost if cost in (None, "auto") else CostModel.load(cost).as_dict()
 
 
 # Of one text: number of its tokens before each draft, drafted tokens up to the first rejected one, their acceptance.

@@ -74,12 +74,7 @@ def text_of(row: AcceptanceRow | RoundsRow) -> Text:
     return text
 
 
-def texts_of(file: Path, kind: str) -> list[Text]:
-    """The texts of one shard of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
-    return [text_of(row) for row in read_shard(file, LABELLED[kind])]
-
-
 def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:
-    """All texts of a dataset."""
+    """All texts of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
     for file in shard_files(folder):
-        yield from texts_of(file, kind)
+        yield from map(text_of, read_shard(file, LABELLED[kind]))

@@ -33,7 +33,7 @@ def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, 
 
     Raises:
         InputError: the data is incomplete, malformed or of other models; ``output`` holds a run with other settings, or
-            an unfinished one and ``resume`` is false; training diverges; the disk is full.
+            an unfinished one and ``resume`` is false; training diverges.
     """
     settings, dataset = resolve(settings)
     return train_run(output, settings, dataset, lambda: _load(settings, dataset, Path(output)), resume=resume)

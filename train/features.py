@@ -21,9 +21,10 @@ from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
 from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
+from ..data_gen.kinds import LABELLED, read_shard
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
 from ..data_gen.ray_workers import open_workers
-from ..data_gen.texts import Text, texts_of
+from ..data_gen.texts import Text, text_of
 from ..data_gen.workers import Workers, write_shards
 from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
@@ -95,7 +96,7 @@ class FeaturePlan:
     def _read(self, file: int) -> dict[int, Text]:
         """The texts of one shard of the data that have examples, by number."""
         path, kind, _ = self.files[file]
-        found = texts_of(path, kind)
+        found = [text_of(row) for row in read_shard(path, LABELLED[kind])]
         if file + 1 == len(self.first):
             self.first.append(self.first[file] + len(found))
         cut = {self.first[file] + index: self._cut(text) for index, text in enumerate(found)}

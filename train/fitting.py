@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError, optional_import
+from ..common.files import FolderLock
 from ..infer.loading.devices import pick_device
 from .callbacks import Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly
 from .controller_module import ControllerModule
-from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, read_checkpoint, training_in
+from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, is_first_node, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,16 @@ def train_run(
             fails with an InputError before its first checkpoint is removed.
 
     Raises:
-        InputError: as :func:`~.run_folder.find_run`, ``load`` and the training; another process is training there; the
-            disk is full or write-protected; a package is missing.
+        InputError: as :func:`~.run_folder.find_run`, ``load`` and the training; another process is training there; a
+            package is missing.
     """
     if settings.tensorboard:
         with optional_import(TENSORBOARD):
             import tensorboard  # noqa: F401
     output = Path(output)
-    with writable(output), training_in(output, settings), threads(settings.threads):
+    # The other machines write nothing to the folder.
+    lock = FolderLock(output, "is training in it") if is_first_node(settings) else nullcontext()
+    with lock, threads(settings.threads):
         found = find_run(output, settings, dataset, resume=resume)
         further = found is not None and grows(found.settings, settings)
         result = None if found is None else found.result()
@@ -159,19 +161,6 @@ def ended_by_signals() -> Iterator[None]:
         if isinstance(ended.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
-
-
-@contextmanager
-def writable(output: Path) -> Iterator[None]:
-    """Turn a full or write-protected disk into an InputError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise
-        raise InputError(
-            f"{output}: cannot be written ({error.strerror}); free space or choose another place"
-        ) from error
 
 
 def loggers(run: Run[S], begun: int) -> list[Logger]:

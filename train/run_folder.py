@@ -14,8 +14,6 @@ import shutil
 import sys
 import uuid
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,7 +22,7 @@ import torch
 import yaml
 
 from ..common.errors import InputError
-from ..common.files import LOCK, RUN, FolderLock, lacking, replacing
+from ..common.files import LOCK, RUN, lacking, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.machine import machine, versions
 from ..data_gen.dataset import check_manifest
@@ -51,20 +49,6 @@ def is_first_node(settings: TrainingOptions) -> bool:
     if not rank.isdecimal() or int(rank) >= settings.num_nodes:
         raise InputError(f"NODE_RANK={rank}: must be a number from 0 to {settings.num_nodes - 1}")
     return int(rank) == 0
-
-
-@contextmanager
-def training_in(folder: Path, settings: TrainingOptions) -> Iterator[None]:
-    """Lock the run folder; the other machines write nothing to it, and do not lock it.
-
-    Raises:
-        InputError: another process is training in it.
-    """
-    if is_first_node(settings):
-        with FolderLock(folder, "is training in it"):
-            yield
-    else:
-        yield
 
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = RUN, "dataset.json", "command.txt", "env.json", "result.json"
