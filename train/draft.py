@@ -91,7 +91,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train ``draft``; return the result."""
     settings = run.settings
-    left_out = shared_names(draft, shared_with(target, draft, settings, run.dataset["fingerprint"]["target"]))
+    left_out = shared_names(draft, shared_with(draft, settings, run.dataset["fingerprint"]["target"]))
     trained = 0
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_(name not in left_out)
@@ -129,6 +129,6 @@ def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: P
             raise InputError(
                 f"initial={settings.initial!r}: is not the draft that the run began with; restore that one"
             )
-    shared = shared_with(target, draft, settings, run.dataset["fingerprint"]["target"])
+    shared = shared_with(draft, settings, run.dataset["fingerprint"]["target"])
     draft.load_state_dict(best["head"], strict=False)
     save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)

@@ -11,12 +11,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.initialization import no_init_weights
 
 from ..common.errors import InputError
-from ..infer.loading.draft_folder import Shared, SharedWith
+from ..infer.loading.draft_folder import SharedWith, shared_of
 from ..infer.loading.pair import load_draft
 from ..infer.models import CausalLM, GgufModel
 from ..infer.models.eagle import StateInput, add_state_input, state_input_of
 from ..infer.models.early_exit import layers_name
-from ..infer.models.trimmed_head import keep_trimmed, kept_tokens, trim_head
+from ..infer.models.trimmed_head import keep_trimmed, trim_head
 from .options import DraftTrainingOptions
 
 TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings about all layers together
@@ -164,29 +164,8 @@ def load_initial(
     return draft
 
 
-def shared_with(
-    target: PreTrainedModel, draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str
-) -> SharedWith | None:
-    """Which weights of ``draft`` are the target's and are not trained; None if none are.
-
-    Those of an existing draft are found by their values.
-
-    Args:
-        fingerprint: of the target.
-    """
-    if settings.initial is None:
-        return SharedWith(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])
-    kept = kept_tokens(draft)
-    pairs: dict[Shared, tuple[Any, Any]] = {
-        "input": (draft.get_input_embeddings().weight, target.get_input_embeddings().weight),
-        "output": (draft.get_output_embeddings().weight, target.get_output_embeddings().weight),
-    }
-    if kept is not None:
-        own, all_rows = pairs["output"]
-        pairs["output"] = own, all_rows[kept]
-    shared: list[Shared] = [
-        which
-        for which, (own, theirs) in pairs.items()
-        if own.shape == theirs.shape and torch.equal(own.detach(), theirs.detach().to(own.device, own.dtype))
-    ]
-    return SharedWith(settings.target, fingerprint, shared) if shared else None
+def shared_with(draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str) -> SharedWith | None:
+    """Which weights of ``draft`` are the target's, of that ``fingerprint``, and are not trained; None if none are."""
+    if settings.initial is not None:
+        return shared_of(draft)
+    return SharedWith(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ..common.errors import InputError
 from ..data_gen.documents import most_frequent, read_documents
-from ..infer.loading.draft_folder import FILE, DraftFile, check_place, is_draft, save_draft
+from ..infer.loading.draft_folder import check_place, save_draft, shared_of
 from ..infer.loading.generation_defaults import stop_tokens_of
-from ..infer.loading.model_files import find_files
 from ..infer.loading.names import load_model, load_tokenizer
 from ..infer.models.eagle import Eagle3Input, state_input_of
 from ..infer.models.trimmed_head import TrimmedHead, trim_head
@@ -40,6 +39,5 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     stops = stop_tokens_of(model, tokenizer)
     documents = read_documents(options.folders, tokenizer, options, stops=stops)
     trim_head(model, most_frequent(documents, options.keep, among, stops, "keep"))
-    place = Path(find_files(options.draft).path)
-    target = DraftFile.read(place / FILE, model.config.vocab_size).target if is_draft(place) else None
+    target = shared_of(model)
     return save_draft(model, options.output, tokenizer, target=target, dtype=model.dtype, overwrite=options.overwrite)

@@ -132,6 +132,14 @@ def is_draft(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
+def shared_of(model: PreTrainedModel) -> SharedWith | None:
+    """The target whose weights the loaded draft ``model`` uses; None if all are its own."""
+    if vars(model.config).get(MARK) is None:
+        return None
+    file = stored_file(model.config._name_or_path, FILE, {}, AGAIN)
+    return DraftFile.read(file, model.config.vocab_size).target
+
+
 def check_place(folder: Path, overwrite: bool) -> None:
     """Raise InputError if no draft may be written to ``folder``; called before the work and before writing."""
     check_free(folder, overwrite)
