@@ -19,7 +19,7 @@ from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError
 from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
 from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
-from ..controllers.acceptance.step import draft_signals
+from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, Read, TextReader, TreeMask
@@ -47,17 +47,26 @@ def after_target_text(
 
 def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingParams, vocab_size: int) -> Examples:
     """The examples of one text, from logits (m, V) and hidden states (m, d) before each of its drafted tokens."""
-    q = TokenDistribution.from_logits(sampling, scores, vocab_size)
-    chosen, matches = q.of(text.tokens), match_all(text)
+    chosen, signals = signals_of(text, scores, sampling, vocab_size)
+    matches = match_all(text)
     drawn = torch.tensor([probability > 0 for probability in chosen])
     columns = {
         "states": hidden.float().cpu(),
-        "evidence": all_evidence(draft_signals(chosen, text.tokens, q.probabilities, scores), matches, text.tokens),
+        "evidence": all_evidence(signals, matches, text.tokens),
         "tokens": torch.tensor(text.tokens, dtype=torch.int32),
         "copies": copies_of(matches).int(),
         "accept": torch.tensor(text.accept),
     }
     return {name: column[drawn] for name, column in columns.items()}
+
+
+def signals_of(
+    text: Text, scores: Tensor, sampling: SamplingParams, vocab_size: int
+) -> tuple[list[float], list[DraftSignals]]:
+    """(m,) q(y) and draft signals of the drafted tokens of ``text``, from logits (m, V) before each of them."""
+    q = TokenDistribution.from_logits(sampling, scores, vocab_size)
+    chosen = q.of(text.tokens)
+    return chosen, draft_signals(chosen, text.tokens, q.probabilities, scores)
 
 
 @torch.inference_mode()

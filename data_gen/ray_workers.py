@@ -11,6 +11,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Generic, Self
 
 import torch
@@ -101,7 +102,7 @@ class RayWorkers(Workers[U, S]):
             self.console.print(
                 f"{len(units)} shards for {self.count} workers; with a smaller --shard-size there is work for all"
             )
-        jobs: dict[int, Job] = {i: lambda actor, new=new: actor.make.remote(new()) for i, new in units.items()}
+        jobs = {index: partial(send, new_unit) for index, new_unit in units.items()}
         for index, (shard, tokens) in self._run(jobs, min(self.count, len(units))):
             for length in tokens:
                 on_done(length)
@@ -182,6 +183,11 @@ class RayWorkers(Workers[U, S]):
 def out_of_memory(error: BaseException) -> bool:
     """Whether a worker has too little memory, which another one may have; PyTorch has no error class for the CPU."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def send(new_unit: Callable[[], U], actor: Any) -> Any:
+    """Ask ``actor`` for the shard of a unit."""
+    return actor.make.remote(new_unit())
 
 
 def connect(address: str | None, cpus: int) -> None:

@@ -43,7 +43,8 @@ class Table(NamedTuple):
     ids: NDArray[np.str_]
 
     def take(self, rows: Sequence[int]) -> Table:
-        return Table(*(column[list(rows)] for column in self))
+        kept = list(rows)
+        return Table(self.x[kept], self.rewards[kept], self.domains[kept], self.ids[kept])
 
 
 def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
@@ -103,7 +104,7 @@ TIE = 1e-9
 Total = Callable[[Tensor], Tensor]
 
 
-def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str]) -> dict[str, float]:
+def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] | NDArray[np.str_]) -> dict[str, float]:
     """Metrics of one validation, of ``probabilities`` and ``rewards`` (N, A).
 
     * expected_reward: E_π[r], the mean reward of sampled choices.
