@@ -5,7 +5,6 @@ Prompts → rollouts of the target → labels of target and draft → shards (Sp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..common.console import stderr_console
 from ..common.files import MANIFEST
-from ..common.json_file import build
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
 from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from ..infer.models import language_model
-from .builder import GivenTexts, Item, ResponseMaker, TargetBuilder, make_dataset, pair_identity
-from .dataset import day_in, read_manifest, whole_manifest
-from .kinds import AcceptanceRow, AnswerRow, ResponseRow, read_dataset
+from .builder import Item, TargetBuilder, make_dataset, pair_identity
+from .dataset import day_in
+from .kinds import AcceptanceRow, AnswerRow
 from .labels import label
-from .openai_responses import OpenAIResponses
 from .options import (
     ONE_PROCESS,
     OWN_RESPONSES,
@@ -31,13 +28,9 @@ from .options import (
     ResponseOptions,
     WorkerOptions,
 )
+from .responses import make_responses
 from .rollout import Rollout
-from .vllm_responses import VllmResponses
 from .workers import OnDone
-
-UNCHECKED = (  # of a server
-    "; not checked: that the engine ran this target, in which precision, and that it sampled with these parameters"
-)
 
 
 class AnswersBuilder(TargetBuilder[AnswerRow]):
@@ -124,36 +117,3 @@ def make_acceptance_data(
     return make_dataset(
         AcceptanceDatasetBuilder, settings, output, console=console, workers=workers, given=given, begun=begun
     )
-
-
-def make_responses(
-    settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, console: Console, workers: WorkerOptions
-) -> GivenTexts:
-    """Make or complete the texts of the target in ``folder``.
-
-    Raises:
-        InputError: the engine gives no texts, or ``folder`` belongs to another run.
-    """
-    maker, group_options = maker_of(responses, folder, workers)
-    make_dataset(maker, settings, folder, console=console, workers=group_options)
-    manifest = read_manifest(folder)
-    again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))
-    tokens = {row.prompt_id: row.tokens for row in read_dataset(folder, ResponseRow)}
-    console.print(
-        f"{folder}: {again} of {len(tokens)} texts were tokenised again, {other} into another number of tokens"
-        f"{UNCHECKED if responses.responses == 'openai' else ''}",
-        soft_wrap=True,
-    )
-    return GivenTexts(tokens, manifest["responses"] | {"sha256": manifest["dataset_fingerprint"]})
-
-
-def maker_of(
-    responses: ResponseOptions, folder: Path, workers: WorkerOptions
-) -> tuple[Callable[[AcceptanceDataOptions], ResponseMaker], WorkerOptions]:
-    """What makes the texts, and where: a server is asked by this process, and complete texts need no engine."""
-    if responses.responses == "openai":
-        return partial(OpenAIResponses, responses=responses), ONE_PROCESS
-    made = whole_manifest(folder, {})
-    source = {} if made is None else build(dict[str, Any], made.get("responses", {}), "responses")
-    version = None if "version" not in source else str(source["version"])
-    return partial(VllmResponses, responses=responses, version=version), workers if version is None else ONE_PROCESS

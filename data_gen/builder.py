@@ -24,14 +24,13 @@ from ..infer.loading.generation_defaults import generation_defaults, stop_tokens
 from ..infer.loading.names import load_any_model, load_tokenizer
 from ..infer.models import LanguageModel, language_model
 from ..infer.prompting import day_of
-from ..infer.random_source import drawn_for, text_seed
+from ..infer.random_source import drawn_for
 from .dataset import ShardWriter, day_in
-from .kinds import ResponseRow, Row, Rows
+from .kinds import Row, Rows
 from .options import (
     ONE_PROCESS,
     AcceptanceDataOptions,
     AnswersDataOptions,
-    ResponseOptions,
     RouterDataOptions,
     WorkerOptions,
 )
@@ -258,32 +257,6 @@ class TargetBuilder(DatasetBuilder[R]):
         """The target's answers under the sampling parameters."""
         uniforms = [self.uniforms(item, "x") for item in items]
         return self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
-
-
-class ResponseMaker(DatasetBuilder[ResponseRow]):
-    """Asks another engine for texts; there is no model in it.
-
-    Attributes:
-        source: engine and settings that the texts depend on; ``source`` names the engine.
-    """
-
-    kind = ResponseRow
-    settings: AcceptanceDataOptions
-    source: dict[str, Any]
-
-    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
-        self.settings, self.responses, self.models = settings, responses, []
-
-    @property
-    def device(self) -> str:
-        return str(self.source["source"])
-
-    def identity(self) -> dict[str, Any]:
-        return {"draft": None, "fingerprint": {}, "responses": self.source}
-
-    def seed_of(self, item: Item) -> int:
-        """The seed of a prompt's text, 31 bits."""
-        return text_seed(self.settings.seed, item.id) >> 33
 
 
 def make_dataset(

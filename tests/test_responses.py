@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from specpilot.common.errors import InputError
-from specpilot.data_gen import openai_responses
+from specpilot.data_gen import responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
@@ -66,9 +66,9 @@ def test_labels_are_those_of_our_own_forwards(
 def test_a_server_without_token_ids(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = openai_responses.OpenAIResponses._send
+    send = responses.OpenAIResponses._send
     monkeypatch.setattr(
-        openai_responses.OpenAIResponses, "_send", lambda self, body: send(self, body | {"return_token_ids": False})
+        responses.OpenAIResponses, "_send", lambda self, body: send(self, body | {"return_token_ids": False})
     )
     make_acceptance_data(base, tmp_path / "data", responses=options)
     rows = read_dataset(tmp_path / "data-responses", ResponseRow)
@@ -85,18 +85,18 @@ def test_a_server_that_fails_for_a_while(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts of finished shards are not asked for again; a busy server is asked again."""
-    send = openai_responses.OpenAIResponses._send
+    send = responses.OpenAIResponses._send
     asked: list[list[int]] = []
     down = True
 
-    def failing(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
+    def failing(self: responses.OpenAIResponses, body: dict[str, object]) -> object:
         asked.append(body["prompt"])  # type: ignore[arg-type]
         if down and len(asked) > 6:
             raise ConnectionRefusedError(111, "Connection refused")
         return send(self, body)
 
     whole = make_acceptance_data(base, tmp_path / "whole", responses=options)
-    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", failing)
+    monkeypatch.setattr(responses.OpenAIResponses, "_send", failing)
     with pytest.raises(InputError, match=r"base_url='http://\S+': no text for prompt \w+ \(.*Connection refused\); "):
         make_acceptance_data(base, tmp_path / "data", responses=options)
     assert not (tmp_path / "data").exists()
@@ -130,16 +130,16 @@ def test_a_request_is_sent_again(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(openai_responses.time, "sleep", pauses.append)
+    monkeypatch.setattr(responses.time, "sleep", pauses.append)
     answers = iter([*FLAWS, {"choices": [WHOLE]}, {"choices": [WHOLE | {"finish_reason": "stop"}], "usage": None}])
 
-    def answer(self: openai_responses.OpenAIResponses, body: dict[str, object]) -> object:
+    def answer(self: responses.OpenAIResponses, body: dict[str, object]) -> object:
         found = next(answers)
         if isinstance(found, Exception):
             raise found
         return found
 
-    monkeypatch.setattr(openai_responses.OpenAIResponses, "_send", answer)
+    monkeypatch.setattr(responses.OpenAIResponses, "_send", answer)
     one = replace(base, batch_size=1, limit=2)
     make_acceptance_data(one, tmp_path / "data", responses=replace(options, retries=len(FLAWS)))
     assert pauses[:3] == [0.5, 1.0, 2.0]

@@ -19,8 +19,7 @@ from specpilot.data_gen.kinds import RouterRow, Rows
 from specpilot.data_gen.router_dataset import RouterDataset, Times, parameter_costs, rewards, round_tokens, time_costs
 from specpilot.train.export import export
 from specpilot.train.options import RouterTrainingOptions
-from specpilot.train.router import train_router
-from specpilot.train.router_module import Batch, Table, policy_loss, router_metrics, table_of
+from specpilot.train.router import Batch, Table, policy_loss, router_metrics, table_of, train_router
 
 from experiments.router.study import fit_policy
 

@@ -330,7 +330,7 @@ class RouterTrainingOptions(TrainingOptions):
         entropy: Weight of the policy's entropy in nats, to prevent early convergence.
     """
 
-    module = "router_module.RouterModule"
+    module = "router.RouterModule"
     reward: Literal["rouge", "throughput"] = "rouge"
     alpha: Share = 0.5
     cost: Literal["parameters", "time"] = "parameters"

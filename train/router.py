@@ -1,14 +1,231 @@
-"""``specpilot train router``: trains a policy on a dataset of rewards and writes a run folder."""
+"""``specpilot train router``: trains a policy on a dataset of rewards and writes a run folder.
+
+A step is REINFORCE on sampled actions, E[∇ log π(a|x)·r] (Huang et al. 2024, §2.4).
+
+Every arm's reward is known offline, so the gradient can also be computed exactly: ∇ Σ_a π(a|x)·r(x, a).
+Shapes: logits and rewards (B, A), uniforms (B,); N queries of a validation.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..common.errors import InputError
+from ..controllers.checkpoints.config import ControllerConfig
+from ..controllers.router import RouterPolicy
+from ..controllers.router.policy import RouterConfig
 from ..data_gen.kinds import RouterRow
-from .datasets import joint_manifest, router_rows
+from ..data_gen.router_dataset import RouterDataset, rewards
+from ..infer.random_source import draw
+from .controller_module import ExportedModule, seeded
+from .data_module import ResumableData
+from .datasets import joint_manifest, require_both, router_rows, split
 from .fitting import Training, TrainingResult, fit, train_run
 from .options import RouterTrainingOptions
-from .router_module import RouterDataModule, RouterModule, table_of
+
+
+class Batch(NamedTuple):
+    """B queries: embeddings x (B, d), rewards (B, A), uniforms (B,) in [0, 1) for the actions."""
+
+    x: Tensor
+    rewards: Tensor
+    uniforms: Tensor
+
+
+class Table(NamedTuple):
+    """Training data of a policy: embeddings x (N, d), rewards (N, A), and the queries' domains and ids (N,)."""
+
+    x: Tensor
+    rewards: Tensor
+    domains: NDArray[np.str_]
+    ids: NDArray[np.str_]
+
+    def take(self, rows: Sequence[int]) -> Table:
+        kept = list(rows)
+        return Table(self.x[kept], self.rewards[kept], self.domains[kept], self.ids[kept])
+
+
+def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
+    """The dataset as a table with the rewards that ``settings`` define.
+
+    Raises:
+        InputError: a reward or an embedding is not finite.
+    """
+    found = rewards(data, settings.reward, alpha=settings.alpha, cost=settings.cost, length=settings.length)
+    x = torch.tensor(np.array([row.embedding for row in data.rows], dtype=np.float32))
+    if not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x)).any(1).nonzero()[0])
+        raise InputError(f"prompt {data.rows[row].prompt_id!r}: the embedding is not finite; generate the data again")
+    names = (np.array([vars(row)[name] for row in data.rows]) for name in ("domain", "prompt_id"))
+    return Table(x, torch.tensor(found, dtype=torch.float32), *names)
+
+
+class RouterDataModule(ResumableData[Table, Batch]):
+    """Training and validation queries of a table.
+
+    Attributes:
+        scale: (d,) divisor of the embeddings; 1 if they are not scaled.
+
+    Raises:
+        InputError: training or validation would be empty.
+    """
+
+    def __init__(self, table: Table, settings: RouterTrainingOptions) -> None:
+        fraction = settings.validation_fraction
+        training, validation = split(range(len(table.ids)), table.ids, fraction)
+        training = training[: settings.examples]
+        require_both(len(training), len(validation), fraction, "queries")
+        super().__init__(settings, [table.take(training)], table.take(validation))
+        x = self.training.x
+        self.scale = torch.ones(x.shape[1])
+        if settings.standardize and len(x) > 1:
+            # Not centred: groups of prompts would lie on opposite sides of the mean, and a policy that learns an arm
+            # for one group would drive its probability to 0 for another, where the gradient vanishes.
+            self.scale = x.std(0).clamp(min=1e-6)
+
+    def sizes(self, examples: Table) -> list[int]:
+        return [len(examples.ids)]
+
+    def batch(self, examples: Table, rows: Tensor, epoch: int | None) -> Batch:
+        """Training is split over the processes; validation is not."""
+        if epoch is None:
+            return Batch(examples.x[rows] / self.scale, examples.rewards[rows], torch.zeros(len(rows)))
+        # One number per query and epoch, independent of the batch.
+        stream = np.random.default_rng([self.settings.seed, epoch]).random(len(examples.ids))
+        mine, _, _ = self.share(rows)
+        uniforms = torch.tensor(stream, dtype=torch.float32)[mine]
+        return Batch(examples.x[mine] / self.scale, examples.rewards[mine], uniforms)
+
+
+Array = NDArray[np.float64]
+TIE = 1e-9
+Total = Callable[[Tensor], Tensor]
+
+
+def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] | NDArray[np.str_]) -> dict[str, float]:
+    """Metrics of one validation, of ``probabilities`` and ``rewards`` (N, A).
+
+    * expected_reward: E_π[r], the mean reward of sampled choices.
+    * greedy_reward: mean reward of the most probable arms.
+    * regret, regret_sampled: mean reward of the best arms minus greedy_reward, or minus expected_reward.
+    * selection_accuracy: share of queries whose greedy choice is as good as their best arm.
+    * domain_accuracy: share of queries whose greedy choice is the best arm on average in their domain.
+    * entropy: mean entropy of π in nats.
+    * best_single: mean reward of the arm that is best over all queries.
+    * oracle: mean reward of each query's best arm.
+    """
+    chosen = probabilities.argmax(1)
+    got, best = rewards[np.arange(len(rewards)), chosen], rewards.max(1)
+    expected = (probabilities * rewards).sum(1)
+    where = np.array(domains)
+    domain_best = {domain: rewards[where == domain].mean(0).argmax() for domain in dict.fromkeys(domains)}
+    entropy = -(probabilities * np.log(np.clip(probabilities, 1e-30, None))).sum(1)
+    return {
+        "expected_reward": float(expected.mean()),
+        "greedy_reward": float(got.mean()),
+        "regret": float((best - got).mean()),
+        "regret_sampled": float((best - expected).mean()),
+        "selection_accuracy": float((got >= best - TIE).mean()),
+        "domain_accuracy": float(np.mean([arm == domain_best[d] for arm, d in zip(chosen, domains, strict=True)])),
+        "entropy": float(entropy.mean()),
+        "best_single": float(rewards.mean(0).max()),
+        "oracle": float(best.mean()),
+    }
+
+
+def same(value: Tensor) -> Tensor:
+    """The sum over a single process."""
+    return value
+
+
+def policy_loss(
+    logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float, total: Total = same
+) -> Tensor:
+    """Sum over queries of the policy loss, minus ``entropy`` times the policy's entropy; a scalar.
+
+    Args:
+        total: sums a tensor over the processes that the batch is split over.
+    """
+    log_policy = logits.log_softmax(-1)
+    policy = log_policy.exp()
+    if gradient == "exact":
+        taken, got, log_taken = policy, batch.rewards, policy  # ∇π = π·∇log π
+    else:
+        action = draw(policy.detach(), batch.uniforms).unsqueeze(-1)  # (B, 1)
+        got, log_taken = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
+        taken = torch.ones_like(got)
+    advantage = got - baseline_of(batch, (taken * got).sum(-1).detach(), baseline, total).unsqueeze(-1)
+    gain = (log_taken * advantage.detach()).sum()
+    return -gain - entropy * -(policy * log_policy).sum()
+
+
+def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -> Tensor:
+    """The baseline (B,) of each query's reward; it does not depend on the query's own action, so it adds no bias.
+
+    Args:
+        got: (B,) rewards of the sampled actions; the baseline ``batch`` is the mean over the other queries.
+        total: as in :func:`policy_loss`.
+    """
+    if baseline == "query":
+        return batch.rewards.mean(-1)
+    if baseline == "batch":
+        summed, count = total(torch.stack([got.sum(), got.new_tensor(len(got))])).unbind()
+        if float(count) > 1:
+            return (summed - got) / (count - 1)
+    return torch.zeros_like(got)
+
+
+class RouterModule(ExportedModule):
+    """The policy in training."""
+
+    head: RouterPolicy
+    settings: RouterTrainingOptions
+    config = RouterConfig
+    criterion = "regret"
+    adam: ClassVar = {"betas": (0.9, 0.99), "eps": 1e-8}  # Table 9
+
+    def __init__(self, settings: RouterTrainingOptions, data: RouterDataModule) -> None:
+        super().__init__(settings, data.total_steps)
+        hidden_size, arms = data.training.x.shape[1], data.training.rewards.shape[1]
+        self.head = seeded(settings.seed, lambda: RouterPolicy(hidden_size, arms, settings.width))
+        self.held_out, self.scale = data.validation, data.scale
+        self._seen: list[Tensor] = []
+
+    @classmethod
+    def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:
+        policy = super().exported(config, best)
+        assert isinstance(policy, RouterPolicy)
+        policy.absorb(torch.tensor(best["scale"]))
+        return policy
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        settings, logits = self.settings, self.head(batch.x).float()
+        self.require_finite("predictions are", logits)
+        options = settings.gradient, settings.baseline, settings.entropy, self.total
+        return policy_loss(logits, batch, *options), batch.x.new_tensor(len(batch.x))
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        logits = self.head(batch.x).float()
+        self.require_finite("predictions are", logits)
+        self._seen.append(logits.cpu().double().softmax(-1))
+
+    def measure(self) -> dict[str, float]:
+        probabilities = torch.cat(self._seen).numpy()
+        self._seen.clear()
+        return router_metrics(probabilities, self.held_out.rewards.double().numpy(), self.held_out.domains)
+
+    def findings(self) -> dict[str, Any]:
+        return {"scale": self.scale.tolist()}
+
+    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
 
 
 def train_router(settings: RouterTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:

@@ -25,7 +25,7 @@ from specpilot.infer.options import LoadingOptions, SamplingOptions, TargetOptio
 from specpilot.train.callbacks import RefuseDivergence
 from specpilot.train.fitting import ended_by_signals, quiet_lightning
 from specpilot.train.options import DraftLength, RouterTrainingOptions
-from specpilot.train.router_module import RouterDataModule, RouterModule, Table, table_of
+from specpilot.train.router import RouterDataModule, RouterModule, Table, table_of
 
 Choices = NDArray[np.int64]  # (N,) an arm for each prompt
 AUTOREGRESSIVE, LEARNED = "autoregressive", "learned"

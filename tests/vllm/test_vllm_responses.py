@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from specpilot.common.errors import InputError
-from specpilot.data_gen import vllm_responses
+from specpilot.data_gen import responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
@@ -63,7 +63,7 @@ def test_complete_texts_are_labelled_without_vllm(made: Path, tmp_path: Path, mo
     def missing() -> str:
         raise InputError("vllm is not installed")
 
-    monkeypatch.setattr(vllm_responses, "installed_version", missing)
+    monkeypatch.setattr(responses, "installed_version", missing)
     Path(f"{made}-responses").rename(tmp_path / "data-responses")
     try:
         again = make_acceptance_data(SETTINGS, tmp_path / "data", responses=RESPONSES)
@@ -77,4 +77,4 @@ def test_complete_texts_are_labelled_without_vllm(made: Path, tmp_path: Path, mo
 def test_an_engine_that_does_not_start() -> None:
     three = replace(RESPONSES, tensor_parallel=3)  # processes, more than there are devices
     with pytest.raises(InputError, match=r"^target='tiny': vLLM 0\.32\.0 does not load it \(.+\)$"):
-        print(vllm_responses.VllmResponses(SETTINGS, three, None).engine)
+        print(responses.VllmResponses(SETTINGS, three, None).engine)

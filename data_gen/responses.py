@@ -1,0 +1,259 @@
+"""Texts of another engine: vLLM, or a server with OpenAI's completions API (SGLang, llama.cpp, ``specpilot serve``).
+
+They are a dataset of their own, whose texts the target and the draft then label.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..checkpoints import shipped
+from ..common.errors import InputError, optional_import
+from ..common.json_file import build
+from ..infer.integrations.vllm_build import check_version, installed_version
+from ..infer.loading.names import load_stop_tokens, load_tokenizer
+from ..infer.prompting import turn_end
+from ..infer.random_source import text_seed
+from .builder import DatasetBuilder, GivenTexts, Item, make_dataset
+from .dataset import read_manifest, whole_manifest
+from .kinds import ResponseRow, read_dataset
+from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
+from .workers import OnDone
+
+GIB = 2**30
+TRANSIENT = {408, 409, 425, 429}  # statuses below 500 after which a request is sent again
+LASTING = {501, 505}  # other statuses from 500 on are sent again, whatever their number
+ENDED = {"stop", "eos", "eos_token"}  # reasons of texts that the target ended
+LONGEST_PAUSE = 30.0  # seconds between two attempts
+UNCHECKED = (  # of a server
+    "; not checked: that the engine ran this target, in which precision, and that it sampled with these parameters"
+)
+
+
+class ResponseMaker(DatasetBuilder[ResponseRow]):
+    """Asks another engine for texts; there is no model in it.
+
+    Attributes:
+        source: engine and settings that the texts depend on; ``source`` names the engine.
+    """
+
+    kind = ResponseRow
+    settings: AcceptanceDataOptions
+    source: dict[str, Any]
+
+    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
+        self.settings, self.responses, self.models = settings, responses, []
+
+    @property
+    def device(self) -> str:
+        return str(self.source["source"])
+
+    def identity(self) -> dict[str, Any]:
+        return {"draft": None, "fingerprint": {}, "responses": self.source}
+
+    def seed_of(self, item: Item) -> int:
+        """The seed of a prompt's text, 31 bits."""
+        return text_seed(self.settings.seed, item.id) >> 33
+
+
+class OpenAIResponses(ResponseMaker):
+    """Asks one server for texts, ``batch_size`` requests at a time.
+
+    A prompt is sent as token ids, with the chat template applied here. Servers that understand ``return_token_ids``
+    (vLLM, ``specpilot serve``) return the sampled tokens; the texts of others are tokenised again.
+    """
+
+    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
+        assert responses.base_url is not None, "ResponseOptions asks for it"
+        super().__init__(settings, responses)
+        trust = settings.trust_remote_code
+        self.tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
+        stops = load_stop_tokens(settings.target, self.tokenizer, trust_remote_code=trust)
+        self.end = turn_end(self.tokenizer, stops, chat=settings.chat)
+        self.url = responses.base_url.rstrip("/")
+        self.model = responses.model or settings.target
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise InputError("OPENAI_API_KEY: holds characters that no HTTP header may have; set it again")
+        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self.source = {"source": "openai", "base_url": self.url, "model": self.model}
+
+    def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
+        with ThreadPoolExecutor(self.settings.batch_size) as pool:
+            rows = []
+            for row in pool.map(self._row, items):
+                on_done(len(row.tokens))
+                rows.append(row)
+        return rows
+
+    def _row(self, item: Item) -> ResponseRow:
+        s = self.settings
+        body = {
+            "model": self.model, "prompt": item.ids, "max_tokens": item.budget, "temperature": s.temperature,
+            "top_p": s.top_p, "seed": self.seed_of(item), "return_token_ids": True,
+        }  # fmt: skip
+        if s.top_k is not None:
+            body["top_k"] = s.top_k
+        problem, answered = "", False
+        for attempt in range(self.responses.retries + 1):
+            if attempt:
+                time.sleep(min(2.0 ** (attempt - 2), LONGEST_PAUSE))
+            answered = False
+            try:
+                found = self._send(body)
+                answered = True
+                return self._read(item, found)
+            except urllib.error.HTTPError as error:
+                problem = f"{error.code} {error.reason}: {error.read(300).decode(errors='replace')}"
+                if error.code not in TRANSIENT and (error.code < 500 or error.code in LASTING):
+                    break
+            # No connection, or one that broke; no JSON; or an answer that holds no text.
+            except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
+                problem = f"{type(error).__name__}: {error}; the server sent {found!r:.200}" if answered else str(error)
+        remedy = "give the address of a completions API, ending in /v1; " if answered else ""
+        raise InputError(
+            f"base_url={self.url!r}: no text for prompt {item.id} ({' '.join(problem.split())}); {remedy}the texts of "
+            "finished shards are kept: run the command again"
+        )
+
+    def _read(self, item: Item, answer: Any) -> ResponseRow:
+        """The row of a server's answer; raises LookupError, TypeError or ValueError if there is no text in it."""
+        (choice,) = answer["choices"]
+        text, finish, given = choice["text"], choice["finish_reason"], choice.get("token_ids")
+        if not isinstance(text, str) or not isinstance(finish, str):
+            raise TypeError(f"text={text!r:.40}, finish_reason={finish!r:.40}")
+        if finish != "length" and finish not in ENDED:
+            raise ValueError(f"the text was not finished: finish_reason={finish!r:.40}")
+        text.encode()  # half a surrogate pair is no text
+        if given is None:
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            tokens = [*ids, *(self.end if finish in ENDED else ())]
+        else:
+            tokens = [int(token) for token in given]
+        if not all(0 <= token < len(self.tokenizer) for token in tokens):
+            raise ValueError("a token is outside the vocabulary")
+        usage = answer.get("usage") or {}
+        reported = int(usage.get("completion_tokens", len(tokens)))
+        return ResponseRow(
+            item.id, text, tokens, "length" if finish == "length" else "stop", reported, given is not None
+        )
+
+    def _send(self, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(f"{self.url}/completions", json.dumps(body).encode(), self.headers)
+        with urllib.request.urlopen(request, timeout=self.responses.timeout) as response:
+            return json.load(response)
+
+
+class VllmResponses(ResponseMaker):
+    """Generates the texts of a shard together, ``batch_size`` at a time, by an engine in the process of each worker.
+
+    Once the texts are complete, vLLM is not needed any more: another environment may label them.
+
+    Args:
+        version: of the vLLM that made all texts, where they are complete; otherwise the installed one makes them.
+
+    Raises:
+        InputError: vLLM is not installed, of an unknown version, or cannot load the target.
+    """
+
+    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions, version: str | None) -> None:
+        super().__init__(settings, responses)
+        self.version = version or installed_version()
+        if version is None:
+            check_version(self.version)
+        self.source = {"source": "vllm", "version": self.version, "tensor_parallel": responses.tensor_parallel}
+
+    @cached_property
+    def engine(self) -> Any:
+        """``vllm.LLM`` of the target."""
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        with optional_import("vllm"):
+            import vllm
+        settings, memory = self.settings, self.responses.kv_cache_gib
+        try:
+            return vllm.LLM(
+                str(shipped(settings.target) or settings.target),
+                dtype=settings.dtype,
+                trust_remote_code=settings.trust_remote_code,
+                tensor_parallel_size=self.responses.tensor_parallel,
+                max_num_seqs=settings.batch_size,
+                kv_cache_memory_bytes=None if memory is None else int(memory * GIB),
+            )
+        except (ValueError, RuntimeError, OSError, AssertionError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(f"target={settings.target!r}: vLLM {self.version} does not load it ({reason})") from error
+
+    def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
+        engine = self.engine
+        from vllm import SamplingParams
+
+        s, context = self.settings, engine.model_config.max_model_len
+        for item in items:
+            if len(item.ids) >= context:
+                raise InputError(
+                    f"prompt {item.id}: {len(item.ids)} tokens, but vLLM's context holds {context}; leave such prompts "
+                    f"out with --max-prompt-tokens {context - s.max_new_tokens}"
+                )
+        top_k = 0 if s.top_k is None or s.temperature == 0 else s.top_k
+        sampling = [
+            SamplingParams(
+                temperature=s.temperature,
+                top_k=top_k,
+                top_p=s.top_p,
+                max_tokens=item.budget,
+                seed=self.seed_of(item),
+            )
+            for item in items
+        ]
+        found = engine.generate([{"prompt_token_ids": item.ids} for item in items], sampling, use_tqdm=False)
+        rows = []
+        for item, output in zip(items, found, strict=True):
+            (text,) = output.outputs
+            tokens = list(text.token_ids)
+            rows.append(ResponseRow(item.id, text.text, tokens, text.finish_reason, len(tokens), exact=True))
+            on_done(len(tokens))
+        return rows
+
+
+def make_responses(
+    settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, console: Console, workers: WorkerOptions
+) -> GivenTexts:
+    """Make or complete the texts of the target in ``folder``.
+
+    A server is asked by this process, and complete texts need no engine.
+
+    Raises:
+        InputError: the engine gives no texts, or ``folder`` belongs to another run.
+    """
+    maker: Callable[[AcceptanceDataOptions], ResponseMaker] = partial(OpenAIResponses, responses=responses)
+    if responses.responses == "openai":
+        workers = ONE_PROCESS
+    else:
+        made = whole_manifest(folder, {})
+        source = {} if made is None else build(dict[str, Any], made.get("responses", {}), "responses")
+        version = None if "version" not in source else str(source["version"])
+        maker = partial(VllmResponses, responses=responses, version=version)
+        workers = workers if version is None else ONE_PROCESS
+    make_dataset(maker, settings, folder, console=console, workers=workers)
+    manifest = read_manifest(folder)
+    again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))
+    tokens = {row.prompt_id: row.tokens for row in read_dataset(folder, ResponseRow)}
+    console.print(
+        f"{folder}: {again} of {len(tokens)} texts were tokenised again, {other} into another number of tokens"
+        f"{UNCHECKED if responses.responses == 'openai' else ''}",
+        soft_wrap=True,
+    )
+    return GivenTexts(tokens, manifest["responses"] | {"sha256": manifest["dataset_fingerprint"]})
