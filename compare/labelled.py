@@ -31,9 +31,8 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
 from ..data_gen.dataset import read_manifest
 from ..data_gen.draft_states import at_drafted_tokens, match_all, signals_of
-from ..data_gen.kinds import LABELLED, RoundsRow
+from ..data_gen.kinds import LABELLED, RoundsRow, Text, read_texts
 from ..data_gen.prompts import load_prompts
-from ..data_gen.texts import Text, read_texts
 from ..infer.models import CausalLM, LanguageModel, language_model, output_embedding
 from ..train.datasets import check_same, load_same
 from .decoders import trained_among

@@ -20,9 +20,8 @@ from typing import Any
 from ..common.errors import InputError
 from ..common.files import MANIFEST
 from ..common.json_file import blaming, build
-from ..data_gen.kinds import RoundsRow
+from ..data_gen.kinds import RoundsRow, Text
 from ..data_gen.rows import KINDS, read_rows
-from ..data_gen.texts import Text
 from .drafted import UNKNOWN
 from .labelled import Labelled, prompt_name, read_labelled
 from .options import CompareOptions

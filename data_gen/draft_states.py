@@ -23,8 +23,8 @@ from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, Read, TextReader, TreeMask
+from .kinds import Text
 from .labels import MAX_SCORES
-from .texts import Text
 
 Examples = dict[str, Tensor]
 """``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also

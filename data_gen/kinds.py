@@ -1,18 +1,21 @@
 """The datasets of rows: what a row of each kind holds, written to Parquet and read again.
 
 A kind is a dataclass whose fields are the columns of a shard. Lists are (T,) over the tokens of a text unless stated
-otherwise.
+otherwise. :class:`Text` is what rows of acceptance data, with a drafted token at every position of a text, and of
+rounds, with the tokens that a controller drafted, have in common.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..common.errors import InputError
 from ..common.json_file import read_parquet
 from .dataset import MAKE_AGAIN, read_manifest, shard_files
 
@@ -202,3 +205,68 @@ def read_dataset(folder: str | Path, kind: type[R]) -> list[R]:
 def read_shard(file: Path, kind: type[R]) -> list[R]:
     """The rows of one shard."""
     return [kind(**row) for row in read_parquet(file, MAKE_AGAIN)]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text sampled from the target and M tokens drafted in it, each after a prefix of the text.
+
+    Attributes:
+        places: (M,) number of the text's tokens before each, ascending.
+        tokens: (M,) the drafted tokens.
+        accept: (M,) acceptance probability of each.
+        depths: (M,) number of tokens drafted before each in its round; 0 in acceptance data.
+    """
+
+    prompt_id: str
+    prompt_ids: list[int]
+    x: list[int]
+    places: list[int]
+    tokens: list[int]
+    accept: list[float]
+    depths: list[int]
+
+    def cut(self, length: int) -> Text:
+        """The first ``length`` tokens, with the tokens drafted within them."""
+        return replace(self._drafted(0, sum(place < length for place in self.places)), x=self.x[:length])
+
+    def after_first(self) -> Text:
+        """The text without the token drafted at its first position, since the prefill gives the first token."""
+        return self._drafted(sum(place < 1 for place in self.places), len(self.places))
+
+    def _drafted(self, start: int, end: int) -> Text:
+        parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "depths")}
+        return replace(self, **parts)
+
+
+def text_of(row: AcceptanceRow | RoundsRow) -> Text:
+    """The text of a rollout with a drafted token at every position, or of a generation with its rounds' tokens.
+
+    Raises:
+        InputError: the row is malformed.
+    """
+    if isinstance(row, AcceptanceRow):
+        count = len(row.x)
+        text = Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [0] * count)
+    else:
+        text = Text(
+            row.prompt_id, row.prompt_ids, row.x,
+            [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],
+            [token for draft in row.drafted for token in draft],
+            [probability for accept in row.accept for probability in accept],
+            [depth for draft in row.drafted for depth in range(len(draft))],
+        )  # fmt: skip
+    if not len(text.places) == len(text.tokens) == len(text.accept):
+        raise InputError(f"prompt {text.prompt_id!r}: x, y and p differ in length; generate the data again")
+    for probability in text.accept:
+        if not 0 <= probability <= 1:  # also false for NaN
+            raise InputError(
+                f"prompt {text.prompt_id!r}: P={probability} is no probability in [0, 1]; generate the data again"
+            )
+    return text
+
+
+def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:
+    """All texts of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
+    for file in shard_files(folder):
+        yield from map(text_of, read_shard(file, LABELLED[kind]))

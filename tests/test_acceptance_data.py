@@ -17,11 +17,10 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.builder import plan
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
-from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Rows, read_dataset
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Rows, read_dataset, text_of
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions
 from specpilot.data_gen.rollout import roll_out
-from specpilot.data_gen.texts import text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw, sample_seed

@@ -11,8 +11,7 @@ from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.length import FeaturePredictor, Fixed, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.draft_states import at_drafted_tokens
-from specpilot.data_gen.kinds import AcceptanceRow
-from specpilot.data_gen.texts import text_of
+from specpilot.data_gen.kinds import AcceptanceRow, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM

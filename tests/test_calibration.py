@@ -20,8 +20,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
-from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
-from specpilot.data_gen.texts import text_of
+from specpilot.data_gen.kinds import AcceptanceRow, read_dataset, text_of
 from specpilot.train.calibration import apply, fit_all, logistic, split_rows
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import metrics_of

@@ -32,11 +32,10 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
 from specpilot.data_gen.draft_states import at_drafted_tokens
-from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset, text_of
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
-from specpilot.data_gen.texts import text_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
 

@@ -14,8 +14,7 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
 from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
-from specpilot.data_gen.kinds import AcceptanceRow
-from specpilot.data_gen.texts import read_texts, text_of
+from specpilot.data_gen.kinds import AcceptanceRow, read_texts, text_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features

@@ -23,9 +23,8 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.draft_states import after_target_text, read_positions
-from specpilot.data_gen.kinds import AcceptanceRow
+from specpilot.data_gen.kinds import AcceptanceRow, Text, text_of
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.data_gen.texts import Text, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt

@@ -9,9 +9,8 @@ import torch
 from specpilot import main as cli
 from specpilot.controllers.length import Fixed, Step
 from specpilot.data_gen.draft_states import read_rounds
-from specpilot.data_gen.kinds import RoundsRow
+from specpilot.data_gen.kinds import RoundsRow, text_of
 from specpilot.data_gen.on_policy import rounds_of
-from specpilot.data_gen.texts import text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM

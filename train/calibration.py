@@ -24,8 +24,7 @@ from ..controllers.checkpoints.checkpoint import load_controller, save_controlle
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import read_positions
-from ..data_gen.kinds import AcceptanceRow
-from ..data_gen.texts import Text, read_texts
+from ..data_gen.kinds import AcceptanceRow, Text, read_texts
 from ..infer.models import LanguageModel, language_model
 from .datasets import joint_manifest, load_same, split
 from .metrics import measured

@@ -26,7 +26,7 @@ from ..data_gen.draft_states import (
     joined,
 )
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
-from ..data_gen.texts import Text
+from ..data_gen.kinds import Text
 from ..data_gen.workers import OnDone, ignore
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_tokenizer

@@ -21,10 +21,9 @@ from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
 from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
-from ..data_gen.kinds import LABELLED, read_shard
+from ..data_gen.kinds import LABELLED, Text, read_shard, text_of
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
 from ..data_gen.ray_workers import open_workers
-from ..data_gen.texts import Text, text_of
 from ..data_gen.workers import Workers, write_shards
 from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places

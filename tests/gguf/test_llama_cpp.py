@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import at_drafted_tokens
-from specpilot.data_gen.texts import Text
+from specpilot.data_gen.kinds import Text
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, LlamaCpp, Read, TextCache, TreeMask, language_model, llama_cpp
 from specpilot.infer.models.gguf_model import GgufModel
