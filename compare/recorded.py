@@ -25,9 +25,8 @@ from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from ..data_gen.labels import can_read
 from ..data_gen.prompts import PromptRow
-from ..data_gen.rollout import roll_out
+from ..data_gen.rollout import can_read, roll_out
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import ReplayStats, replay

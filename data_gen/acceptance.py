@@ -20,7 +20,6 @@ from ..infer.models import language_model
 from .builder import Item, TargetBuilder, make_dataset, pair_identity
 from .dataset import day_in
 from .kinds import AcceptanceRow, AnswerRow
-from .labels import label
 from .options import (
     ONE_PROCESS,
     OWN_RESPONSES,
@@ -29,7 +28,7 @@ from .options import (
     WorkerOptions,
 )
 from .responses import make_responses
-from .rollout import Rollout
+from .rollout import Rollout, label
 from .workers import OnDone
 
 

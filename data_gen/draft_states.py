@@ -24,7 +24,7 @@ from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
 from ..infer.models import CausalLM, LanguageModel, Read, TextReader, TreeMask
 from .kinds import Text
-from .labels import MAX_SCORES
+from .rollout import MAX_SCORES
 
 Examples = dict[str, Tensor]
 """``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also

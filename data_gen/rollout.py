@@ -1,14 +1,26 @@
-"""Rollouts: many prompts continued by one model, each with its own random numbers.
+"""Rollouts, and what target and draft say about every token of them.
 
-The decoder's loop runs without drafts: prompts are admitted as others finish, and a prompt's tokens depend on its own
-uniforms, not on the batch.
+A rollout is a prompt continued by one model with its own random numbers. The decoder's loop runs without drafts:
+prompts are admitted as others finish, and a prompt's tokens depend on its own uniforms, not on the batch. Then one
+forward of each model gives:
+
+* Labels (SpecDec++, Huang et al. 2024, §3.3): at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and
+  store P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)).
+* Overlap (Leviathan et al. 2023): Σ_v min(p_i(v), q_i(v)), the probability that token-wise verification accepts a token
+  drawn from q_i.
+
+Models of one tokenizer may be padded to different sizes, so that the target may emit a token that the draft has no
+embedding for. The draft has no state from that token on: data ends before it, and a decoder continues without drafts.
+Shapes: N tokens of several texts, V tokens of a vocabulary, k ≤ V of them with positive probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..controllers.acceptance.step import FEW
@@ -19,12 +31,14 @@ from ..infer.draft import Draft
 from ..infer.drafters.base import Autoregressive
 from ..infer.engine import Engine
 from ..infer.generation import Generation
-from ..infer.models import LanguageModel
-from ..infer.random_source import RandomSource
+from ..infer.models import LanguageModel, Read
+from ..infer.random_source import RandomSource, draw
 from ..infer.request import DraftingArm, Request
 from ..infer.scheduler import Scheduler
 from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
+
+MAX_SCORES = 1 << 22  # logits computed at once, N·V; on a CPU larger pieces are slower because of memory allocation
 
 
 @dataclass(frozen=True)
@@ -98,3 +112,136 @@ def roll_out(
         )
         for request, verifier in zip(requests, verifiers, strict=True)
     ]
+
+
+def can_read(tokens: Sequence[int], vocab_size: int) -> bool:
+    """Whether a model of ``vocab_size`` embeddings has one for each of ``tokens``."""
+    return max(tokens, default=0) < vocab_size
+
+
+def readable(tokens: Sequence[int], vocab_size: int) -> int:
+    """Number of ``tokens`` before the first that a model of ``vocab_size`` embeddings cannot read."""
+    return next((place for place, token in enumerate(tokens) if token >= vocab_size), len(tokens))
+
+
+@torch.inference_mode()
+def label(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompts: list[list[int]],
+    rollouts: list[Rollout],
+    uniforms: Tensor,
+    sampling: SamplingParams,
+) -> list[tuple[list[int], list[float]]]:
+    """(Y, P) for every rollout, up to its first token outside the draft's vocabulary.
+
+    Both are empty if the prompt has such a token.
+
+    Args:
+        prompts, rollouts: B prompts and the target's B rollouts X, at least one token each.
+        uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i determines Y_i.
+    """
+    labels: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
+    size = target.vocab_size
+    for some in _batches(target, draft, prompts, rollouts, beyond=0):
+        drafted = scores(draft, some.prompts, some.texts, size)
+        q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_below(size))  # (N, k)
+        points = torch.cat([uniforms[row, :count] for row, count in zip(some.rows, some.counts, strict=True)])
+        choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
+        y, q_y = choice if q.tokens is None else q.tokens.gather(-1, choice), q.probabilities.gather(-1, choice)
+        del drafted, q
+        p_y = some.p(target, sampling).dense.to(y.device).gather(-1, y)
+        accepted = (p_y / q_y).clamp(max=1.0)
+        parts = zip(*(torch.split(found.squeeze(-1), some.counts) for found in (y, accepted)), strict=True)
+        for row, (tokens, accept) in zip(some.rows, parts, strict=True):
+            labels[row] = tokens.tolist(), accept.tolist()
+    return labels
+
+
+@torch.inference_mode()
+def overlap(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompts: list[list[int]],
+    rollouts: list[Rollout],
+    sampling: SamplingParams,
+) -> list[list[float]]:
+    """Σ_v min(p_i, q_i) at every token of every rollout, both distributions under the sampling parameters.
+
+    It is 0 after a token outside the draft's vocabulary, where nothing can be drafted. That token's own position can
+    still be drafted, from the tokens before it.
+
+    Args:
+        prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
+    """
+    result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
+    size = target.vocab_size
+    for some in _batches(target, draft, prompts, rollouts, beyond=1):
+        q = sampling(scores(draft, some.prompts, some.texts, size))  # (N, V)
+        p = some.p(target, sampling).dense.to(q.device)
+        shared = torch.minimum(p[:, : q.shape[-1]], q).sum(-1)  # the draft's vocabulary may be smaller
+        for row, shares in zip(some.rows, torch.split(shared.clamp(max=1.0), some.counts), strict=True):
+            result[row][: len(shares)] = shares.tolist()
+    return result
+
+
+class _Batch(NamedTuple):
+    """Some of the prompts, and their rollouts as far as they are read."""
+
+    rows: list[int]
+    prompts: list[list[int]]
+    rollouts: list[Rollout]
+
+    @property
+    def texts(self) -> list[list[int]]:
+        return [rollout.tokens for rollout in self.rollouts]
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(rollout.tokens) for rollout in self.rollouts]
+
+    def p(self, target: LanguageModel, sampling: SamplingParams) -> TokenDistribution:
+        """The target's N distributions along the texts: those that were kept, or by a forward."""
+        kept = [rollout.p for rollout in self.rollouts if rollout.p is not None]
+        if len(kept) == len(self.rollouts):
+            return TokenDistribution.joined(kept)
+        return TokenDistribution.from_logits(sampling, scores(target, self.prompts, self.texts, target.vocab_size))
+
+
+def _batches(
+    target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], beyond: int
+) -> Iterator[_Batch]:
+    """The prompts that the draft can read, as many together as fit ``MAX_SCORES``.
+
+    Args:
+        beyond: number of tokens of a rollout that are kept from the first on that the draft cannot read.
+    """
+    size = draft.vocab_size
+    read = {
+        row: rollout.first(readable(rollout.tokens, size) + beyond)
+        for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True))
+        if can_read(prompt, size)
+    }
+    rows = [row for row, rollout in read.items() if rollout.tokens]
+    longest = max((len(read[row].tokens) for row in rows), default=1)
+    together = max(1, MAX_SCORES // (longest * target.vocab_size))
+    for start in range(0, len(rows), together):
+        some = rows[start : start + together]
+        yield _Batch(some, [prompts[row] for row in some], [read[row] for row in some])
+
+
+def scores(model: LanguageModel, prompts: Sequence[list[int]], texts: Sequence[list[int]], size: int) -> Tensor:
+    """(N, V') logits that predict each token of ``texts``, text by text, in one forward.
+
+    Args:
+        prompts: the prompt of each text; for an encoder-decoder the encoder's input.
+        texts: at least one token each; the last one is scored and not read.
+        size: the target's vocabulary size V, to which longer rows are cut.
+    """
+    cache = model.new_cache()
+    reads = [
+        Read(row, [*model.begin(cache, row, prompt, len(text)), *text[:-1]], len(text))
+        for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+    ]
+    logits, _ = model.forward(cache, reads)
+    return logits[:, :size]

@@ -21,9 +21,8 @@ from ..infer.loading.routing import load_arms
 from ..infer.models import LanguageModel, Read
 from .builder import Item, TargetBuilder, make_dataset
 from .kinds import RouterRow, Rows
-from .labels import can_read, overlap
 from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions
-from .rollout import Rollout
+from .rollout import Rollout, can_read, overlap
 from .router_dataset import TIMES, Times
 from .workers import OnDone, Workers
 

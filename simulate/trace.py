@@ -17,7 +17,7 @@ from ..controllers.acceptance.ngram_index import NOTHING, NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
-from ..data_gen.labels import readable
+from ..data_gen.rollout import readable
 from ..infer.distribution import TokenDistribution
 from ..infer.models import LanguageModel, TextReader, TreeMask
 from ..infer.random_source import RandomSource

@@ -20,11 +20,10 @@ from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.draft_states import read_positions
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, read_dataset
-from specpilot.data_gen.labels import can_read, label, overlap
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions, RouterDataOptions
 from specpilot.data_gen.prompts import PromptRow
-from specpilot.data_gen.rollout import Rollout
+from specpilot.data_gen.rollout import Rollout, can_read, label, overlap
 from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder

@@ -1,4 +1,7 @@
-"""``specpilot train draft``: distils a target into a draft, made of its layers or given, and writes a run folder."""
+"""``specpilot train draft``: distils a target into a draft, made of its layers or given, and writes a run folder.
+
+``specpilot trim-vocabulary`` restricts the output of an existing draft to the most frequent tokens of some text.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION, day_in
 from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
-from ..infer.loading.draft_folder import save_draft, shared_names
+from ..infer.loading.draft_folder import check_place, save_draft, shared_names, shared_of
 from ..infer.loading.generation_defaults import stop_tokens_of
 from ..infer.loading.names import load_model, load_tokenizer
-from ..infer.models.trimmed_head import kept_tokens
+from ..infer.models.eagle import Eagle3Input, state_input_of
+from ..infer.models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from ..infer.prompting import day_of
 from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftDataModule, DraftModule
 from .fitting import Training, TrainingResult, fit, train_run
-from .options import DraftTrainingOptions
+from .options import DraftTrainingOptions, TrimOptions
 from .run_folder import DATASET, STATES, Run
 from .target_states import StateFolder
 
@@ -132,3 +136,32 @@ def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: P
     shared = shared_with(draft, settings, run.dataset["fingerprint"]["target"])
     draft.load_state_dict(best["head"], strict=False)
     save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
+
+
+def trim_vocabulary(options: TrimOptions) -> Path:
+    """Write the trimmed draft; returns its folder.
+
+    Raises:
+        InputError: the draft or the data cannot be read, the draft has fewer tokens, or the output is not free.
+    """
+    check_place(options.output, options.overwrite)
+    trust = options.trust_remote_code
+    model = load_model(
+        options.draft, dtype="auto", device="cpu", trust_remote_code=trust, decoder_only=True, target=options.target
+    )
+    if model.config.get_text_config(decoder=True) is not model.config:
+        raise InputError(f"{options.draft}: a {model.config.model_type} reads more than text; give a language model")
+    if vars(model.config).get("quantization_config") is not None:
+        raise InputError(f"{options.draft}: its weights are quantised; trim the model they were made of")
+    if isinstance(state_input_of(model), Eagle3Input):
+        raise InputError(
+            f"{options.draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft"
+        )
+    tokenizer = load_tokenizer(options.draft, trust_remote_code=trust)
+    head = model.get_output_embeddings()
+    among = head.tokens.tolist() if isinstance(head, TrimmedHead) else [*range(len(head.weight))]
+    stops = stop_tokens_of(model, tokenizer)
+    documents = read_documents(options.folders, tokenizer, options, stops=stops)
+    trim_head(model, most_frequent(documents, options.keep, among, stops, "keep"))
+    target = shared_of(model)
+    return save_draft(model, options.output, tokenizer, target=target, dtype=model.dtype, overwrite=options.overwrite)

@@ -61,7 +61,7 @@ def trim_vocabulary(options: TrimOptions) -> None:
     All other tokens get probability 0.
     """
     from ..common.console import quiet
-    from ..train.trim import trim_vocabulary as trim
+    from ..train.draft import trim_vocabulary as trim
 
     quiet()
     folder = trim(options)
