@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from specpilot.infer.models.eagle import state_input_of
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
 from specpilot.train.draft_model import choose_layers, load_initial, new_draft
-from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits, lr_factor, overlap
+from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits
 from specpilot.train.export import export
 from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.run_folder import read_run
@@ -294,16 +293,6 @@ def test_models_that_changed_since_are_refused(
         train_draft(settings, output=tmp_path / "run", resume=True)
 
 
-def test_the_gradient_of_the_overlap() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(5, 7, generator=generator, dtype=torch.float64).float().requires_grad_()
-    p = torch.randn(5, 7, generator=generator).softmax(-1)
-    weights = torch.rand(5, generator=generator)
-    (found,) = torch.autograd.grad((overlap(logits, p) * weights).sum(), logits)
-    (expected,) = torch.autograd.grad((torch.minimum(p, logits.softmax(-1)).sum(-1) * weights).sum(), logits)
-    torch.testing.assert_close(found, expected)
-
-
 # Stored states
 
 
@@ -374,11 +363,3 @@ def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
             torch.testing.assert_close(together[place, start + place], logits[0, -1], rtol=1e-4, atol=1e-4)
             if place + 1 < places:
                 inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], own[:, -1:])
-
-
-def test_learning_rate() -> None:
-    factors = [lr_factor(step, 40) for step in range(41)]
-    assert factors[:3] == [0.5, 1.0, 1.0]
-    assert factors[2:] == sorted(factors[2:], reverse=True)
-    assert factors[-1] == pytest.approx(0)
-    assert math.isfinite(lr_factor(1, 1))

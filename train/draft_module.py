@@ -14,7 +14,6 @@ decoding as long as drafts are accepted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -22,8 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 from transformers.cache_utils import DynamicCache
 
 from ..data_gen.documents import Document
@@ -131,28 +129,9 @@ def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tenso
     return masks if types.by_type else next(iter(masks.values()))
 
 
-class _Overlap(torch.autograd.Function):
-    """With m_v = [q_v < p_v], the gradient by the logit z_v is q_v (m_v - Σ_u q_u m_u)."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, p: Tensor) -> Tensor:
-        q = logits.float().softmax(-1)
-        kept = q * (q < p)
-        ctx.save_for_backward(q, kept)
-        ctx.dtype = logits.dtype
-        return torch.minimum(p, q).sum(-1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        q, kept = ctx.saved_tensors
-        result = torch.addcmul(kept, q, kept.sum(-1, keepdim=True), value=-1)
-        return result.mul_(gradient.unsqueeze(-1)).to(ctx.dtype), None
-
-
 def overlap(logits: Tensor, p: Tensor) -> Tensor:
     """The probability (N,) that a token of the softmax q of ``logits`` (N, M) is accepted by ``p`` (N, M)."""
-    return _Overlap.apply(logits, p)  # type: ignore[no-any-return, no-untyped-call]
+    return torch.minimum(p, logits.float().softmax(-1)).sum(-1)
 
 
 WARM_UP = 0.05  # share of the steps
@@ -243,15 +222,7 @@ class DraftModule(ControllerModule):
         return {name: value / max(1, count) for name, value in zip(names, sums, strict=False)}
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_factor, steps=self.steps))
-
-
-def lr_factor(step: int, steps: int) -> float:
-    """Share of the highest learning rate: a linear warm-up over the first steps, then a cosine down to zero."""
-    warm = max(1, round(WARM_UP * steps))
-    if step < warm:
-        return (step + 1) / warm
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warm) / max(1, steps - warm))))
+        return get_cosine_schedule_with_warmup(optimizer, round(WARM_UP * self.steps), self.steps)
 
 
 def _leave_out(names: set[str], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
+from transformers import get_cosine_schedule_with_warmup
 
 from ..controllers.acceptance.calibration import Calibration, undo_weights
 from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig, HeadPredictor
@@ -69,6 +69,4 @@ class SpecDecModule(AcceptanceModule):
         return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / self.steps))
-        )
+        return get_cosine_schedule_with_warmup(optimizer, 0, self.steps)
