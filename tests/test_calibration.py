@@ -23,7 +23,7 @@ from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset, text_of
 from specpilot.train.calibration import apply, fit_all, logistic, split_rows
 from specpilot.train.datasets import is_validation
-from specpilot.train.metrics import metrics_of
+from specpilot.train.metrics import Metrics
 
 LOGITS = np.random.default_rng(0).normal(0.0, 2.0, 4000)
 
@@ -124,7 +124,7 @@ def test_features_are_trained(data: Path, tmp_path: Path) -> None:
     x, p = examples["evidence"][:, :3].double().numpy(), examples["accept"].double().numpy()
     model = load_controller(new).head
     ours, best = (
-        metrics_of(torch.from_numpy(x @ weight + bias), torch.from_numpy(p)).compute()["kl"]
+        Metrics(torch.from_numpy(x @ weight + bias), torch.from_numpy(p)).compute()["kl"]
         for weight, bias in ((model.weight.detach().double().numpy(), model.bias.item()), logistic(x, p))
     )
     assert best <= ours < best + 1e-3  # the epoch is the best one in validation

@@ -23,7 +23,6 @@ from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace, from_tensors
 from .controller_module import Batch, PredictorModule
 from .data_module import ResumableData
-from .metrics import StreamedMetrics
 from .options import PredictorTrainingOptions
 
 
@@ -88,7 +87,6 @@ class ReplayedModule(PredictorModule):
         self.cost = PAPER_COST if settings.cost is None else CostModel.load(settings.cost)
         self.traced = bool(self.dataset.part(TRACES).shards)
         self.criterion = "simulated_speedup" if self.traced else "kl"
-        self.seen: tuple[StreamedMetrics, ...] = (StreamedMetrics(),)
 
     @staticmethod
     @abstractmethod
@@ -134,10 +132,6 @@ class ReplayedModule(PredictorModule):
 class AcceptanceModule(ReplayedModule):
     """An acceptance predictor in training, whose traces are replayed by rate-optimal stopping."""
 
-    def __init__(self, settings: PredictorTrainingOptions, data: AcceptanceDataModule) -> None:
-        super().__init__(settings, data)
-        self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the draft's own confidence
-
     @abstractmethod
     def predictor(self) -> TrainedPredictor:
         """A predictor with the current weights, on the CPU."""
@@ -158,5 +152,5 @@ class AcceptanceModule(ReplayedModule):
 
     def metrics(self) -> dict[str, float]:
         """Those of the head, and the AUROC of the draft's own confidence."""
-        found, own = self.seen
+        found, own = self.found
         return found.compute() | {"auroc_draft": own.auroc()}

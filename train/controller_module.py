@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..common.errors import InputError
 from ..controllers.checkpoints.config import ControllerConfig
-from .metrics import StreamedMetrics
+from .metrics import Metrics
 from .options import TrainingOptions
 
 H = TypeVar("H", bound=nn.Module)
@@ -132,6 +132,13 @@ class ControllerModule(pl.LightningModule, ABC):
         assert isinstance(reduced, Tensor)
         return reduced.to(value.device)
 
+    def gathered(self, values: Tensor) -> Tensor:
+        """(…, n) the ``values`` of all processes, one after another."""
+        parts: list[Any] = [values] * self.trainer.world_size
+        if len(parts) > 1:
+            torch.distributed.all_gather_object(parts, values)
+        return torch.cat(parts, -1)
+
     def share(self, local_sum: Tensor, count: Tensor) -> Tensor:
         """A loss whose gradient, averaged over processes as DDP does, is that of Σ ``local_sum`` / Σ ``count``."""
         return local_sum * self.trainer.world_size / self.total(count).clamp(min=1e-12)
@@ -185,11 +192,13 @@ class PredictorModule(ExportedModule):
     """A head that predicts acceptance: binary cross-entropy on soft labels.
 
     Attributes:
-        seen: metrics accumulated over the validation examples, one for each of :meth:`predictions`.
+        seen: for each validation batch, (1 + K, n) the labels and the K :meth:`predictions` of its examples.
+        found: metrics of each prediction over all validation examples.
         dropout: share of the entries of ``masked``, the last inputs of the head, that are 0 in training.
     """
 
-    seen: tuple[StreamedMetrics, ...]
+    seen: list[Tensor]
+    found: list[Metrics]
     dropout: float = 0.0
     masked: int = 0
 
@@ -222,24 +231,23 @@ class PredictorModule(ExportedModule):
         return (self.logits(batch),)
 
     def on_validation_epoch_start(self) -> None:
-        # Not created earlier: spawned processes would share the memory of existing tensors.
-        for metrics in self.seen:
-            metrics.reset()
+        self.seen = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        for metrics, logits in zip(self.seen, self.predictions(batch), strict=True):
-            self.require_finite("predictions are", logits)
-            metrics.update(*self.labelled(logits, batch))
+        pairs = [self.labelled(logits, batch) for logits in self.predictions(batch)]
+        rows = torch.stack([pairs[0][1], *(logits for logits, _ in pairs)])
+        self.require_finite("predictions are", rows)
+        self.seen.append(rows.cpu())
 
     def measure(self) -> dict[str, float]:
-        for metrics in self.seen:
-            metrics.reduce(self.total)
+        labels, *predictions = self.gathered(torch.cat(self.seen, -1))
+        self.found = [Metrics(logits, labels) for logits in predictions]
         return self.metrics()
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the validation examples seen so far."""
-        return self.seen[0].compute()
+        """Those of the validation that are reported."""
+        return self.found[0].compute()
 
     def findings(self) -> dict[str, Any]:
         """The reliability table of the last validation."""
-        return {"reliability": [vars(row) for row in self.seen[0].reliability()]}
+        return {"reliability": [vars(row) for row in self.found[0].reliability()]}

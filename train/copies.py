@@ -24,7 +24,6 @@ from .controller_module import Batch, PredictorModule, seeded
 from .data_module import ResumableData
 from .datasets import check_same, joint_fingerprint, joint_sampling, load_same, require_both, split
 from .fitting import Training, TrainingResult, fit, train_run
-from .metrics import StreamedMetrics
 from .options import CopyTrainingOptions
 
 
@@ -138,14 +137,14 @@ class CopyModule(PredictorModule):
         self.head.standardise(mean, scale)
         self.dropout, self.masked = settings.dropout, VECTORS * size
         self.examples = len(data.training.kept)
-        self.seen = StreamedMetrics(), StreamedMetrics()  # of the head, and of the text's own rates
 
     def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Of the head, and of the text's own rates."""
         assert batch.prior is not None
         return self.logits(batch), torch.logit(batch.prior, eps=1e-4)
 
     def metrics(self) -> dict[str, float]:
-        found, untrained = (metrics.compute() for metrics in self.seen)
+        found, untrained = (metrics.compute() for metrics in self.found)
         return found | {f"{name}_rates": untrained[name] for name in ("kl", "auroc")}
 
     def findings(self) -> dict[str, Any]:

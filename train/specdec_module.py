@@ -15,7 +15,6 @@ from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHead
 from ..data_gen.draft_states import Examples
 from .acceptance_module import AcceptanceDataModule, AcceptanceModule
 from .controller_module import Batch, seeded
-from .metrics import StreamedMetrics
 from .options import SpecDecTrainingOptions
 
 
@@ -41,7 +40,6 @@ class SpecDecModule(AcceptanceModule):
         super().__init__(settings, data)
         size = self.dataset.manifest["hidden_size"]
         self.head = seeded(settings.seed, lambda: AcceptanceHead(size, settings.depth))
-        self.seen = StreamedMetrics(), StreamedMetrics()  # of the unchanged output, and with the loss weights undone
 
     @staticmethod
     def inputs(settings: SpecDecTrainingOptions, examples: Examples, embedding: Tensor) -> Sequence[Tensor]:
@@ -56,9 +54,13 @@ class SpecDecModule(AcceptanceModule):
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the head's output and, under ``…_undone``, with the loss weights undone."""
-        raw, undone = (metrics.compute() for metrics in self.seen)
-        loss = self.seen[0].loss(self.settings.w_acc, self.settings.w_rej)
-        return {"loss": loss, **raw, **{f"{name}_undone": undone[name] for name in ("kl", "brier", "ece")}}
+        raw, undone = (metrics.compute() for metrics in self.found)
+        loss, weight = weighted_sums(self.found[0].logits, self.found[0].p, self.settings.w_acc, self.settings.w_rej)
+        return {
+            "loss": float(loss / weight),
+            **raw,
+            **{f"{name}_undone": undone[name] for name in ("kl", "brier", "ece")},
+        }
 
     @property
     def weights(self) -> Calibration:

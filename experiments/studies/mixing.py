@@ -23,7 +23,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions
 from specpilot.train.calibration import load_rows
 from specpilot.train.datasets import is_validation, joint_manifest
-from specpilot.train.metrics import metrics_of
+from specpilot.train.metrics import Metrics
 from specpilot.train.options import Depth
 from torch import Tensor
 
@@ -121,7 +121,7 @@ def _dataset_rows(
 def evaluate(head: Head, positions: dict[str, Tensor]) -> dict[str, float]:
     """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
     logits = head.head(positions["states"]).detach() + undo_weights(1.0, head.w_rej).shift
-    found = metrics_of(logits, positions["accept"]).compute()
+    found = Metrics(logits, positions["accept"]).compute()
     return {"kl": found["kl"], "auroc": found["auroc"]}
 
 
