@@ -201,7 +201,7 @@ def test_what_is_best_everywhere_is_learnt_everywhere() -> None:
     side = np.where(np.arange(200) < 160, 1.0, -4.0)
     x = torch.tensor(3 + np.outer(side, rng.normal(size=8)) + 0.1 * rng.normal(size=(200, 8)), dtype=torch.float32)
     rewards = torch.tensor([[0.55, 0.45, 0.5, 1.0]]).repeat(200, 1)
-    table = Table(x, rewards, ["a"] * 200, [str(i) for i in range(200)])
+    table = Table(x, rewards, np.array(["a"] * 200), np.array([str(i) for i in range(200)]))
     settings = RouterTrainingOptions(data="none", standardize=True, baseline="query", epochs=10, device="cpu")
     policy = fit_policy(table, settings)
     assert policy(x).argmax(-1).tolist() == [3] * 200
