@@ -14,7 +14,7 @@ from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
 from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
-from specpilot.data_gen.kinds import AcceptanceRow, read_texts, text_of
+from specpilot.data_gen.kinds import AcceptanceRow, read_shard, text_of
 from specpilot.infer.models import CausalLM
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
@@ -169,7 +169,7 @@ def test_only_so_many_texts_of_each_dataset(work: Path, options: FeatureDataOpti
 def test_malformed_rows_are_refused(work: Path, tmp_path: Path, p: list[float], words: str) -> None:
     data = write_dataset(tmp_path / "data", [AcceptanceRow("bad", "", [1], [1, 2], [3, 4], p)], str(work / "draft"))
     with pytest.raises(InputError, match=f"'bad'.*{words}"):
-        [*read_texts(data, "acceptance")]
+        [*map(text_of, read_shard(data / "shard-00000.parquet", AcceptanceRow))]
 
 
 def test_no_room_is_reported_before_anything_is_computed(

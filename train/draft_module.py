@@ -222,7 +222,8 @@ class DraftModule(ControllerModule):
         return {name: value / max(1, count) for name, value in zip(names, sums, strict=False)}
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return get_cosine_schedule_with_warmup(optimizer, round(WARM_UP * self.steps), self.steps)
+        warm = round(WARM_UP * self.steps)
+        return get_cosine_schedule_with_warmup(optimizer, warm, self.steps)  # type: ignore[no-any-return]
 
 
 def _leave_out(names: set[str], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

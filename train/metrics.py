@@ -49,7 +49,7 @@ class Metrics:
     def reliability(self) -> list[Bin]:
         """Positions grouped by â into equal intervals of [0, 1]; empty ones are left out."""
         group, table = (self.predicted * BINS).long().clamp(max=BINS - 1), []
-        for b in group.unique().tolist():
+        for b in sorted({*group.tolist()}):
             predicted, observed = self.predicted[group == b], self.p[group == b]
             table.append(Bin(b / BINS, (b + 1) / BINS, len(observed), float(predicted.mean()), float(observed.mean())))
         return table

@@ -71,4 +71,4 @@ class SpecDecModule(AcceptanceModule):
         return HeadPredictor(deepcopy(self.head).cpu(), self.weights, self.mean)
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return get_cosine_schedule_with_warmup(optimizer, 0, self.steps)
+        return get_cosine_schedule_with_warmup(optimizer, 0, self.steps)  # type: ignore[no-any-return]
