@@ -191,7 +191,7 @@ def test_early_stopping(
     best: int,
 ) -> None:
     """The best epoch is kept; a run that was killed after its last one does not go on, one with more patience does."""
-    monkeypatch.setattr(SpecDecModule, "measure", lambda module: {"kl": KL[module.current_epoch]})
+    monkeypatch.setattr(SpecDecModule, "metrics", lambda module: {"kl": KL[module.current_epoch]})
     run, five = tmp_path / "run", replace(settings, epochs=5)
     limited = replace(five, patience=patience)
     stop(Run, "complete", 1, lambda: train_acceptance(limited, output=run))
