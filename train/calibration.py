@@ -66,10 +66,19 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         InputError: the data is of another pair, incomplete or too small, or the output exists.
     """
     data, method = options.data, options.method
-    config, head = _acceptance_head(options.controller)
+    trained = load_controller(options.controller)
+    config, head = trained.config, trained.head
+    if not isinstance(config, AcceptanceHeadConfig) or not isinstance(head, AcceptanceHead):
+        raise InputError(
+            f"controller={options.controller!r}: is a {config.kind}, which needs no calibration; give an acceptance "
+            "head"
+        )
     check_free(options.output, options.overwrite)
     manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
-    _check_data(data, manifest, config)
+    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
+    made = SamplingParams(**manifest["sampling"])
+    if made != sampling:
+        raise InputError(f"{data}: made with {made}, but the head was trained with {sampling}")
     same_data = manifest["dataset_fingerprint"] in config.datasets
     total = options.validation_fraction if same_data else 1.0
     reader = load_draft(options.draft, manifest, device=options.device)
@@ -143,20 +152,3 @@ def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> La
     )
     reader.require_tokens_alone("data")
     return reader
-
-
-def _acceptance_head(controller: str) -> tuple[AcceptanceHeadConfig, AcceptanceHead]:
-    trained = load_controller(controller)
-    if not isinstance(trained.config, AcceptanceHeadConfig) or not isinstance(trained.head, AcceptanceHead):
-        raise InputError(
-            f"controller={controller!r}: is a {trained.config.kind}, which needs no calibration; give an acceptance "
-            "head"
-        )
-    return trained.config, trained.head
-
-
-def _check_data(data: str, manifest: dict[str, Any], config: AcceptanceHeadConfig) -> None:
-    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
-    made, trained = SamplingParams(**manifest["sampling"]), config.provenance.sampling
-    if made != trained:
-        raise InputError(f"{data}: made with {made}, but the head was trained with {trained}")

@@ -113,7 +113,7 @@ class FeatureMaker:
         """
         if unit.part == EMBEDDING:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
-        tensors = self._trace(unit) if unit.part == TRACES else self._examples(unit)
+        tensors = as_tensors(*self._traced(unit)) if unit.part == TRACES else self._examples(unit)
         for name in STATES & tensors.keys():
             tensors[name] = tensors[name].to(STORED[self.options["states"]])
             if not bool(torch.isfinite(tensors[name]).all()):
@@ -121,10 +121,6 @@ class FeatureMaker:
         for text in unit.texts:
             on_done(len(text.x))
         return FeatureShard(unit.part, tensors)
-
-    def _trace(self, unit: Unit) -> dict[str, Tensor]:
-        (traced,) = self._traced(unit)
-        return as_tensors(traced)
 
     def _traced(self, unit: Unit, longest: int = MAX_DRAFT) -> list[Trace]:
         assert self.target is not None, "the target is loaded if there are traces"

@@ -183,11 +183,6 @@ class FeaturePlan:
             write_shards(writer, texts, lambda number: self.unit(self.pieces[number]), workers, console, needed)
 
 
-def is_made(settings: FeatureDataOptions, output: Path) -> bool:
-    """Whether ``output`` holds all that ``settings`` ask for, and no shard is damaged."""
-    return whole_manifest(output, feature_identity(settings)) is not None
-
-
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
     """What loads the models of ``settings``, in this process or a worker's."""
     identity = feature_identity(settings)
@@ -210,7 +205,7 @@ def make_features(
             :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
     """
     console, output = console or stderr_console(), Path(output)
-    if is_made(settings, output):
+    if whole_manifest(output, feature_identity(settings)) is not None:
         console.print(f"{output}: already complete")
         return output
     with open_workers(feature_maker(settings), workers, settings.device, console) as group:
