@@ -37,11 +37,11 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 36_044,
-    "files of the package": 249,
+    "lines of the package": 35_489,
+    "files of the package": 243,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 19_831,
+    "lines of tests": 19_774,
     "verbs": 20,
     "MiB of tracked files": 36,
 }
