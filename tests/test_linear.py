@@ -257,9 +257,7 @@ from specpilot.infer.models.linear import PackedLinear
 
 
 class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefg"] + [("used", ctypes.c_size_t)] + [
-        (name, ctypes.c_size_t) for name in "hi"
-    ]
+    _fields_ = [(name, ctypes.c_size_t) for name in [*"abcdefg", "used", *"hi"]]
 
 
 mallinfo = ctypes.CDLL(None).mallinfo2
