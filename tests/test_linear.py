@@ -1,9 +1,5 @@
 """Linear layers with reordered or rounded weights: their products, and models of any architecture that have them."""
 
-import os
-import platform
-import subprocess
-import sys
 import warnings
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +10,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.common.machine import CAPACITY, SHAPES
 from specpilot.controllers.router import SingleArm
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, LanguageModel, language_model, linear
@@ -240,52 +235,3 @@ def test_what_cannot_be_rounded_is_refused() -> None:
         refused = f"draft_dtype='int8': the weights of this draft cannot be rounded, since {reason}"
         with pytest.raises(InputError, match=refused):
             language_model(model, quantization="int8")
-
-
-# What a server keeps of the products it has computed, in a process of its own, which reads the limits once
-
-
-MOST = 4.0  # MiB that remain of hundreds of shapes; without a limit over 80
-
-MEMORY = """
-import ctypes
-import torch
-from specpilot.common.machine import limit_memory
-
-limit_memory()
-from specpilot.infer.models.linear import PackedLinear
-
-
-class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in [*"abcdefg", "used", *"hi"]]
-
-
-mallinfo = ctypes.CDLL(None).mallinfo2
-mallinfo.restype = Info
-
-
-def used(sizes):
-    products = [PackedLinear(torch.zeros(size, 384)) for size in sizes]
-    for product in products:
-        for rows in (*range(1, 16), *range(16, 401, 16)):
-            product(torch.zeros(rows, 384))
-    products.clear()
-    return mallinfo().used / 2**20
-
-
-with torch.inference_mode():
-    before = used(range(1024, 1032, 2))
-    print(used(range(1032, 1048, 2)) - before)
-"""
-
-
-@pytest.mark.slow  # a process of its own computes some thousand products
-@pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or not torch.backends.mkldnn.is_available(), reason="needs glibc and oneDNN"
-)
-def test_code_for_products_of_all_shapes_is_not_kept() -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in SHAPES}
-    grown = subprocess.run(
-        [sys.executable, "-c", MEMORY], env=environment, check=True, capture_output=True, text=True
-    ).stdout
-    assert float(grown) < MOST, f"{grown} MiB; {CAPACITY} shapes are to be kept"

@@ -42,12 +42,11 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
         cache = model.new_cache()
         for text in ("a", "b"):
             cache.add(text, 100)
-        reads = [Read("a", long, 3), Read("b", TEXT, 2)]
-        results.append([*model.forward(cache, reads), *model.forward(cache, [Read("a", [1, 2], 2), Read("b", [4], 1)])])
+        reads = [[Read("a", long, 3), Read("b", TEXT, 2)], [Read("a", [1, 2], 2), Read("b", [4], 1)]]
+        results.append([model.forward(cache, each) for each in reads])
     others = torch.ones(cut.vocab_size, dtype=torch.bool)
     others[kept] = False
-    for read in (0, 2):
-        (ours, our_states), (theirs, their_states) = (result[read : read + 2] for result in (results[1], results[0]))
+    for (theirs, their_states), (ours, our_states) in zip(*results, strict=True):
         assert bool((ours[:, others] == -torch.inf).all())
         torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
