@@ -20,7 +20,7 @@ from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, Read, ancestors_of
 from specpilot.infer.models.eagle import StateInput, state_input_of
-from specpilot.infer.request import Drafter, Request
+from specpilot.infer.request import Request
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -34,41 +34,34 @@ from .tiny import byte_tokenizer, make
 PLAIN_WAYS = ["3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 3", "auto or copies"]
 
 
-def watch(decoder: SpeculativeDecoder) -> list[tuple[int, list[int], Draft]]:
-    """The rounds from now on: the number of the draft, the text before, and what was drafted."""
+def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[int], Tensor]]:
+    """Of texts that are drawn in a list and alone, after any rejections: each first child.
+
+    These are the text before the round, the tokens down to it, and the q it was drawn from.
+    """
     (arm,) = decoder.drafting.arms(decoder.config)
-    seen: list[tuple[int, list[int], Draft]] = []
+    propose, seen = arm.drafter.propose, list[tuple[list[int], Draft]]()
 
-    def watched(number: int, drafter: Drafter) -> None:
-        propose = drafter.propose
+    def watched(requests: Sequence[Request]) -> list[Draft]:
+        texts = [list(request.text) for request in requests]
+        drafts = propose(requests)
+        seen.extend(zip(texts, drafts, strict=True))
+        return drafts
 
-        def noted(requests: Sequence[Request]) -> list[Draft]:
-            texts = [list(request.text) for request in requests]
-            drafts = propose(requests)
-            seen.extend((number, *one) for one in zip(texts, drafts, strict=True))
-            return drafts
-
-        drafter.propose = noted  # type: ignore[method-assign]
-
-    for number, part in enumerate(getattr(arm.drafter, "parts", [arm.drafter])):
-        watched(number, part)
-    return seen
-
-
-def first_children(draft: Draft) -> Iterator[tuple[list[int], Tensor]]:
-    """The tokens down to each first child, and the q that it was drawn from."""
-    if draft.copied:
-        return
-    for node, parent in enumerate(draft.parents):
-        if draft.parents.index(parent) == node:
-            yield [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
+    arm.drafter.propose = watched  # type: ignore[method-assign]
+    sampling: dict[str, Any] = {"max_new_tokens": 16, "temperature": 1.0, "top_k": None}
+    outputs = [*decoder.generate(PROMPTS, seed=[3, 4, 5, 6], **sampling), decoder.generate([7], seed=8, **sampling)]
+    assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
+    for text, draft in seen:
+        for node, parent in enumerate(draft.parents if not draft.copied else ()):
+            if draft.parents.index(parent) == node:
+                yield text, [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "way"),
     [
         *(("model", name, way) for name in ("llama", "gpt2") for way in PLAIN_WAYS),
-        ("two", "llama", "spec-infer 2x2"),
         ("trimmed", "gpt2", "3"),
         *(("states", name, way) for name in ("llama", "gemma3") for way in STATE_WAYS),
         *(
@@ -81,29 +74,22 @@ def first_children(draft: Draft) -> Iterator[tuple[list[int], Tensor]]:
 def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: Path) -> None:
     """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
     decoder = SpeculativeDecoder(*real(kind, name, tmp_path), **options_of(way))
-    seen = watch(decoder)
-    outputs = decoder.generate(PROMPTS, max_new_tokens=20, temperature=1.0, top_k=None, seed=[3, 4, 5, 6])
-    stats = [one.stats for one in outputs]
-    assert 0 < sum(one.n_accepted for one in stats) < sum(one.n_drafted for one in stats)
-    reader, deepest = decoder.target, 0
-    drafts = [CausalLM(draft.model) for draft in decoder.drafts]
-    for draft in drafts:
-        draft.lean = None  # by transformers' own forward
+    reader, draft, before, deepest = decoder.target, CausalLM(decoder.drafts[0].model), None, 0
+    draft.lean = None  # by transformers' own forward
     with torch.inference_mode():
-        for number, text, drafted in seen:
-            read, draft, before = reader.new_cache(), drafts[number], None
+        for text, path, q in drafted(decoder):
             if kind == "states":
+                read = reader.new_cache()
                 read.add(0, len(text))
                 _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
                 before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-            for path, q in first_children(drafted):
-                cache = draft.new_cache()
-                cache.add(0, len(text) + 32)
-                logits, own = draft.forward(cache, [Read(0, text, states=before)])
-                for token in path[:-1]:
-                    logits, own = draft.forward(cache, [Read(0, [token], states=before if before is None else own)])
-                torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
-                deepest = max(deepest, len(path))
+            cache = draft.new_cache()
+            cache.add(0, len(text) + 32)
+            logits, own = draft.forward(cache, [Read(0, text, states=before)])
+            for token in path[:-1]:
+                logits, own = draft.forward(cache, [Read(0, [token], states=before if before is None else own)])
+            torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
+            deepest = max(deepest, len(path))
     assert deepest > 1
 
 
@@ -204,17 +190,11 @@ def test_q_is_what_the_checkpoint_computes(form: str, way: str, name: str, tmp_p
     folder, target = write_draft(tmp_path / "draft", **settings), target_of(name)
     reference = Reference(folder, target.get_input_embeddings().weight)
     decoder = SpeculativeDecoder(target, loaded(folder, target), **options_of(way))
-    seen = watch(decoder)
-    outputs = decoder.generate(PROMPTS, max_new_tokens=12, temperature=1.0, top_k=None, seed=[3, 4, 5, 6])
-    outputs += [decoder.generate([7], max_new_tokens=12, temperature=1.0, top_k=None, seed=8)]
-    assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
     compared = 0
-    for _, text, draft in seen:
-        inner = inner_states(target, text[:-1], settings["layers"])
-        for path, q in first_children(draft):
-            expected = reference.drafted(text, inner, path)[-1]
-            torch.testing.assert_close(q.double(), expected, rtol=1e-3, atol=1e-5)
-            compared += 1
+    for text, path, q in drafted(decoder):
+        expected = reference.drafted(text, inner_states(target, text[:-1], settings["layers"]), path)[-1]
+        torch.testing.assert_close(q.double(), expected, rtol=1e-3, atol=1e-5)
+        compared += 1
     assert compared > 20
 
 
