@@ -206,10 +206,10 @@ def kinds(model: LanguageModel) -> tuple[type, type]:
 
 @pytest.mark.parametrize("name", ["bfloat16", *linear.QUANTIZATIONS])
 def test_loading_by_name(name: str) -> None:
-    """One draft, several of a tree, and a router's arm; a trained controller takes a draft of any precision."""
+    """Of a chain, a tree, and a router's arm; a trained controller takes a draft of any precision."""
     ways: list[dict[str, Any]] = [
         {"draft": "tiny-draft", "length": "tiny-lag-free", "cost": 0.2},
-        {"draft": ["tiny-draft"] * 2, "tree": "2x1", "verifier": "spec-infer"},
+        {"draft": "tiny-draft", "tree": "2x1", "verifier": "spec-infer"},
         {"draft": ["tiny-draft", "exit:2"], "router": SingleArm(0, 2)},
     ]
     for way in ways:
