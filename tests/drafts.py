@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from specpilot.controllers.acceptance.copy_head import CopyHead, CopyPredictor
 from specpilot.controllers.acceptance.feature_model import FeatureModel
 from specpilot.controllers.acceptance.length_head import LengthHead
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
@@ -35,7 +36,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .architectures import HIDDEN, VOCAB, pair
-from .copies import copy_predictor
 from .eagle3 import write_draft
 from .enumeration import Remembering
 from .tiny import make
@@ -73,6 +73,21 @@ def seeded(make: Callable[[], M], seed: int = 7) -> M:
         for parameter in module.parameters():
             parameter.mul_(3)
     return module.eval().requires_grad_(False)
+
+
+def copy_head(seed: int, hidden: int = 8, width: int = 5) -> CopyHead:
+    """A head whose predictions differ much from token to token, with scales unlike 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    head = CopyHead(hidden, width).requires_grad_(False)
+    for tensor in (*head.parameters(), head.mean):
+        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    head.scale.copy_(0.5 + torch.rand(head.scale.shape, generator=generator))
+    return head
+
+
+def copy_predictor(vocab: int, seed: int = 0) -> CopyPredictor:
+    head = copy_head(seed)
+    return CopyPredictor(head, torch.randn(vocab, head.hidden_size, generator=torch.Generator().manual_seed(seed + 1)))
 
 
 class Sometimes(LengthController):

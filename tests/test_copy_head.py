@@ -30,7 +30,7 @@ from specpilot.train.copies import copied_tokens, train_copies
 from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions
 
-from .copies import copy_head
+from .drafts import copy_head
 from .tiny import make, pair_and_prompts
 
 

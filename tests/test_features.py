@@ -118,17 +118,14 @@ def test_nothing_drafted_is_no_example() -> None:
     assert at_all_drafted_tokens(draft, [text])["counts"].tolist() == [len(text.x)]
 
 
-def test_half_precision_is_the_rounded_state(dataset: FeatureDataset, work: Path, options: FeatureDataOptions) -> None:
-    half = FeatureDataset(make_features(replace(options, states="float16"), work / "half"))
+def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(
+    dataset: FeatureDataset, options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = FeatureDataset(make_features(replace(options, states="float16"), tmp_path / "half"))
     ours, theirs = part(half, VALIDATION), part(dataset, VALIDATION)
     assert ours["states"].dtype == torch.float16
     assert torch.equal(ours["states"], theirs["states"].half())
     assert torch.equal(ours["accept"], theirs["accept"])
-
-
-def test_a_state_that_half_precision_cannot_hold_is_refused(
-    work: Path, options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: {"states": torch.full((2, 2), 1e5)})
     with pytest.raises(InputError, match=r"states=float16: .*; use float32"):
         make_features(replace(options, states="float16"), tmp_path / "f")

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from specpilot.controllers.acceptance.calibration import undo_weights
 from specpilot.train.metrics import Metrics
 from torchmetrics.functional import calibration_error, kl_divergence
 from torchmetrics.functional.classification import binary_auroc
@@ -65,14 +64,3 @@ def test_the_best_constant() -> None:
     constant = torch.logit(p.double().mean()).expand(len(p))
     assert measured("kl_constant", logits, p) == pytest.approx(measured("kl", constant, p))
     assert Metrics(torch.zeros(3), torch.ones(3)).compute()["kl_constant"] == pytest.approx(0)
-
-
-def test_metrics_of_a_head_that_learnt_the_weighted_loss_perfectly() -> None:
-    _, a = _random()
-    logits = torch.logit(a / (a + 6 * (1 - a)))
-    raw, undone = Metrics(logits, a).compute(), Metrics(logits + undo_weights(1, 6).shift, a).compute()
-    assert undone["kl"] == pytest.approx(0, abs=1e-6)
-    assert undone["brier"] == pytest.approx(0, abs=1e-6)
-    assert undone["ece"] == pytest.approx(0, abs=1e-5)
-    assert raw["kl"] > raw["kl_constant"] > undone["kl"]
-    assert raw["mean_acceptance"] == pytest.approx(float(a.double().mean()))

@@ -249,7 +249,6 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
     wide = str(tmp_path / "wide")
     for options, words in (
         ({"draft": arms[:2]}, "^arms: number 3 is missing, where the router was trained with 'autoregressive'"),
-        ({"draft": [draft]}, "a router needs at least two"),
         ({"draft": [draft, wide]}, rf"^arm '{wide}': target .* and draft .* do not share a tokenizer"),
         ({"target": other, "draft": arms}, "another target is given"),
         ({"length": [1, 2]}, "length: 2 for 3 arms"),

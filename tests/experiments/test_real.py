@@ -5,11 +5,9 @@ from itertools import groupby
 from pathlib import Path
 
 from safetensors.torch import load_file
-from specpilot.compare.decoders import read_decoders
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.loading.controllers import load_policy
-from specpilot.infer.options import DecodingOptions
 
 from experiments.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
 from experiments.real.prompts import HELD_OUT, PROMPTS, write_prompts
@@ -56,14 +54,3 @@ def test_included_draft_predictor_and_router_belong_together(tmp_path: Path) -> 
     assert config.arms[0].fingerprint == controller.config.provenance.fingerprint.draft
     for file in INCLUDED.rglob("*.json"):
         assert '"/' not in file.read_text(), f"{file}: names a path of some machine"
-
-
-def test_the_decoders_are_read(tmp_path: Path) -> None:
-    """With its own options each; words and paths are checked when they are loaded."""
-    base = DecodingOptions(draft="runs/real/draft")
-    specs = {spec.name: spec for spec in read_decoders(INCLUDED.with_name("decoders.yaml"), base)}
-    assert specs["ours"].tree == "auto"
-    assert specs["ours"].uses_costs
-    assert specs["router"].router == "runs/real/router"
-    assert specs["2+ngram"].draft == "runs/real/draft+ngram"
-    assert specs["transformers, lookup"].engine == "transformers:lookup-10"

@@ -10,7 +10,6 @@ from specpilot.infer.generation import Stats
 from experiments.__main__ import main
 from experiments.papers import selection
 from experiments.router.study import ArmTimings, accuracy, rate_row
-from experiments.router.tables import baseline_choices
 
 from ..tiny import byte_tokenizer, make
 
@@ -70,18 +69,3 @@ def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(words.split()) == 0  # the datasets are there: nothing is made again
     assert "already complete" in " ".join(capsys.readouterr().err.split())
-
-
-def test_baselines_where_the_best_arm_shows() -> None:
-    generator = np.random.default_rng(0)
-    x, new = generator.normal(size=(200, 4)), generator.normal(size=(50, 4))
-
-    def worth(x: np.ndarray) -> np.ndarray:
-        return np.stack([x[:, 0], -x[:, 0], np.full(len(x), -0.1)], 1)
-
-    chosen = baseline_choices(x, worth(x), new, worth(new))
-    oracle = worth(new).argmax(1)
-    assert (chosen["oracle"] == oracle).all()
-    assert (chosen["logistic"] == oracle).mean() > 0.9
-    assert (chosen["neighbours"] == oracle).mean() > 0.8
-    assert len(set(chosen["best_single"])) == 1
