@@ -3,7 +3,6 @@
 import pytest
 
 from .disks import own_mounts
-from .servers import Served, undisturbed_server
 from .stages import Stages
 
 
@@ -23,8 +22,3 @@ def kills(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     return Stages(tmp_path_factory.mktemp("stages"))
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return undisturbed_server(tmp_path_factory.mktemp("served") / "log")
