@@ -1,6 +1,5 @@
 """The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
 
-import ast
 import importlib.util
 import json
 import os
@@ -131,26 +130,17 @@ def test_examples(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("file", each(sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))))
 def test_notebooks(file: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of code run in their order in one namespace, also those that write a module; what a cell shows is shown."""
+    """Cells of code run in their order in one namespace, also those that write a module."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     names: dict[str, Any] = {"__name__": "__main__"}
-    shown = 0
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
-        if cell["cell_type"] != "code":
-            continue
-        assert not cell["outputs"], "results change with the machine"
+        assert not cell.get("outputs"), "results change with the machine"
         if source.startswith("%%writefile "):
             name, _, text = source.removeprefix("%%writefile ").partition("\n")
             (elsewhere / name).write_text(text, encoding="utf-8")
-            continue
-        tree = ast.parse(source)
-        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, str(file), "exec"), names)
-        if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), str(file), "eval"), names)
-            shown += value is None or len(getattr(value, "_repr_html_", lambda value=value: repr(value))()) > 0
-    assert shown
+        elif cell["cell_type"] == "code":
+            exec(compile(source, str(file), "exec"), names)
 
 
 @pytest.mark.parametrize("page", PAGES[:2], ids=of_page)

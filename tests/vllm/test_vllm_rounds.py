@@ -1,22 +1,32 @@
-"""Rounds logged in vLLM are datasets: labels are those of our own forwards, and comparison and training read them."""
+"""Rounds logged in vLLM and its texts are datasets: labels are those of our own forwards."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.compare.labelled import read_labelled
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.responses import read_responses
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen import responses
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
-from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, RoundsRow, read_dataset
+from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.loading.names import load_causal_lm
 
-from .engines import engine, generate, model_runner, prompts, vllm_sampling  # skips where the extra is missing
+from ..folders import assert_same_bytes
+from ..training import assert_labels
+from .engines import engine, generate, model_runner, prompts, vllm, vllm_sampling  # skips where the extra is missing
 
 SAMPLED, WARM, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.7, 20, 0.9), SamplingParams(0.0)
 FOLDERS = {
@@ -95,3 +105,44 @@ def test_responses_tell_what_the_log_tells(tmp_path: Path) -> None:
     ]
     assert counts[0] == counts[1]
     assert sum(counts[0].values()) > 4 * COUNT
+
+
+# Texts of vLLM as acceptance data: labelled by forwards of ours, also where vLLM is missing
+
+SETTINGS = AcceptanceDataOptions(limit=12, max_new_tokens=24, shard_size=5, batch_size=8, device="cpu")
+RESPONSES = ResponseOptions(responses="vllm", kv_cache_gib=0.15)
+
+
+def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command in a process of its own: an engine that ends takes others of its process with it."""
+    made = tmp_path / "data"
+    words = ["--responses", "vllm", "--kv-cache-gib", "0.15", "--limit", "12", "--max-new-tokens", "24"]
+    words += ["--shard-size", "5", "--batch-size", "8", "--device", "cpu", "--output", str(made)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    command = [sys.executable, "-m", "specpilot", "data", "acceptance", *words]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    texts = {row.prompt_id: row.tokens for row in read_dataset(f"{made}-responses", ResponseRow)}
+    assert read_manifest(made)["responses"] == {
+        "source": "vllm", "version": vllm.__version__.partition("+")[0], "tensor_parallel": 1,
+        "sha256": read_manifest(f"{made}-responses")["dataset_fingerprint"],
+    }  # fmt: skip
+    rows = read_dataset(made, AcceptanceRow)
+    assert {row.prompt_id: row.x for row in rows} == texts
+    assert len(rows) == 12
+    assert_labels(AcceptanceDatasetBuilder(SETTINGS), rows)
+
+    def missing() -> str:
+        raise InputError("vllm is not installed")
+
+    monkeypatch.setattr(responses, "installed_version", missing)
+    with pytest.raises(InputError, match="vllm is not installed"):
+        make_acceptance_data(SETTINGS, tmp_path / "other", responses=RESPONSES)
+    made.rename(tmp_path / "first")  # complete texts are labelled without it
+    assert_same_bytes(tmp_path / "first", make_acceptance_data(SETTINGS, made, responses=RESPONSES))
+
+
+def test_an_engine_that_does_not_start() -> None:
+    three = replace(RESPONSES, tensor_parallel=3)  # processes, more than there are devices
+    with pytest.raises(InputError, match=r"^target='tiny': vLLM 0\.32\.0 does not load it \(.+\)$"):
+        print(responses.VllmResponses(SETTINGS, three, None).engine)
