@@ -34,8 +34,6 @@ from .test_compare import changed, made
 from .test_replay import traced
 from .tiny import save_pair
 
-VOID = {"meta", "br"}
-
 
 class Parsed(HTMLParser):
     """A page: its text, its elements with their attributes, and the titles of its points. Its tags must be closed."""
@@ -51,11 +49,8 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
+        if tag not in {"meta", "br"}:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag

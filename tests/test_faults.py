@@ -24,73 +24,50 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.serve.round_log import RoundLog
 
 from .folders import assert_whole, contents, one_bit, truncated
-from .processes import KILLS, SIGNAL, Fault, command, run, succeed
+from .processes import KILLS, SIGNAL, Fault
 from .serving import serving
 from .soak.stages import STAGES, Stages
-from .test_router_training import make_rows as make_router_rows
-from .test_router_training import write as write_router_data
-from .tiny import save_pair
 from .training import last_weights, make_rows, metrics_rows
 
+Damage = Callable[[bytes, Random], bytes]
 IDENTITY = {
     "kind": "acceptance", "target": "a", "draft": "b", "fingerprint": {"target": "c"},
     "sampling": {"temperature": 1.0, "top_k": None, "top_p": 1.0},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])
-def test_a_signal_ends_a_training_as_it_ends_any_command(tmp_path: Path, number: int, code: int) -> None:
-    """Lightning would report 1 and 0."""
-    write_router_data(tmp_path / "data", make_router_rows(100))
-    output = tmp_path / "run"
-    words = ["train", "router", "--data", str(tmp_path / "data"), "--width", "8", "--epochs", "4", "--batch-size", "16"]
-    words += ["--checkpoint-every", "1", "--device", "cpu", "--output", str(output), "--resume"]
-    work = command(*words)
-    whole = succeed(work, output)
-    expected = contents(output)
-    output.rename(tmp_path / "whole")
-    for at in (whole.touches // 2, whole.touches // 2):
-        ended = run(work, output, Fault(SIGNAL, at, number))
-        assert (ended.code, ended.complaint) == (code, "interrupted" if number == signal.SIGINT else "")
-    succeed(work, output)
-    assert contents(output) == expected
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("faults")
-    save_pair(folder)
-    (folder / "p.txt").write_text("".join(f"prompt {i}\n" for i in range(24)))
-    return folder
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("stages"))
 
 
-def commands(place: Path, output: Path) -> dict[str, list[str]]:
-    pair = ["--target", str(place / "target"), "--draft", str(place / "draft"), "--prompts", str(place / "p.txt")]
-    rollouts = ["--no-chat", "--max-new-tokens", "6", "--shard-size", "8", "--output", str(output / "data")]
-    features = ["--data", str(output / "data"), "--predictor", "lag-free", "--validation-fraction", "0.3"]
-    return {
-        "data": ["data", "acceptance", *pair, *rollouts],
-        "features": ["data", "features", *features, "--traced", "1", "--output", str(output / "features")],
-    }
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_a_signal_ends_a_training_as_it_ends_any_command(
+    stages: Stages, tmp_path: Path, number: int, code: int
+) -> None:
+    """Lightning would report 1 and 0. The signal comes while batches are trained."""
+    fault = Fault(SIGNAL, stages.whole("train router").touches * 2 // 3, number)
+    ended = stages.run("train router", tmp_path / "run", fault)
+    assert (ended.code, ended.complaint) == (code, "interrupted" if number == signal.SIGINT else "")
+    stages.finish("train router", tmp_path / "run")
 
 
 @pytest.mark.parametrize("damage", [truncated, one_bit])
+@pytest.mark.parametrize("name", ["data acceptance", "data features"])
 def test_damaged_shards_are_named_and_made_again(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes, Random], bytes]
+    stages: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, damage: Damage
 ) -> None:
-    for name, words in commands(place, tmp_path).items():
-        assert cli.main(words) == 0
-        whole = contents(tmp_path / name)
-        for shard in [*(tmp_path / name).glob("shard-*")][1:3]:
-            shard.write_bytes(damage(shard.read_bytes(), Random(0)))
-        shard = tmp_path / name / "shard-00000.parquet"
-        if name == "data":
-            shard.unlink()
-            assert cli.main(["train", "acceptance", "--data", str(tmp_path / name), "--output", "never"]) == 2
-            assert f"{shard}: missing or changed since it was written; run the command" in capsys.readouterr().err
-        assert cli.main(words) == 0
-        assert "missing or changed; made again" in capsys.readouterr().err
-        assert contents(tmp_path / name) == whole
+    folder = Path(shutil.copytree(stages.whole(name).folder, tmp_path / "data"))
+    first, *others = sorted(folder.glob("shard-*"))
+    for shard in others[:2]:
+        shard.write_bytes(damage(shard.read_bytes(), Random(0)))
+    if name == "data acceptance":
+        first.unlink()
+        assert cli.main(["train", "acceptance", "--data", str(folder), "--output", "never"]) == 2
+        assert f"{first}: missing or changed since it was written; run the command" in capsys.readouterr().err
+    assert stages.work(name, folder)() == 0
+    assert "missing or changed; made again" in capsys.readouterr().err
+    assert contents(folder) == stages.whole(name).contents
 
 
 def test_a_first_shard_that_fails_leaves_a_folder_that_can_be_continued(tmp_path: Path) -> None:
@@ -129,23 +106,20 @@ def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
 @pytest.mark.parametrize("damage", [truncated, one_bit])
 def test_a_damaged_checkpoint_is_named(
-    tmp_path: Path, name: str, damage: Callable[[bytes, Random], bytes], capsys: pytest.CaptureFixture[str]
+    stages: Stages, tmp_path: Path, name: str, damage: Damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """PyTorch reads weights of which a bit was turned."""
-    write_router_data(tmp_path / "data", make_router_rows(100))
-    words = ["train", "router", "--data", str(tmp_path / "data"), "--width", "64", "--epochs", "1", "--device", "cpu"]
-    words += ["--output", str(tmp_path / "run"), "--resume"]
-    assert cli.main(words) == 0
-    (tmp_path / "run" / "result.json").unlink()
-    file = tmp_path / "run" / "checkpoints" / name
+    folder = Path(shutil.copytree(stages.whole("train router").folder, tmp_path / "run"))
+    train = stages.work("train router", folder)
+    (folder / "result.json").unlink()
+    file = folder / "checkpoints" / name
     content = file.read_bytes()
     # Within the weights, not in the archive's padding.
     file.write_bytes(content[:2000] + damage(content[2000:-2000], Random(1)) + content[-2000:])
-    capsys.readouterr()
-    assert cli.main(words) == 2
+    assert train() == 2
     assert f"{file}: truncated or damaged; remove its folder" in capsys.readouterr().err
     shutil.rmtree(file.parent)
-    assert cli.main(words) == 0
+    assert train() == 0
 
 
 @pytest.mark.parametrize("place", range(0, 1200, 53))
@@ -209,11 +183,6 @@ def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest
 
 
 # Every stage is killed again and again and leaves what a run leaves that nobody kills; finished runs are continued
-
-
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    return Stages(tmp_path_factory.mktemp("stages"))
 
 
 SLOW = (  # whose code is mostly that of another stage
