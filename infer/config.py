@@ -18,6 +18,7 @@ from ..controllers.length import (
     Fixed,
     LengthController,
     OnlineConfidence,
+    Oracle,
     RateOptimal,
     TrainedLength,
 )
@@ -192,6 +193,8 @@ class DecoderConfig:
             raise InputError("ngram: n-gram drafts go with chains or tree='auto'; leave the tree out")
         if self.rule in JOINT:
             raise InputError(f"ngram: verifier={self.rule!r} drafts by beams; take another rule, or leave it out")
+        if isinstance(self.length, Oracle):
+            raise InputError("length='oracle': supports only draft models; leave the n-grams out")
         if not self.drafts and self.length is not None and ngram.predictor is not None:
             raise InputError("copies and length: both decide how many tokens are copied; give one of them")
         if not self.drafts and isinstance(self.length, AcceptanceLength | TrainedLength):
@@ -255,6 +258,10 @@ class DecoderConfig:
         """γ of MTAD, K of MTJD."""
         assert isinstance(self.stopping, Fixed)
         return self.stopping.k
+
+    @property
+    def oracle(self) -> bool:
+        return isinstance(self.stopping, Oracle)
 
     def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
         """Check that the rule supports the sampling parameters; ``vocab_size`` is the target's V.

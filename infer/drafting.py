@@ -13,6 +13,7 @@ from .drafters.best_first_tree import BestFirstDrafter
 from .drafters.chain import ChainDrafter, EarlyExitDrafter
 from .drafters.mixed import MixedDrafter, MixedTreeDrafter
 from .drafters.ngram import Ngram, NgramDrafter
+from .drafters.oracle import OracleDrafter
 from .drafters.tree import AUTO_TREE, TreeDrafter
 from .engine import Engine
 from .loading.routing import Routing
@@ -37,10 +38,11 @@ class Drafting:
         Raises:
             InputError: a draft that reads the target's states is to draft what it cannot.
         """
-        if config.search is not None and any(model.reads_states for model in self.drafts):
+        unsupported = config.search is not None or config.oracle
+        if unsupported and any(model.reads_states for model in self.drafts):
             raise InputError(
-                "draft: it reads the target's states, which is not supported for beams; leave these out, or take a "
-                "draft that reads tokens alone"
+                "draft: it reads the target's states, which is not supported for beams and the oracle; leave these "
+                "out, or take a draft that reads tokens alone"
             )
         if self.routing is None:
             return [DraftingArm(self._drafter(config), config.stopping)]
@@ -75,6 +77,8 @@ class Drafting:
             return self._once(
                 ("tree", tree, drawn_anew), lambda: TreeDrafter(first, size, tree, replacement=drawn_anew)
             )
+        if config.oracle:
+            return self._once("oracle", lambda: OracleDrafter(first, size, self.engine.target))
         return self._of_model(first)
 
     def _ngram(self, ngram: Ngram, *, planned: bool, tree: bool = False) -> Drafter:

@@ -86,13 +86,13 @@ TABLES["generate {}"] = [
     ("hello --length tiny-hed", "tiny-hed: no such controller, did you mean 'tiny-head'? give a folder, tiny-copies"),
     (
         "hello --length confidense:0.4",
-        "length='confidense:0.4': no such rule, did you mean 'confidence'? give a whole number or one of none",
+        "length='confidense:0.4': no such rule, did you mean 'confidence'? give a whole number or one of none, oracle",
     ),
     ("hello --length ²", "²: no such controller"),
     ("hello --tree 2x²", "tree='2x²': give the children at each level"),
     ("hello --draft ngram:²", "draft='ngram:²': give the longest n-gram"),
     (f"hello --length {'9' * 5000}", "no such rule; give a whole number"),
-    ("hello --length none:3", "length='none:3': the rule takes no number; give 'none'"),
+    ("hello --length oracle:3", "length='oracle:3': the rule takes no number; give 'oracle'"),
     ("hello --threshold 0.5", "threshold=0.5: belongs to a trained controller"),
     ("hello --length 4 --cost 0.2", "the rule '4' does not use costs"),
     ("hello --length tiny-lag-free --adapt", "adapt: corrects what a token costs"),
@@ -186,6 +186,7 @@ TABLES["compare --output @out {}"] = [
     ("--length transformers:fast", "no such generation"),
     ("--draft null --length 3", "drafts need a draft model"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
+    ("--length 2,oracle", "decoder 'oracle': length='oracle': not defined at temperature 1.0"),
 ]
 TABLES["serve --port 0 {}"] = [
     ("--host 203.0.113.7", "host='203.0.113.7'"),

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from specpilot.common.errors import InputError
-from specpilot.controllers.length import Fixed
+from specpilot.controllers.length import Fixed, Oracle
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 
 from .drafts import options_of
+from .test_architectures import transformers_greedy
 from .tiny import ARCHITECTURES, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
@@ -64,6 +65,25 @@ def test_optimal_transport_is_refused_before_the_first_token() -> None:
     with pytest.raises(InputError, match="verifier='otm' with 4 proposals over 50 tokens: too large a linear program"):
         decoder.generate(PROMPT, top_k=50)
     assert decoder.generate(PROMPT, top_k=8, max_new_tokens=5).tokens
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -> None:
+    target, draft = make(architecture), make(architecture, layers=1, seed=3)
+    best = SpeculativeDecoder(target, draft, length=Oracle())
+    for prompt in ([1], PROMPT, [7, 7, 7]):
+        output = best.generate(prompt, max_new_tokens=40, temperature=0)
+        assert output.tokens == transformers_greedy(target, prompt)
+        assert output.stats.n_discarded == 0
+        for k in (1, 4, 8):
+            rival = SpeculativeDecoder(target, draft, length=Fixed(k)).generate(
+                prompt, max_new_tokens=40, temperature=0
+            )
+            assert output.stats.n_target_forwards <= rival.stats.n_target_forwards
+        rows = best.generate([prompt, prompt], max_new_tokens=40, temperature=0)
+        assert [row.rounds for row in rows] == [output.rounds] * 2
+    with pytest.raises(InputError, match=r"length='oracle': not defined at temperature 1\.0"):
+        best.generate(PROMPT)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mpt"])

@@ -152,7 +152,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     about = tmp_path / "site" / "mine-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Name: mine\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[specpilot.controllers]\nown-two = own_rules:Two\nnone = own_cut:X\n")
+    (about / "entry_points.txt").write_text("[specpilot.controllers]\nown-two = own_rules:Two\noracle = own_cut:X\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(about.parent)])
     monkeypatch.chdir(tmp_path)
     for name in ("rules", "exits", "needs", "cut"):
@@ -183,12 +183,12 @@ def test_rules_of_users_that_are_refused(mine: Path, spec: str, message: str) ->
 
 def test_names(mine: Path) -> None:
     """Of the form of a class, or installed; what is built in comes first, and a name alone imports nothing."""
-    names = ("own_rules:Two:3", "own-two", "none", "runs/own:Two", "own-three", "own-three:0.4")
+    names = ("own_rules:Two:3", "own-two", "oracle", "runs/own:Two", "own-three", "own-three:0.4")
     assert [names_rule(name) for name in names] == [True, True, True, False, False, False]
     assert parse_rule("own_rules:Two") is None
     assert "own_rules" not in sys.modules
     assert [vars(load_rule(name))["most"] for name in ("own_rules:Two", "own-two:3")] == [2, 3]
-    assert type(load_rule("none")).__name__ == "Fixed"
+    assert type(load_rule("oracle")).__name__ == "Oracle"
 
 
 def test_costs_and_digest(mine: Path) -> None:

@@ -185,7 +185,7 @@ FITTING: dict[str, st.SearchStrategy[Any]] = {  # values that a field takes, or 
     "stream": st.booleans(),
     "stream_options": st.dictionaries(st.sampled_from(["include_usage", "continuous_usage_stats"]), st.booleans()),
     "speculation": st.fixed_dictionaries(
-        {"length": st.sampled_from(["none", "3", "confidence:0.4", "x", 5, 10**400, "²", "--5"]) | st.none()},
+        {"length": st.sampled_from(["none", "3", "confidence:0.4", "oracle", "x", 5, 10**400, "²", "--5"]) | st.none()},
         optional={"trace": st.booleans()},
     ),
     "max_tokens": st.integers(0, 9) | NUMBERS,

@@ -108,6 +108,7 @@ NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
     ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 2 drafts, which only a router's arms can be"),
     ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
     ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
+    ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
     ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
     ({"draft": "ngram", "draft_dtype": "int4"}, "draft_dtype='int4': there is no draft model"),
     ({"draft": "tiny-draft", "draft_dtype": "int2"}, r"draft_dtype='int2': choose one of .*int4"),

@@ -252,6 +252,7 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"draft": [draft, wide]}, rf"^arm '{wide}': target .* and draft .* do not share a tokenizer"),
         ({"target": other, "draft": arms}, "another target is given"),
         ({"length": [1, 2]}, "length: 2 for 3 arms"),
+        ({"length": "oracle"}, rf"^arm '{draft}': length='oracle'"),
         ({"length": "tiny-head"}, rf"^arm '{draft}': the controller was trained for"),
         ({"tree": "2x1"}, "tree and router"),
         ({"router": RandomRouter(3)}, "has no names of arms"),

@@ -53,7 +53,7 @@ def test_settings() -> None:
         ({}, r"^specpilot: key 'length' is missing"),
         ({"length": None}, r"^specpilot: length=None: a whole number is expected; give an object"),
         ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght', did you mean 'length'\?; the keys are cost"),
-        ({"length": "confidence"}, r"^length='confidence': give the rule's number"),
+        ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
         ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
         ({"length": "online-confidence"}, r"give either a cost model"),
         ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),

@@ -13,7 +13,7 @@ from specpilot.common.errors import InputError
 from specpilot.compare.decoders import ComparedDecoder, Loader
 from specpilot.compare.recorded import Tracer, replay_counts
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.length import Fixed
+from specpilot.controllers.length import Fixed, Oracle
 from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
@@ -196,7 +196,7 @@ CONTEXT = 24  # of the drafts
 PROMPTS = [[5, 9, 2, 44, 17, 3, 30], [*range(10, 33)], [*range(8, 50)], [7] * 12]  # short, at the edge, beyond, copied
 WAYS: dict[str, dict[str, Any]] = {
     name: options_of(name) for name in ("3", "confidence", "mcss 2x1", "auto", "copies or 3", "auto or copies")
-} | {"beams": {"verifier": "mtad", "beams": Beams(1), "length": Fixed(3)}}
+} | {"oracle": {"length": Oracle()}, "beams": {"verifier": "mtad", "beams": Beams(1), "length": Fixed(3)}}
 
 
 def shortened(target: PreTrainedModel) -> PreTrainedModel:

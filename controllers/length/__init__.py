@@ -30,6 +30,7 @@ from .rules import (
     Fallback,
     Fixed,
     Heuristic,
+    Oracle,
 )
 from .trained import load_trained
 
@@ -49,6 +50,7 @@ __all__ = [
     "LagFreePredictor",
     "LengthController",
     "OnlineConfidence",
+    "Oracle",
     "RateOptimal",
     "Step",
     "TrainedLength",
@@ -79,6 +81,7 @@ class Rule(NamedTuple):
 
 RULES = {
     "none": Rule(partial(Fixed, 0)),
+    "oracle": Rule(Oracle),
     "heuristic": Rule(Heuristic, "5"),
     "confidence": Rule(Confidence, "0.4"),
     "cumulative-confidence": Rule(CumulativeConfidence, "0.4"),

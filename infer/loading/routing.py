@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from ...common.errors import InputError
 from ...controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, NGRAM, Arm, check_enough, parse_arm
 from ...controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ...controllers.length import MAX_DRAFT, Fixed, LengthController
+from ...controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
 from ...controllers.length.cost_model import CostModel
 from ...controllers.router import PolicyRouter, Router
 from ..config import LENGTH
@@ -150,6 +150,8 @@ def _length(
         if not isinstance(found, LengthController):
             draft, threshold = arm.model.model, options.threshold
             found = load_length(str(wanted), target, draft, tokenizer, threshold, cost, options.pair_check)
+        if isinstance(found, Oracle):
+            raise InputError("length='oracle': not supported with a router; take another rule")
     except InputError as error:
         raise InputError(f"arm {arm.name!r}: {error}") from error
     return found

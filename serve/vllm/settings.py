@@ -20,6 +20,7 @@ from ...controllers.checkpoints.config import ControllerConfig
 from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
 from ...controllers.length import load_rule, names_rule, takes_cost
 from ...controllers.length.cost_model import BatchCosts, CostModel
+from ...controllers.length.rules import Oracle
 from ...controllers.length.trained import stopping_threshold
 
 KEY = "specpilot"  # in the additional configuration
@@ -113,7 +114,8 @@ class Settings:
             return
         if self.threshold is not None:
             raise InputError(f"threshold={self.threshold}: only for trained controllers, {self.spec!r} is a rule")
-        load_rule(self.spec, cost)
+        if isinstance(load_rule(self.spec, cost), Oracle):
+            raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
 
     def _check_planned(self) -> None:
         if self.log_rounds is not None:
