@@ -18,15 +18,6 @@ DIFFERENT = ("env.json", "command.txt", "times.json", LOCK)
 UNFINISHED = ".tmp"  # replaced, or removed, by the next run
 
 
-def assert_same_bytes(folder: Path, other: Path) -> None:
-    ours, theirs = (
-        {path.relative_to(top): path for path in top.rglob("*") if path.is_file()} for top in (folder, other)
-    )
-    assert ours.keys() == theirs.keys()
-    for name, path in ours.items():
-        assert path.read_bytes() == theirs[name].read_bytes(), name
-
-
 def contents(folder: Path) -> dict[str, str]:
     """A digest of every file that two runs of the same stage must have in common, by name."""
     return {

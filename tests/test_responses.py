@@ -23,7 +23,7 @@ from specpilot.infer.integrations import vllm_build
 from specpilot.infer.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
-from .folders import assert_same_bytes
+from .folders import contents
 from .serving import serving
 from .tiny import pair_and_prompts
 from .training import assert_labels
@@ -106,13 +106,13 @@ def test_a_server_that_fails_for_a_while(
     make_acceptance_data(base, tmp_path / "data", responses=options)
     assert len(asked) == 6
     assert not {*first} & {tuple(prompt) for prompt in asked}
-    assert_same_bytes(whole, tmp_path / "data")
-    assert_same_bytes(tmp_path / "whole-responses", tmp_path / "data-responses")
+    assert contents(whole) == contents(tmp_path / "data")
+    assert contents(tmp_path / "whole-responses") == contents(tmp_path / "data-responses")
     shutil.rmtree(tmp_path / "data")
     asked.clear()
     make_acceptance_data(base, tmp_path / "data", responses=options)
     assert asked == []
-    assert_same_bytes(whole, tmp_path / "data")
+    assert contents(whole) == contents(tmp_path / "data")
 
 
 WHOLE = {"text": "one", "finish_reason": "length"}

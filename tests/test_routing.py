@@ -181,19 +181,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     return target, draft, str(folder / "router")
 
 
-def test_routers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Over two drafts, with lengths of their own or without; what is printed for the winner runs as it stands."""
-    target, draft = save_pair(tmp_path)
-    other = str(Path(save_pair(tmp_path / "other", draft_seed=5)[1]).rename(tmp_path / "second"))
-    save_controller(tmp_path / "router", *router_for(target, [draft, other]))
-    routed = {"router": str(tmp_path / "router"), "draft": [draft, other]}
-    decoders = {"routed": routed, "routed, 2 or 1": routed | {"length": ["2", "1"]}}
+def test_routers_are_compared(saved: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With lengths of their own or without; what is printed for the winner runs as it stands."""
+    target, draft, router = saved
+    routed = {"router": router, "draft": [draft, "exit:1", "autoregressive"]}
+    decoders = {"routed": routed, "routed, 2 or 1": routed | {"length": ["2", "1", "none"]}}
     (tmp_path / "decoders.yaml").write_text(json.dumps(decoders))
     (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\n")
-    words = ["compare", "--target", target, "--draft", "null", "--no-rules", "--prompts", str(tmp_path / "prompts.txt")]
-    words += ["--max-new-tokens", "6", "--minutes", "60", "--decoders", str(tmp_path / "decoders.yaml")]
-    words += ["--output", str(tmp_path / "out")]
-    assert main(words) == 0
+    words = f"compare --target {target} --draft null --no-rules --prompts {tmp_path}/prompts.txt --max-new-tokens 6"
+    words += f" --minutes 60 --decoders {tmp_path}/decoders.yaml --output {tmp_path}/out"
+    assert main(words.split()) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert set(report["decoders"]) == {"none", *decoders}
     for name in decoders:
@@ -258,7 +255,6 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"router": RandomRouter(3)}, "has no names of arms"),
         ({"router": RandomRouter(2), "draft": arms}, "chooses between 2 arms, but 3 are given"),
         ({"router": RandomRouter(3), "draft": arms, "sample_arm": True}, "sample_arm"),
-        ({"router": None, "sample_arm": True}, "sample_arm"),
         ({"router": None, "length": [1, 2]}, "length: several"),
     ):
         with pytest.raises(InputError, match=words):

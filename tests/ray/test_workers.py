@@ -28,7 +28,7 @@ from specpilot.data_gen.workers import OnDone, ignore
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 
-from ..folders import assert_same_bytes
+from ..folders import contents
 from ..tiny import pair_and_prompts
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
@@ -63,7 +63,7 @@ def test_several_workers_make_what_one_makes(
             make_features(features, tmp_path / name, workers=workers)
         else:
             (make_router_data(router, tmp_path / name, workers=workers) / "times.json").unlink()  # measured
-    assert_same_bytes(tmp_path / "one", tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 # Makers that note what they do in a folder, and fail there as they are told
@@ -254,5 +254,5 @@ def test_workers_nodes_and_drivers_may_be_killed(cluster: Any, tmp_path: Path) -
     assert driver.wait() == 0, log.read_text()[-2000:]
     assert shards() > before
     assert all(len(versions) == 1 for versions in written.values())
-    assert_same_bytes(output, whole)
+    assert contents(output) == contents(whole)
     assert len(read_manifest(whole)["shards"]) == 24
