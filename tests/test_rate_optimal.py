@@ -18,14 +18,12 @@ from specpilot.controllers.length.rate import RunningRatio, drafting_pays, stead
 from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.best_first_tree import depth_first
 from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
 
 from .drafts import CHEAP, predictor
 from .steps import Known, step
-from .tiny import make
 
 FAIR = CostModel(0.2, 1.0, 0.02)
 LATE = CostModel(0.2, 1.0, 0.1, 1.9)  # a round that drafts one token takes three times as long as one that drafts none
@@ -233,17 +231,6 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     assert rule.level([0.1]) == []
     assert rule.level([0.1] * 12) == [*range(12)]
     assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
-
-
-def test_dear_nodes_make_a_chain() -> None:
-    """Where a node costs half a verification no sibling pays, and no round drafts a second child."""
-    target, draft = make(), make(layers=1)
-    for cost, chain in ((CostModel(0.01, 0.5, 0.5), True), (CostModel(0.01, 1.0, 0.0), False)):
-        rule = RateOptimal(predictor(3.0, 0.95), cost)
-        decoder = SpeculativeDecoder(target, draft, length=rule, tree="auto")
-        output = decoder.generate([5, 9, 2], max_new_tokens=60, seed=2)
-        chains = [r.parents == list(range(-1, len(r.parents) - 1)) for r in output.rounds]
-        assert all(chains) == chain
 
 
 def test_what_a_text_teaches() -> None:

@@ -24,7 +24,6 @@ from specpilot.train.draft_model import choose_layers, load_initial, new_draft
 from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits
 from specpilot.train.export import export
 from specpilot.train.options import DraftTrainingOptions
-from specpilot.train.run_folder import read_run
 from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
 from torch import nn
 from transformers.cache_utils import DynamicCache
@@ -163,20 +162,6 @@ def distributions(settings: DraftTrainingOptions, *models: nn.Module) -> list[to
     return [model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1) for model in models]
 
 
-def test_it_learns(finished: Path, settings: DraftTrainingOptions) -> None:
-    target = load_model(settings.target, device="cpu")
-    read = read_run(finished, DraftTrainingOptions)
-    assert read.settings == settings
-    kept = read.dataset["kept_tokens"]
-    untrained = DraftModule(settings, new_draft(target, [1], kept), target, left_out=set(), steps=1)
-    accept = untrained.agreement(data_of(settings).validation).accept
-    result = json.loads((finished / "result.json").read_text())
-    assert result["metrics"]["acceptance"] > float(accept.mean()) + 0.01
-    best = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)
-    assert {"model.embed_tokens.weight", "lm_head.weight"}.isdisjoint(best["head"])
-    assert best["metrics"].keys() == {"acceptance", "coverage", "greedy_agreement"}
-
-
 @pytest.mark.parametrize("own_output", [False, True])
 def test_the_exported_draft_is_the_one_that_was_validated(
     own_output: bool, settings: DraftTrainingOptions, tmp_path: Path
@@ -187,6 +172,9 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     export(tmp_path / "run", tmp_path / "draft")
     with refused("a draft controller has none"):
         export(tmp_path / "run", tmp_path / "other", threshold=0.5)
+    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
+    assert "model.embed_tokens.weight" not in best["head"]
+    assert ("lm_head.weight" in best["head"]) == own_output
     written = [file.read_text() for file in (tmp_path / "draft").glob("*.json")]
     assert not any(settings.target in text or str(tmp_path) in text for text in written)
     target = load_model(settings.target, device="cpu")

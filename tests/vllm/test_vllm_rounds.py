@@ -24,7 +24,7 @@ from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, RoundsRow, read
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.loading.names import load_causal_lm
 
-from ..folders import assert_same_bytes
+from ..folders import contents
 from ..training import assert_labels
 from .engines import engine, generate, model_runner, prompts, vllm, vllm_sampling  # skips where the extra is missing
 
@@ -139,7 +139,7 @@ def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(InputError, match="vllm is not installed"):
         make_acceptance_data(SETTINGS, tmp_path / "other", responses=RESPONSES)
     made.rename(tmp_path / "first")  # complete texts are labelled without it
-    assert_same_bytes(tmp_path / "first", make_acceptance_data(SETTINGS, made, responses=RESPONSES))
+    assert contents(tmp_path / "first") == contents(make_acceptance_data(SETTINGS, made, responses=RESPONSES))
 
 
 def test_an_engine_that_does_not_start() -> None:
