@@ -25,8 +25,9 @@ from ..common.files import MANIFEST
 from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.acceptance.step import DraftSignals
+from ..controllers.checkpoints.checkpoint import load_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.length.trained import load_predictor
+from ..controllers.length.trained import predictor_of
 from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
 from ..data_gen.dataset import read_manifest
@@ -162,10 +163,10 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     embedding = output_embedding(draft.model)
     of_pair = replace(options, target=manifests[0]["target"], draft=manifests[0]["draft"])
     for word in trained_among(of_pair.words):  # the included one of the pair, if none are named
-        controller, predictor = load_predictor(
-            word, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
+        controller = load_controller(word)
+        found.predictors[word] = predictor_of(
+            word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
-        found.predictors[word] = predictor
         if any(manifest["dataset_fingerprint"] in controller.config.datasets for manifest in manifests):
             found.notes.append(f"{word} was trained on this data and looks better here than on other: {found.name}.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}

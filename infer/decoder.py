@@ -332,7 +332,10 @@ class SpeculativeDecoder:
             raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
-        ends = (self._followed_ends() if stop_tokens is None else stop_tokens) | style.stop_token_ids
+        found = stop_tokens_of(self.target.model, self.tokenizer)
+        if found != self._ends:  # the generation_config has changed
+            self.stop_tokens = self._ends = found
+        ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids
         request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
         request.style = style
         if style.stop:
@@ -381,13 +384,6 @@ class SpeculativeDecoder:
         for model in self._draft_models():
             model.check_unchanged("draft")
 
-    def _followed_ends(self) -> frozenset[int]:
-        """The ``stop_tokens``; those of the target's ``generation_config``, if that has changed."""
-        ends = stop_tokens_of(self.target.model, self.tokenizer)
-        if ends != self._ends:
-            self.stop_tokens = self._ends = ends
-        return self.stop_tokens
-
     @property
     def defaults(self) -> GenerationDefaults:
         """What the target's ``generation_config`` says now, if it is followed.
@@ -419,16 +415,13 @@ class SpeculativeDecoder:
         config = self.plain if self.plain is not None and (length is not None or lossy) else self.config
         changes: dict[str, Any] = {} if verifier is None else {"verifier": verifier}
         if length is not None:
-            found = length if isinstance(length, LengthController) else self._named_length(str(length))
+            name = str(length)
+            if not isinstance(length, LengthController) and name not in self._named:
+                self._named[name] = self.load_length(name)
+            found = length if isinstance(length, LengthController) else self._named[name]
             tree = config.tree if config.tree == AUTO_TREE and grows_trees(found) else None
             changes |= {"length": found, "tree": tree}
         return replace(config, **changes)
-
-    def _named_length(self, name: str) -> LengthController:
-        """The length controller ``name``, loaded on first use."""
-        if name not in self._named:
-            self._named[name] = self.load_length(name)
-        return self._named[name]
 
     def load_length(
         self, name: str, *, threshold: float | None = None, cost: CostModel | None = None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .distribution import TokenDistribution
-from .models.text_cache import TreeMask
 from .random_source import RandomSource
 
 
@@ -65,10 +64,6 @@ class Draft:
     @cached_property
     def is_chain(self) -> bool:
         return self.parents == list(range(-1, len(self.tokens) - 1))
-
-    def tree_mask(self, trunk: int) -> TreeMask | None:
-        """The tree mask of the nodes after a text of ``trunk`` tokens; None for a chain."""
-        return None if self.is_chain else TreeMask.of_parents(trunk, self.parents)
 
     def ratios(self, p: TokenDistribution) -> list[float]:
         """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""

@@ -17,7 +17,7 @@ from ..common.errors import InputError
 from ..controllers.router import Router
 from .distribution import RowwiseDistribution, TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
-from .models import LanguageModel, Read
+from .models import LanguageModel, Read, TreeMask
 from .request import Drafter, Request
 from .verify import Verdict
 from .verify.on_device import RULES, Drafted, verify_drawn
@@ -142,7 +142,7 @@ class Engine:
         reads = []
         for request in reading:
             draft, unread = drafts[request], request.text[self.cache.length(request) :]
-            tree = draft.tree_mask(len(request.text))
+            tree = None if draft.is_chain else TreeMask.of_parents(len(request.text), draft.parents)
             tokens, states = [*unread, *draft.tokens], None
             drawn = draft.drawn.tokens if draft.drawn is not None and draft.drawn.uniforms else None
             if request.reads_states:
@@ -150,7 +150,11 @@ class Engine:
             reads.append(Read(request, tokens, len(draft.tokens) + 1, tree, states, drawn=drawn))
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
-        p = self._distributions(reading, drafts, logits, counts)
+        p: Sequence[TokenDistribution] = []
+        if len(reading) == 1 and logits.device.type == "cpu" and not drafts[reading[0]].is_chain:
+            p = [RowwiseDistribution(reading[0].sampling, logits)]
+        else:
+            p = distributions([request.sampling for request in reading], logits, counts)
         found: dict[Request, torch.Tensor] = {}
         if joining or any(request.reads_states or request.length.reads_target for request in reading):
             found = dict(zip(reading, torch.split(hidden, [read.kept_states for read in reads]), strict=True))
@@ -162,15 +166,6 @@ class Engine:
                 if request.recorder is not None
             }
         return dict(zip(reading, p, strict=True)), found, recorded
-
-    @staticmethod
-    def _distributions(
-        reading: list[Request], drafts: dict[Request, Draft], logits: torch.Tensor, counts: list[int]
-    ) -> Sequence[TokenDistribution]:
-        """p of each of ``reading``, from ``counts`` rows each of ``logits``."""
-        if len(reading) == 1 and logits.device.type == "cpu" and not drafts[reading[0]].is_chain:
-            return [RowwiseDistribution(reading[0].sampling, logits)]
-        return distributions([request.sampling for request in reading], logits, counts)
 
     def _verify(
         self, drafts: dict[Request, Draft], p: dict[Request, TokenDistribution]

@@ -29,7 +29,7 @@ from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import TrainedLength, load_trained
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.trained import load_predictor
+from specpilot.controllers.length.trained import predictor_of
 from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading.controllers import load_policy
@@ -180,7 +180,7 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
         with refused(r"^threshold=0\.5: .*; leave it out"):
             load_trained(folder, pair, torch.device("cpu"), embedding, threshold=0.5, cost=cost)
         with refused(f"^{length}is of kind '{any_kind.kind}', .*; name one that does"):
-            load_predictor(folder, pair, torch.device("cpu"), embedding, calibrated=True)
+            predictor_of(folder, load_controller(folder), pair, torch.device("cpu"), embedding, calibrated=True)
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from specpilot.controllers.router import Arm, PolicyRouter, RouterPolicy, SingleArm, check_arms, parse_arm
+from specpilot.controllers.arms import Arm, check_arms, parse_arm
+from specpilot.controllers.router import PolicyRouter, RouterPolicy, SingleArm
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards

@@ -62,14 +62,9 @@ class LagFreeHead(TokenHead):
 
 def evidence(signals: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:
     """(7,) numbers of a token: of the draft's distribution and of the n-gram match."""
-    return [*features(*signals), *text_evidence(ngram_match, token)]
-
-
-def text_evidence(ngram_match: NgramMatch, token: int) -> list[float]:
-    """(4,) of them: those of the n-gram match."""
     agrees, matches, share, copy = ngram_match
     is_copy = 0.0 if copy is None else 1.0 if copy == token else -1.0
-    return [agrees / MAX_NGRAM, matches / MAX_NGRAM, share, is_copy]
+    return [*features(*signals), agrees / MAX_NGRAM, matches / MAX_NGRAM, share, is_copy]
 
 
 def all_evidence(signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], tokens: Sequence[int]) -> Tensor:

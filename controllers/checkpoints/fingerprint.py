@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from ...common.errors import InputError
 from .stored_weights import sample, stored_samples
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 # Keys of a configuration about its origin or its execution, not about the function it computes.
 VOLATILE = frozenset(
@@ -33,13 +33,7 @@ VOLATILE = frozenset(
 )
 
 
-class Config(Protocol):
-    """The method of ``transformers.PreTrainedConfig`` that is needed here."""
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-
-def config_fingerprint(config: Config) -> str:
+def config_fingerprint(config: PreTrainedConfig) -> str:
     """SHA-256 (hexadecimal) of the architecture described by ``config``, as canonical JSON.
 
     Values that equal the class's defaults are left out, so that a field added by a library version changes nothing.

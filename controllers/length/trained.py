@@ -52,7 +52,7 @@ def load_trained(
         assert isinstance(head, LengthHead)
         return PlannedLength(head, config.every, config.mean, cost)
     calibrated = cost is not None
-    predictor = _predictor(
+    predictor = predictor_of(
         name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
     )
     threshold = stopping_threshold(name, controller, threshold, cost)
@@ -62,30 +62,7 @@ def load_trained(
     return AcceptanceLength(predictor, threshold)
 
 
-def load_predictor(
-    name: str | Path,
-    fingerprint: PairFingerprint,
-    device: torch.device,
-    embedding: Tensor,
-    *,
-    calibrated: bool,
-    pair_check: str = EXACT,
-) -> tuple[Controller, TrainedPredictor]:
-    """Load the controller ``name``, check that it was trained for this pair, and return its predictor as well.
-
-    Args:
-        calibrated: see :meth:`.PredictorConfig.predictor`; the others as for :func:`load_trained`.
-
-    Raises:
-        InputError: it cannot be loaded, was trained for another pair, or predicts no acceptance.
-    """
-    controller = load_controller(name)
-    return controller, _predictor(
-        name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
-    )
-
-
-def _predictor(
+def predictor_of(
     name: str | Path,
     controller: Controller,
     fingerprint: PairFingerprint,
@@ -93,8 +70,16 @@ def _predictor(
     embedding: Tensor,
     *,
     calibrated: bool,
-    pair_check: str,
+    pair_check: str = EXACT,
 ) -> TrainedPredictor:
+    """The predictor of ``controller``, which is called ``name``, after checking that it was trained for this pair.
+
+    Args:
+        calibrated: see :meth:`.PredictorConfig.predictor`; the others as for :func:`load_trained`.
+
+    Raises:
+        InputError: it was trained for another pair, or predicts no acceptance.
+    """
     config = controller.config
     if not isinstance(config, PredictorConfig):  # before the pair, of which it may have no draft
         instead = "name one that does" if isinstance(config, LengthConfig) else f"give it as {config.given_as}"

@@ -67,13 +67,12 @@ class GrowingTree(PartialTree):
         """The nodes from ``start`` on that are worth children of their own."""
         if len(self.tokens) >= MAX_NODES:
             return []
-        ends = [n for n in range(start, len(self.tokens)) if self._goes_on(self.tokens[n])]
+        size, stop_tokens = self.drafter.model.vocab_size, self.request.stop_tokens
+        new = [(n, self.tokens[n]) for n in range(start, len(self.tokens))]
+        ends = [n for n, token in new if token not in stop_tokens and token < size]
         worth = self.controller.level([self.survivals[node] for node in ends])
         best = sorted((ends[place] for place in worth), key=lambda node: -self.survivals[node])
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
-
-    def _goes_on(self, token: int) -> bool:
-        return token not in self.request.stop_tokens and token < self.drafter.model.vocab_size
 
     def _expand(self, node: int, q: TokenDistribution, logits: Tensor) -> None:
         """The children of ``node``, after which the draft's distribution is ``q`` (1, k) of ``logits`` (1, V)."""

@@ -11,7 +11,6 @@ import torch
 
 from ...common.errors import InputError, is_whole
 from ...controllers.acceptance.copy_head import CopyPredictor, copy_evidence
-from ...controllers.acceptance.step import DraftSignals
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.draft_sources import DraftSources, Plan
@@ -26,6 +25,7 @@ MAX_LONGEST = 16
 UNMEASURED = CostModel(0.2, 0.95, 0.05)  # default cost model, in units of a verification
 NO_TENSOR = torch.empty(1, 0)
 POINT_MASS = torch.ones(1, 1)
+CERTAIN = 1.0, 1.0, 0.0  # draft signals of a copied token, whose q is a point mass without logits
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,6 @@ def split_drafts(draft: str | Path | Sequence[str | Path] | None) -> tuple[list[
     if len(draft) > 1:
         raise InputError(f"draft: {len(draft)} drafts, which only a router's arms can be; give one, or a router")
     return split_drafts(draft[0])
-
-
-@dataclass(frozen=True)
-class CopiedStep(Step):
-    """A copied token: q is a point mass without logits."""
-
-    def confidence(self) -> float:
-        return 1.0
-
-    def top_probability(self) -> float:
-        return 1.0
-
-    def entropy(self) -> float:
-        return 0.0
-
-    def signals(self) -> DraftSignals:
-        return 1.0, 1.0, 0.0
 
 
 class CopyCosts:
@@ -265,7 +248,7 @@ def steered(request: Request, tokens: list[int]) -> list[int]:
     for index, token in enumerate(tokens, 1):
         drafted = tokens[:index]
         match = partial(request.ngrams.match, drafted)
-        step = CopiedStep(index, token, 1.0, POINT_MASS, NO_TENSOR, NO_TENSOR, match)
+        step = Step(index, token, 1.0, POINT_MASS, NO_TENSOR, NO_TENSOR, match, known=CERTAIN)
         if index == len(tokens) or not request.length.observe(step):
             return drafted
     return tokens

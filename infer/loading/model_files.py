@@ -152,7 +152,7 @@ def _hub_source(name: str, revision: str | None) -> Source:
     if not isinstance(answer, str):
         return Source(name, answer, revision)
     names = (CONFIG, TOKENIZER, ADAPTER, WEIGHTS) if answer != INVALID else ()
-    if cached := frozenset(file for file in names if _cached(name, file, revision)):
+    if cached := frozenset(n for n in names if isinstance(try_to_load_from_cache(name, n, revision=revision), str)):
         return Source(name, cached, revision, local_files_only=True)
     raise InputError(f"{name}: no such folder, and not found on the hub ({answer}); {_names()}")
 
@@ -196,10 +196,6 @@ def ask_hub(name: str, *, dataset: bool = False, revision: str | None = None) ->
     except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
         return one_line(error)
     return frozenset(file.rfilename for file in getattr(info, "siblings", None) or ())
-
-
-def _cached(name: str, file: str, revision: str | None) -> bool:
-    return isinstance(try_to_load_from_cache(name, file, revision=revision), str)
 
 
 def _names() -> str:

@@ -136,15 +136,11 @@ class LlamaContext:
         for start in range(0, len(entries), BATCH):
             some = entries[start : start + BATCH]
             self._decode(self._batch.fill(some, outputs=True))
-            parts.append(self._results(len(some)))
+            logits = self._view(self._logits, len(some), self.vocab_size)
+            parts.append((logits.clone(), self._view(self._states, len(some), self.hidden_size).clone()))
         if len(parts) == 1:
             return parts[0]
         return torch.cat([logits for logits, _ in parts]), torch.cat([states for _, states in parts])
-
-    def _results(self, n: int) -> tuple[Tensor, Tensor]:
-        """Copies of the last batch's logits (n, V) and hidden states (n, d)."""
-        logits, states = self._view(self._logits, n, self.vocab_size), self._view(self._states, n, self.hidden_size)
-        return logits.clone(), states.clone()
 
     def _view(self, function: Any, n: int, width: int) -> Tensor:
         """(n, width) the numbers where ``function`` points to, in llama.cpp's memory: good until the next call."""

@@ -75,8 +75,9 @@ def load_predictor(settings: Settings, target: str | Path, draft: str | Path, de
         InputError: there is no such controller, it was trained for another pair, or is of another kind.
     """
     embedding = output_embedding(load_causal_lm(draft, device=str(device)))
-    _, predictor = trained.load_predictor(
+    predictor = trained.predictor_of(
         settings.spec,
+        load_controller(settings.spec),
         pair_fingerprint(target, draft),
         device,
         embedding,
