@@ -89,10 +89,9 @@ def rate(traces: Sequence[Trace], estimates: Sequence[Array], way: Way, requests
         for row, mask in enumerate(np.split(admitted, np.cumsum([len(own) for own in survival])[:-1])):
             i, position = places[row]
             accepted = int(np.cumprod(traces[i].kept[position : position + mask.sum()]).sum())
-            left = len(traces[i].text) - position
-            written += min(accepted + 1, left)
-            places[row] = i, position + accepted + 1
-            if accepted + 1 >= left:
+            places[row] = i, min(position + accepted + 1, len(traces[i].text))
+            written += places[row][1] - position
+            if places[row][1] == len(traces[i].text):
                 places[row], before[row], started = (started % len(traces), 1), np.ones(MOST), started + 1
     return written / spent
 
@@ -109,13 +108,12 @@ def main(options: WorkloadOptions) -> None:
     """Replay what vLLM's adaptive verification would gain from other probabilities and drafts."""
     console = begin()
     decoder, _ = load(options)
-    model = decoder.drafts[0].model
+    model, pair = decoder.drafts[0].model, decoder.fingerprint
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     tracer = Tracer(decoder, sampling, options.max_new_tokens, seed=0, chat=options.chat)
     prompts = load_prompts(options.prompts, split=options.split, limit=options.limit)
     traces = [trace for trace in tracer.traces(prompts) if len(trace.text) > 1]
-    pair, embedding = decoder.fingerprint, output_embedding(model)
-    head = predictor_of(HEAD, load_controller(HEAD), pair, model.device, embedding, calibrated=True)
+    head = predictor_of(HEAD, load_controller(HEAD), pair, model.device, output_embedding(model), calibrated=True)
     estimates = {
         LOGISTIC: fitted(traces), TRUE: [np.array(trace.accept) for trace in traces],
         HEAD: [np.array(head.predict_all(t.signals, t.ngram_matches, t.states, t.tokens)) for t in traces],
