@@ -39,6 +39,9 @@ class ControllerModule(pl.LightningModule, ABC):
         adam: further settings of the optimiser.
         validation: metrics of the last validation.
         learning_rate: learning rate of the last step.
+        config: class of the checkpoint's configuration; its fields are found by name in the run's settings, data and
+            findings. A draft has none: it is a model of its own.
+        renamed: the fields that are called otherwise there.
     """
 
     head: nn.Module
@@ -46,6 +49,8 @@ class ControllerModule(pl.LightningModule, ABC):
     criterion: str
     adam: ClassVar[dict[str, Any]] = {}
     validation: dict[str, float]
+    config: ClassVar[type[ControllerConfig]]
+    renamed: ClassVar[dict[str, str]] = {}
 
     def __init__(self, settings: TrainingOptions, steps: int) -> None:
         super().__init__()
@@ -109,6 +114,13 @@ class ControllerModule(pl.LightningModule, ABC):
         """Further results of the validation, stored with the best weights."""
         return {}
 
+    @classmethod
+    def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:
+        """The controller to export, with the ``best`` weights."""
+        head = config.module()
+        head.load_state_dict(best["head"])
+        return head
+
     def setup(self, stage: str) -> None:
         if self.settings.threads is not None:  # in each of several processes
             torch.set_num_threads(self.settings.threads)
@@ -144,29 +156,10 @@ class ControllerModule(pl.LightningModule, ABC):
         return local_sum * self.trainer.world_size / self.total(count).clamp(min=1e-12)
 
 
-class ExportedModule(ControllerModule):
-    """A controller whose checkpoint is its weights and a configuration.
-
-    Attributes:
-        config: class of the configuration; its fields are found by name in the run's settings, data and findings.
-        renamed: the fields that are called otherwise there.
-    """
-
-    config: ClassVar[type[ControllerConfig]]
-    renamed: ClassVar[dict[str, str]] = {}
-
-    @classmethod
-    def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:
-        """The controller to export."""
-        head = config.module()
-        head.load_state_dict(best["head"])
-        return head
-
-
-def module_of(settings: TrainingOptions | type[TrainingOptions]) -> type[ExportedModule]:
+def module_of(settings: TrainingOptions | type[TrainingOptions]) -> type[ControllerModule]:
     """The Lightning module of a controller."""
     file, _, name = settings.module.partition(".")
-    found: type[ExportedModule] = getattr(import_module(f".{file}", __package__), name)
+    found: type[ControllerModule] = getattr(import_module(f".{file}", __package__), name)
     return found
 
 
@@ -188,7 +181,7 @@ class Batch(NamedTuple):
     prior: Tensor | None = None
 
 
-class PredictorModule(ExportedModule):
+class PredictorModule(ControllerModule):
     """A head that predicts acceptance: binary cross-entropy on soft labels.
 
     Attributes:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -138,20 +138,6 @@ WARM_UP = 0.05  # share of the steps
 METRICS = ("acceptance", "coverage", "greedy_agreement")
 
 
-class Agreement(NamedTuple):
-    """How a draft agrees with the target at each learned position.
-
-    Attributes:
-        accept: (J, N) Σ_v min(p, q), by the place in the draft.
-        coverage: (N,) Σ p of the draft's tokens.
-        agree: (N,) whether the arg-max of the first place agrees.
-    """
-
-    accept: Tensor
-    coverage: Tensor
-    agree: Tensor
-
-
 class DraftModule(ControllerModule):
     """A draft in training.
 
@@ -191,12 +177,17 @@ class DraftModule(ControllerModule):
         teaching = self.teacher.teach(batch)
         return teaching, [*draft_logits(self.head, batch, teaching.states, self.positions)]
 
-    def agreement(self, batch: Windows) -> Agreement:
-        """How the draft agrees with the target on ``batch``."""
+    def agreement(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        """How the draft agrees with the target at each learned position of ``batch``.
+
+        Returns:
+            (J, N) Σ_v min(p, q), by the place in the draft; (N,) Σ p of the draft's tokens; (N,) whether the arg-max of
+            the first place agrees.
+        """
         (_, p, best), logits = self.predictions(batch)
         chosen = logits[0].argmax(-1)
         agree = (chosen if self.kept is None else self.kept[chosen]) == best
-        return Agreement(torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree)
+        return torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree
 
     def loss(self, batch: Windows) -> tuple[Tensor, Tensor]:
         teaching, logits = self.predictions(batch)

@@ -24,7 +24,7 @@ from ..controllers.router.policy import RouterConfig
 from ..data_gen.kinds import RouterRow
 from ..data_gen.router_dataset import RouterDataset, rewards
 from ..infer.random_source import draw
-from .controller_module import ExportedModule, seeded
+from .controller_module import ControllerModule, seeded
 from .data_module import ResumableData
 from .datasets import joint_manifest, require_both, router_rows, split
 from .fitting import Training, TrainingResult, fit, train_run
@@ -182,7 +182,7 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
     return torch.zeros_like(got)
 
 
-class RouterModule(ExportedModule):
+class RouterModule(ControllerModule):
     """The policy in training."""
 
     head: RouterPolicy
