@@ -6,11 +6,10 @@ the same text with the same random draws, so that their differences are not nois
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from ..controllers.acceptance.step import DraftSignals
 from ..controllers.length import MAX_DRAFT, AcceptancePredictor, LengthController, Step
 from ..infer.generation import Stats
 from .trace import END, Trace
@@ -20,27 +19,13 @@ NOT_TRACED = torch.empty(0)
 
 @dataclass(frozen=True)
 class TracedStep(Step):
-    """A step whose draft signals come from a trace; it has no distribution.
+    """A step whose draft signals are known from a trace; it has no distribution.
 
     Attributes:
         node: index of the trace's node.
-        recorded: draft signals of the node's token.
     """
 
-    node: int
-    recorded: DraftSignals
-
-    def confidence(self) -> float:
-        return self.recorded[0]
-
-    def top_probability(self) -> float:
-        return self.recorded[1]
-
-    def entropy(self) -> float:
-        return self.recorded[2]
-
-    def host_signals(self, *, entropy: bool = True) -> DraftSignals:
-        return self.recorded
+    node: int = field(kw_only=True)
 
 
 @dataclass
@@ -98,8 +83,7 @@ def _draft(trace: Trace, position: int, controller: LengthController, stop_token
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
         index, trace.tokens[node], trace.q[node], NOT_TRACED, NOT_TRACED, trace.states[node : node + 1],
-        lambda: trace.ngram_matches[node],
-        node, trace.signals[node],
+        lambda: trace.ngram_matches[node], known=trace.signals[node], node=node,
     )  # fmt: skip
 
 
