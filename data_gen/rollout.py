@@ -58,13 +58,6 @@ class Rollout:
         return Rollout(self.tokens[:count], None if self.p is None else self.p.part(0, count))
 
 
-class GivenUniforms(RandomSource):
-    """A random source that returns given numbers in [0, 1), one per token."""
-
-    def __init__(self, uniforms: Tensor) -> None:
-        self.uniform = iter(uniforms.tolist()).__next__
-
-
 class Recording:
     """Verifies no drafts, and keeps the distribution that each token is drawn from."""
 
@@ -99,10 +92,11 @@ def roll_out(
     arms = [DraftingArm(Autoregressive(), Fixed(0))]
     small = sampling.temperature == 0 or (sampling.top_k is not None and sampling.top_k <= FEW)
     verifiers = [Recording() if small else token_wise for _ in prompts]
-    requests = [
-        Request(prompt, sampling, GivenUniforms(row), len(row), stop_tokens, verifier, arms, Generation(prompt))
-        for prompt, row, verifier in zip(prompts, uniforms, verifiers, strict=True)
-    ]
+    requests = []
+    for prompt, row, verifier in zip(prompts, uniforms, verifiers, strict=True):
+        rng, output = RandomSource(0), Generation(prompt)
+        rng.give_back(row.tolist())
+        requests.append(Request(prompt, sampling, rng, len(row), stop_tokens, verifier, arms, output))
     for request in scheduler.as_finished(requests):
         on_done(len(request.output.tokens))
     return [
