@@ -21,7 +21,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset, text_of
-from specpilot.train.calibration import apply, fit_all, logistic, split_rows
+from specpilot.train.calibration import fit_all, logistic, split_rows
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import Metrics
 from torchmetrics.functional import calibration_error, kl_divergence
@@ -38,7 +38,7 @@ def test_each_method_finds_the_probabilities_it_can_express() -> None:
     """The labels are probabilities: a fit to them is exact where the method has the right form."""
     weighted = fit_all(LOGITS, sigmoid(LOGITS + math.log(6)), w_acc=1, w_rej=6)
     for name in ("weights", "platt"):
-        assert apply(weighted[name], LOGITS) == pytest.approx(sigmoid(LOGITS + math.log(6)), abs=1e-4)
+        assert [weighted[name](logit) for logit in LOGITS] == pytest.approx(sigmoid(LOGITS + math.log(6)), abs=1e-4)
     shifted = fit_all(LOGITS, sigmoid(0.7 * LOGITS - 0.4), w_acc=1, w_rej=6)
     assert (shifted["platt"].scale, shifted["platt"].shift) == pytest.approx((0.7, -0.4), abs=1e-3)
     assert Calibration()(-1e5) >= 0

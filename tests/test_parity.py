@@ -29,7 +29,6 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
-from specpilot.train.calibration import apply
 
 TOLERANCE = 1e-5
 MAX_TOKENS = 6
@@ -115,7 +114,7 @@ def trained(predictor: AcceptancePredictor, draft: CausalLM, texts: list[Text]) 
         return torch.sigmoid(logits).tolist()
     positions = read_positions(draft, texts, SAMPLING)
     if isinstance(predictor, HeadPredictor):
-        found = apply(predictor.calibration, CONTROLLER.head(positions["states"]).double().numpy())
+        found = np.array([predictor.calibration(logit) for logit in CONTROLLER.head(positions["states"]).tolist()])
     else:
         evidence = positions["evidence"][:, :3].double().numpy()
         found = 1 / (1 + np.exp(-evidence @ [0.7, -0.9, -0.4] - 0.3))

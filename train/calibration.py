@@ -27,7 +27,7 @@ from ..data_gen.draft_states import read_positions
 from ..data_gen.kinds import AcceptanceRow, Text, read_texts
 from ..infer.models import LanguageModel, language_model
 from .datasets import joint_manifest, load_same, split
-from .metrics import measured
+from .metrics import Metrics
 from .options import CalibrateOptions
 
 Array = NDArray[np.float64]
@@ -46,11 +46,6 @@ def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str,
     """By method: a head's loss weights undone, and Platt's fit to its ``logits`` (N,) and the true ``p`` (N,)."""
     (scale,), shift = logistic(logits[:, None], p)
     return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
-
-
-def apply(calibration: Calibration, logits: Array) -> Array:
-    """(N,) calibrated probabilities of ``logits`` (N,), by the function used in decoding."""
-    return np.array([calibration(float(logit)) for logit in logits])
 
 
 def calibrate(options: CalibrateOptions) -> dict[str, Any]:
@@ -87,17 +82,17 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
     )
 
-    before, after = (head(part["states"]).double().numpy() for part in (fitted, tested))  # logits (N,)
-    fitted_p, p = (part["accept"].double().numpy() for part in (fitted, tested))
-    calibrations = fit_all(before, fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
+    before, after = (head(part["states"]).double() for part in (fitted, tested))  # logits (N,)
+    fitted_p, p = fitted["accept"].double().numpy(), tested["accept"]
+    calibrations = fit_all(before.numpy(), fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
     metrics = {
-        name: measured(apply(calibration, after), p).compute()
+        name: Metrics(calibration.scale * after + calibration.shift, p).compute()
         for name, calibration in {"none": Calibration(), **calibrations}.items()
     }
     chosen = metrics[method]
     judged = {
         **{f"calibrated_{name}": chosen[name] for name in STORED},
-        "auroc_draft": measured(tested["evidence"][:, 0].exp().double().numpy(), p).auroc(),
+        "auroc_draft": Metrics(tested["evidence"][:, 0], p).auroc(),  # of log q(y), which ranks as q(y) does
     }
     new = replace(
         config,
