@@ -161,6 +161,8 @@ def test_shards_in_any_order_are_the_same_dataset(tmp_path: Path) -> None:
         folder = tmp_path / "".join(map(str, order))
         for index in order:  # resumed after every shard
             with ShardWriter(folder, identity) as writer:
+                with pytest.raises(InputError, match="another process is writing this dataset"):
+                    ShardWriter(folder, identity)
                 assert index in writer.missing(3)
                 writer.write(Rows(shards[index]), index)
                 assert index not in writer.missing(3)

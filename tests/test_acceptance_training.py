@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from specpilot.common.errors import InputError
+from specpilot.common.files import FolderLock
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.checkpoints.provenance import prompt_digest
@@ -210,6 +211,11 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
     stop(SpecDecModule, "training_step", 1, lambda: train_acceptance(settings, output=tmp_path / "run"))
     rows = write_dataset(tmp_path / "rows", make_rows(60, seed=9), str(work / "draft"))
     other = replace(settings, data=str(make_features(options(rows), tmp_path / "other")))
+    with (
+        FolderLock(tmp_path / "run", "is training in it"),
+        pytest.raises(InputError, match="another process is training"),
+    ):
+        train_acceptance(settings, output=tmp_path / "run", resume=True)
     for now, resume, words in (
         (settings, False, "unfinished run; pass --resume"),
         (replace(settings, lr=0.02), True, r"run with lr=0\.01, now it is 0\.02"),

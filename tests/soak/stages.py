@@ -1,6 +1,5 @@
 """The stages of the pipeline, each a command of about a second on the shipped models, and their undisturbed runs."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,8 +101,3 @@ class Stages:
         ended = self.run(name, output)
         assert ended.code == 0, ended
         assert contents(output) == self.whole(name).contents
-
-
-def spread(whole: Undisturbed, count: int, first: int = 1) -> Iterator[int]:
-    """``count`` touches, from the ``first`` to the last of a run."""
-    yield from (first + number * (whole.touches - first) // count for number in range(count))

@@ -11,7 +11,7 @@ import pytest
 from ..folders import assert_whole, contents
 from ..processes import FILES, FULL, SIGNAL, Ended, Fault
 from .disks import disk
-from .stages import STAGES, Stages, spread
+from .stages import STAGES, Stages
 
 Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
 pytestmark = pytest.mark.timeout(3600)
@@ -80,8 +80,8 @@ def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, t
 @on_each([*STAGES])
 @pytest.mark.parametrize("kind", [FULL, FILES])
 def test_a_full_disk_or_no_more_files(stages: Stages, name: str, kind: str, kills: int, tmp_path: Path) -> None:
-    """From the first, second, … file operation on; between two attempts there is space again."""
-    places = [*spread(stages.whole(name), kills)]
+    """From file operations between the first and the last on; between two attempts there is space again."""
+    places = [1 + number * (stages.whole(name).touches - 1) // kills for number in range(kills)]
     with disk(tmp_path / "disk") as mounted:
         filler = tmp_path / "disk" / "filler" if mounted else None  # without a disk, no file may grow
 
@@ -92,25 +92,3 @@ def test_a_full_disk_or_no_more_files(stages: Stages, name: str, kind: str, kill
             return ended
 
         harm_and_resume(stages, name, tmp_path / "disk", harm, in_one_line, kills)
-
-
-@on_each([*STAGES])
-def test_two_processes_in_one_folder(stages: Stages, name: str, kills: int, tmp_path: Path) -> None:
-    """The first is stopped at different moments and goes on when the second has been refused."""
-    whole = stages.whole(name)
-    for number, at in enumerate(spread(whole, kills, first=4)):  # the first three make the folder and its lock
-        folder = tmp_path / f"run-{number}"
-        first = stages.start(name, folder, Fault(SIGNAL, at, signal.SIGSTOP))
-        while first.running() and not is_stopped(first.pid):
-            first.wait(0.01)
-        was_stopped = first.running()
-        second = stages.run(name, folder)
-        assert not was_stopped or (in_one_line(second) and "another process" in second.complaint), second
-        first.send(signal.SIGCONT)
-        ended = first.end()
-        assert ended.code == 0, ended
-        assert contents(folder) == whole.contents
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
