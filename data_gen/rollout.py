@@ -65,7 +65,7 @@ class Recording:
         self.kept: list[TokenDistribution] = []
 
     def __call__(self, p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
-        self.kept.append(p.take([0]))  # without the lists of the whole batch
+        self.kept.append(TokenDistribution(p.probabilities, p.tokens, p.size))  # without the lists of the whole batch
         return token_wise(p, draft, rng)
 
 
