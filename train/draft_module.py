@@ -97,17 +97,13 @@ def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positio
     cache = DynamicCache()
     before = states.to(embeddings.dtype)
     for number in range(positions):
-        inputs: dict[str, Any] = {"inputs_embeds": fuse(embeddings, shifted(before)), "past_key_values": cache}
+        before = F.pad(before, (0, 0, 1, 0))[:, :-1]  # the state of the position before, zero at the first
+        inputs: dict[str, Any] = {"inputs_embeds": fuse(embeddings, before), "past_key_values": cache}
         inputs["position_ids"] = torch.arange(width, device=tokens.device).unsqueeze(0)
         if number:
             inputs["attention_mask"] = step_masks(types, width, number, embeddings)
         logits, before = forward_with_hidden(draft, select=learned, use_cache=True, **inputs)
         yield logits
-
-
-def shifted(states: Tensor) -> Tensor:
-    """(B, T, d): the state of the position before, zero at the first."""
-    return F.pad(states, (0, 0, 1, 0))[:, :-1]
 
 
 def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tensor | dict[str, Tensor]:
