@@ -12,8 +12,9 @@ an estimate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
@@ -109,9 +110,8 @@ def interleave(
     pending: Mapping[str, Collection[int]] | None = None,
     meter: Meter | None = None,
     label: str = "generations",
-    on_result: Callable[[str, int, Timed[T]], None] = lambda name, item, timed: None,
-) -> dict[str, list[list[Timed[T]]]]:
-    """Run every configuration on every item.
+) -> Iterator[tuple[str, int, Timed[T]]]:
+    """Run every configuration on every item, and yield its name, the item and the result, outside the measured time.
 
     Args:
         runs: configurations by name, called with (item, repeat).
@@ -119,16 +119,11 @@ def interleave(
         console: shows the progress bar, labelled ``label``.
         repeats: passes over the items, for all configurations or by name.
         pending: items to run each configuration on. Default: all.
-        on_result: called with (name, item, result), outside the measured time.
-
-    Returns:
-        The results of all repeats by name and item.
     """
     names = [name for name in runs if pending is None or pending[name]]
     passes = {name: repeats if isinstance(repeats, int) else repeats.get(name, 1) for name in names}
     for name in names:
         runs[name](0, 0)
-    results: dict[str, list[list[Timed[T]]]] = {name: [[] for _ in range(items)] for name in runs}
     total = sum(passes[name] * (items if pending is None else len(pending[name])) for name in names)
     with progress_bar(console, label, total) as advance:
         for repeat in range(max(passes.values(), default=0)):
@@ -137,11 +132,8 @@ def interleave(
                 for name in names[first:] + names[:first]:
                     if repeat >= passes[name] or (pending is not None and item not in pending[name]):
                         continue
-                    timed = clocked(lambda run=runs[name], i=item, r=repeat: run(i, r), meter)  # type: ignore[misc]
-                    results[name][item].append(timed)
-                    on_result(name, item, timed)
+                    yield name, item, clocked(partial(runs[name], item, repeat), meter)
                     advance()
-    return results
 
 
 def interleave_stored(
@@ -164,11 +156,8 @@ def interleave_stored(
         The records by name and item.
     """
     pending = {name: [i for i in range(items) if store.get(identity(name, i)) is None] for name in runs}
-
-    def keep(name: str, item: int, timed: Timed[T]) -> None:
+    for name, item, timed in interleave(runs, items, console, pending=pending, meter=meter):
         store.put(identity(name, item), record(name, item, timed))
-
-    interleave(runs, items, console, pending=pending, meter=meter, on_result=keep)
     return {name: [store.get(identity(name, i)) for i in range(items)] for name in runs}
 
 
@@ -191,15 +180,14 @@ def decode_all(
         The counters by name and prompt.
     """
 
-    def run(generate: Callable[..., Generation]) -> Run[Generation]:
-        return lambda index, repeat: generate(prompts[index], seed=index, **settings)
+    def run(name: str, index: int, repeat: int) -> Stats:
+        return decoders[name](prompts[index], seed=index, **settings).stats
 
-    timed = {name: run(generate) for name, generate in decoders.items()}
-    found = interleave(timed, len(prompts), console, repeats=repeats)
-    return {
-        name: [_median_run([timed.value.stats for timed in of_prompt]) for of_prompt in by_prompt]
-        for name, by_prompt in found.items()
-    }
+    found: dict[str, list[list[Stats]]] = {name: [[] for _ in prompts] for name in decoders}
+    runs = {name: partial(run, name) for name in decoders}
+    for name, index, timed in interleave(runs, len(prompts), console, repeats=repeats):
+        found[name][index].append(timed.value)
+    return {name: [*map(_median_run, by_prompt)] for name, by_prompt in found.items()}
 
 
 def _median_run(runs: list[Stats]) -> Stats:

@@ -147,14 +147,13 @@ def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
             for load in options.loads
             for name in servers
         }
-        found = interleave(runs, 1, console, repeats=options.repeats, label="batches of requests")
+        found: dict[str, list[Run]] = {name: [] for name in runs}
+        for name, _, timed in interleave(runs, 1, console, repeats=options.repeats, label="batches of requests"):
+            found[name].append(timed.value)
         for server in servers.values():
             server.process.send_signal(signal.SIGTERM)
         exits = {name: server.process.wait(120) for name, server in servers.items()}
-    table = {
-        str(load): {name: _summary([one.value for one in found[f"{name} {load}"][0]]) for name in servers}
-        for load in options.loads
-    }
+    table = {str(load): {name: _summary(found[f"{name} {load}"]) for name in servers} for load in options.loads}
     return {"load": table, "exit_codes": exits}
 
 

@@ -26,7 +26,7 @@ from ...controllers.length.cost_model import BatchCosts, CostModel
 from ...controllers.sampling import SamplingParams
 from ..decoders import encoded_prompts
 from ..options import VllmBenchOptions
-from ..runner import Run, interleave
+from ..runner import Run, Timed, interleave
 from ..table import Table
 
 if TYPE_CHECKING:
@@ -267,11 +267,12 @@ def _rates(
     def runs(llm: LLM) -> Run[int]:
         return lambda item, repeat: sum(map(len, generate(llm, batches[item], params, seed=1000 * repeat + item)))
 
-    found = interleave(
+    timed: dict[str, list[Timed[int]]] = {name: [] for name in engines}
+    for name, _, one in interleave(
         {name: runs(llm) for name, llm in engines.items()}, len(batches), console, repeats=options.repeats,
         label="generations of vLLM",
-    )  # fmt: skip
-    timed = {name: [one for of_item in items for one in of_item] for name, items in found.items()}
+    ):  # fmt: skip
+        timed[name].append(one)
     rates = {
         name: sum(one.value for one in runs) / sum(one.processor_seconds for one in runs)
         for name, runs in timed.items()
