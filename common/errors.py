@@ -14,6 +14,10 @@ class InputError(ValueError):
     """Bad input, in one line: name, value and remedy. The command line prints it and exits with code 2."""
 
 
+class Misspelt(InputError):
+    """A name that nothing has: leaving it out of a list of names is not what was meant."""
+
+
 @contextmanager
 def optional_import(extra: str) -> Iterator[None]:
     """Context manager for the import of a package that comes with ``extra``.
@@ -38,6 +42,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def listed(names: Sequence[str], most: int = 8) -> str:
     """``names`` with commas between them, and of more than ``most`` the first and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 text``, ``2 texts``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def is_whole(text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -89,13 +90,20 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse ``text`` as YAML; raises InputError if it is malformed, has more than 256 KiB or half a character."""
+    """Parse ``text`` as YAML; raises InputError if it is malformed or too long, has a key twice or half a character."""
     import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # untyped
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if twice := [key for key, count in keys.items() if count > 1]:
+                raise ValueError(f"the key {twice[0]!r} is there twice")
+            return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
     if len(text) > MAX_YAML:
         raise InputError(f"{len(text)} characters of YAML, more than {MAX_YAML}")
     try:
-        found = yaml.safe_load(text)
+        found = Loader(text).get_single_data()
     # Values such as 2020-13-45 and !!int '' raise whatever their conversion raises.
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError, LookupError, AttributeError) as error:
         raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
@@ -187,7 +195,8 @@ def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line f
     if kind is str and isinstance(value, Path):  # a folder, whatever ships or is on the hub
         return os.path.join(os.curdir, value)
     expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else EXPECTED[origin or kind]
-    raise InputError(f"{name}={' '.join(short(value).split())}: {expected} is expected")
+    quoted = ", in quotes" if kind is str and isinstance(value, int | float) else ""
+    raise InputError(f"{name}={' '.join(short(value).split())}: {expected} is expected{quoted}")
 
 
 def _build_union(options: Sequence[Any], value: Any, name: str) -> Any:

@@ -160,7 +160,7 @@ class Options:
             if not any(isinstance(value, limit.also) for limit in limits if isinstance(limit, Objects)):
                 value = build(types[name], value, name)
             object.__setattr__(self, name, value)
-            if value == "" or (isinstance(value, tuple) and "" in value):
+            if "" in (value if isinstance(value, tuple) else [value] if isinstance(value, str) else ()):
                 raise InputError(f"{name}: it is empty; give a value, or leave it out")
 
     def refuse_ignored(self, names: tuple[str, ...], reason: str) -> None:

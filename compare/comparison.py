@@ -21,8 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from ..common.console import stderr_console
-from ..common.errors import InputError
-from ..common.json_file import blaming
+from ..common.errors import InputError, Misspelt, counted
 from ..common.machine import machine, versions
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
@@ -164,10 +163,19 @@ class _Comparing:
         self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
         loader.base = self._settled(ComparedDecoder.of(loader.base, NONE))
         self.specs = {NONE: ComparedDecoder.parse(NONE, loader.base)}
-        for spec in decoders:
-            if spec.name in self.specs and spec.name != NONE:
+        self._generate(self.specs[NONE], None)
+        self.refused: dict[str, str] = {}  # why, by name
+        for spec in decoders:  # before anything is measured
+            if spec.name in {*self.specs, *self.refused} - {NONE}:
                 raise InputError(f"decoders: the name {spec.name!r} is given twice; give each another")
-            self.specs.setdefault(spec.name, self._settled(spec))
+            try:
+                settled = self._settled(spec)
+                self._generate(settled, at_ratio(0.2))
+                self.specs.setdefault(spec.name, settled)
+            except Misspelt as error:
+                raise InputError(f"decoder {spec.name!r}: {error}") from error
+            except InputError as error:
+                self.refused[spec.name] = str(error)
         self.drafting = None if loader.base.draft is None else ComparedDecoder.of(loader.base, NONE, length=1)
         self.costs: dict[str, CostModel] = {}
         self.replayed: dict[tuple[str, float], list[Counts]] = {}  # counters by decoder, or rule and parameter
@@ -181,10 +189,11 @@ class _Comparing:
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
             "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.as_dict(),
         }  # fmt: skip
-        for name, spec in self.specs.items():  # before anything is measured
-            with blaming(f"decoder {name!r}", "leave it out"):
-                if spec.router is None:  # whose models are loaded once
-                    self._generate(spec, at_ratio(0.2))
+        said = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
+        if said and len(self.specs) == 1 and not self.families:
+            raise InputError(f"{said[0]}; nothing else is left to compare")
+        for line in said:
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _settled(self, spec: ComparedDecoder) -> ComparedDecoder:
         """``spec`` with the draft's precision that was the fastest when the comparison was begun, if it is "auto"."""
@@ -274,7 +283,7 @@ class _Comparing:
         key = {**self.identity, "plan": [*self.specs], "minutes": minutes, "clock": clock, "all": _digest(self.rows)}
         count, passes, seconds = self.store.compute(key, plan)
         self.console.print(
-            f"{count} of {available} prompts, {len(self.specs) + len(self.families)} decoders"
+            f"{count} of {counted(available, 'prompt')}, {counted(len(self.specs) + len(self.families), 'decoder')}"
             + (f", {passes} passes by the clock" if passes > 1 else "")
             + f": at most some {max(1, round(count * seconds / 60))} min"
         )
@@ -394,7 +403,7 @@ class _Comparing:
     # results
 
     def _figures(self, specs: Mapping[str, ComparedDecoder], rows: Mapping[str, Report]) -> Report:
-        figures: Report = {"trained_on": trained_on(self.specs, self.rows)}
+        figures: Report = {"refused": self.refused, "trained_on": trained_on(self.specs, self.rows)}
         if self.replayed:
             names = [name for name in rows if (name, AS_MEASURED) in self.replayed or name in self.families]
             figures |= {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import listed
+from ..common.errors import counted, listed
 from ..common.files import replacing
 from ..common.json_file import build
 from .decoders import NONE, ComparedDecoder
@@ -51,7 +51,7 @@ def sentences(report: Report) -> list[str]:
     """What was found, the first one to act on."""
     rows, count = report["decoders"], report["prompts"]
     best, *_ = fastest(rows)
-    prompts = f"On your {count} prompts, at temperature {report['task']['sampling']['temperature']:g},"
+    prompts = f"On your {counted(count, 'prompt')}, at temperature {report['task']['sampling']['temperature']:g},"
     if not pays(report):
         return [f"Do not draft here: {_why_not(report)}.", f"{prompts} {_all_levels(report)}", *_judgements(report)]
     line = f"{prompts} {rows[best]['title']} decodes {show(speed(rows[best]), prompts=count)} × as fast as no drafts"
@@ -77,7 +77,7 @@ def sentences(report: Report) -> list[str]:
 
 
 def _judgements(report: Report) -> list[str]:
-    """Other work on the machine, decoders trained on the prompts, and predictors worse than a constant or the draft."""
+    """What was left out, other work on the machine, decoders trained on the prompts, and predictors of little use."""
     rows = report["decoders"].values()
     apart = [row["clock"]["value"] / row["processor"] for row in rows if row["clock"] and row["processor"]]
     most = max((max(ratio, 1 / ratio) for ratio in apart), default=1.0)
@@ -89,7 +89,8 @@ def _judgements(report: Report) -> list[str]:
         f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {listed(ids)}."
         for name, ids in report.get("trained_on", {}).items()
     ]
-    return said + trained + judgements(report.get("predictors", {}))
+    refused = [f"{name} is left out: {reason}." for name, reason in report.get("refused", {}).items()]
+    return refused + said + trained + judgements(report.get("predictors", {}))
 
 
 def pays(report: Report) -> bool:

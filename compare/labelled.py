@@ -153,8 +153,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
         of_text += [manifest] * len(some)
         domains += [known.get(text.prompt_id, UNKNOWN) for text in some]
     if not texts:
-        shards = sum(len(manifest["shards"]) for manifest in manifests)
-        raise InputError(f"{name}: no token was drafted in its {shards} shards; log some rounds, 64 texts a shard")
+        raise InputError(f"{name}: no token was drafted in it; log some rounds, 64 texts a shard")
     found = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], of_text, domains)
     draft = _draft(manifests[0], options, found.notes)
     if draft is None:

@@ -177,7 +177,7 @@ def measure_all(
     found: dict[str, list[Any]] = {name: [] for name in measures}
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     identity = tracer.identity
-    with progress_bar(console, "prompts replayed", len(batches)) as advance:
+    with progress_bar(console, f"batches of {BATCH} prompts replayed", len(batches)) as advance:
         for batch in batches:
             digest = hashlib.sha256("\0".join(row.text for row in batch).encode()).hexdigest()
             of_batch = {**identity, "prompts": [row.id for row in batch], "texts": digest}

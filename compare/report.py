@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.errors import counted
 from ..common.files import replacing
 from .document import Bar, Bars, Chart, Document, Mosaic, Point, Section, page
 from .drafted import ALL, FEW, start_of
@@ -113,7 +114,7 @@ def _speed(report: Report) -> Section:
     used = {column for row in rows for column, cell in row.items() if cell}
     note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
     if 0 < prompts < ENOUGH:
-        note += f" {prompts} prompts are too few for intervals."
+        note += f" {counted(prompts, 'prompt')}: too few for intervals."
     shown = [{column: cell for column, cell in row.items() if column in used} for row in rows]
     pictures = Bars(bars, key=clocked) if bars else None
     return Section("How fast", note + _disagreement(report), shown, bars=pictures)
@@ -295,7 +296,7 @@ def _remarks(report: Report) -> list[str]:
     tuned = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
     if "data" in report:
         return [
-            *(f"{side['data']}: {side['tokens']} drafted tokens in {side['texts']} texts of {side['prompts']} prompts."
+            *(f"{side['data']}: drafted tokens {side['tokens']}, texts {side['texts']}, prompts {side['prompts']}."
               for side in _sides(report).values()),
             *(["Replayed on the labels: whether a token is kept is drawn with its acceptance, and after a rejected one "
                f"the draft goes on as along the text. {tuned}"] if report["decoders"] else []),
@@ -304,10 +305,10 @@ def _remarks(report: Report) -> list[str]:
     task, machine = report["task"], report["machine"]
     sampling, passes = task["sampling"], f", {report['passes']} passes" if report["passes"] > 1 else ""
     found = [
-        f"{report['prompts']} prompts, up to {task['max_new_tokens']} tokens each, temperature "
+        f"{counted(report['prompts'], 'prompt')}, up to {task['max_new_tokens']} tokens each, temperature "
         f"{sampling['temperature']:g}, top-k {sampling['top_k']}, top-p {sampling['top_p']:g}{passes}.",
         tuned,
-        f"{machine['processor']}, {machine['threads']} threads; "
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}; "
         + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
         + ".",
     ]

@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..common.files import MANIFEST
 from ..common.json_file import blaming, build
 from ..data_gen.kinds import RoundsRow, Text
@@ -83,7 +83,7 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
                 found.prompts.append(_prompt(request, response, f"{source}:{number}"))
     for why, some in left_out.items():
         found.notes.append(
-            f"Left out are {some} of the {count} responses of {name}, which {why}: start vLLM with {FLAG}."
+            f"Left out are {some} of {counted(count, 'response')} of {name}, which {why}: start vLLM with {FLAG}."
         )
     if not found.texts:
         reason = " ".join(found.notes).rstrip(".") or f"no token was drafted; save responses with {FLAG}"
@@ -91,7 +91,7 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
     found.notes.append(
         f"Responses say which of a draft's tokens was rejected, 0 or 1 for each, and not its id or probability: {name} "
         "has no confidences, domains or predictors, and is not checked to be of the same models. Positions in the text "
-        f"are known of {sum(found.placed)} of its {len(found.texts)} texts."
+        f"are known of {sum(found.placed)} of its {counted(len(found.texts), 'text')}."
     )
     return found
 

@@ -25,7 +25,6 @@ from ..infer.prompting import Prompt
 from .store import Store
 
 NOT_AVAILABLE = "not available"
-IDLE_SECONDS = 5.0
 WINDOW = "specpilot"  # name of the interval in zeus
 
 
@@ -60,15 +59,6 @@ class Meter:
             return None
         found = self.monitor.end_window(WINDOW)
         return float(sum(found.gpu_energy.values()) + sum((found.cpu_energy or {}).values()))
-
-    def idle_watts(self, seconds: float = IDLE_SECONDS, sleep: Callable[[float], None] = time.sleep) -> float | None:
-        """Power in watts while this process is idle, None without counters; reported, not subtracted from results."""
-        if self.monitor is None:
-            return None  # and no time is spent
-        self.begin()
-        sleep(seconds)
-        joules = self.end()
-        return None if joules is None else joules / seconds
 
 
 T = TypeVar("T")

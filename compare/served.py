@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..controllers.length import RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..infer.random_source import drawn_for
@@ -162,7 +162,7 @@ def sentences(report: Report) -> list[str]:
     temperatures = sorted({s["temperature"] for s in report["sampling"] if "temperature" in s})
     at = f" at temperature {', '.join(f'{t:g}' for t in temperatures)}" if temperatures else ""
     line = (
-        f"In {report['data']} ({report['texts']} texts{at}) the target accepts "
+        f"In {report['data']} ({counted(report['texts'], 'text')}{at}) the target accepts "
         f"{show(whole, 'acceptance')} of the drafted tokens"
     )
     depths = [*acceptance.get("depth", {}).items()]

@@ -6,8 +6,9 @@ A router's output i belongs to its i-th arm, so the given arms must match the tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError, is_whole
@@ -68,6 +69,14 @@ def check_enough(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"arm {name!r}: named twice; name each arm once")
+
+
+def named_apart(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """``arms``, of whose absolute paths only the last parts are kept: one, or as many as tell it from the others."""
+    paths = [Path(arm.name).parts if Path(arm.name).is_absolute() else (arm.name,) for arm in arms]
+    ends = [[path[-count:] for count in range(1, len(path) + 1)] for path in paths]
+    names = [next((end for end in own if sum(end in other for other in ends) == 1), own[-1]) for own in ends]
+    return tuple(replace(arm, name=str(Path(*name))) for arm, name in zip(arms, names, strict=True))
 
 
 def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from ..common.console import progress_bar, stderr_console
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..common.files import FolderLock, replacing
 from ..common.json_file import blaming, parse_object, read_object
 from ..controllers.checkpoints.fingerprint import model_fingerprint
@@ -72,7 +72,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
         if begun:
             _check(output, settings, before)
             found = _read(output, heads)
-            console.print(f"{output}: {len(found)} texts found", soft_wrap=True)
+            console.print(f"{output}: {counted(len(found), 'text')} found", soft_wrap=True)
         numbers = {id(request): number for number, request in enumerate(requests)}
         missing = [request for number, request in enumerate(requests) if number not in found]
         with progress_bar(console, "texts", len(missing)) as advance:
@@ -87,7 +87,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
         found = _read(output, heads)
         if list(found) != sorted(found):
             _replace(output, b"".join(found[number] for number in sorted(found)))
-    console.print(f"{output}: {len(heads)} texts", soft_wrap=True)
+    console.print(f"{output}: {counted(len(heads), 'text')}", soft_wrap=True)
 
 
 def _settings(options: GenerateOptions, batch: BatchOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:

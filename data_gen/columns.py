@@ -22,12 +22,13 @@ ASKED = ("instruction", "question", "query", "problem")  # prompts that a column
 CONTEXTS = ("input", "context")
 SYSTEMS = ("system", "system_prompt")
 PREFERENCES = ("chosen", "rejected")
+UNREAD = ("tools", "functions", "documents", "chat_template_kwargs")  # what a chat template may show besides messages
 # Columns that are about a row; any other text beside a prompt may be its answer.
 ABOUT = {
     "id", "_id", "idx", "uuid", "prompt_id", "question_id", "conversation_id", "custom_id", "task_id", "domain",
     "category", "subject", "topic", "level", "difficulty", "type", "tag", "tags", "task", "source", "dataset", "split",
     "lang", "language", "model", "meta", "metadata", "url", "title", "name", "author", "license", "hash", "created",
-    "timestamp", "date", *SYSTEMS, *CONTEXTS,
+    "timestamp", "date", *SYSTEMS, *CONTEXTS, *UNREAD,
 }  # fmt: skip
 NO_ANSWER = "none"  # as answer column: the rows are prompts alone
 ROLES = {
@@ -121,6 +122,8 @@ def read_examples(
             if len(turns) > 1 and all(turn["role"] == "user" for turn in turns):
                 turns = turns[:1]
                 notes["only the first question is taken: the others follow answers that are not there"] += 1
+            for left in (key for key in UNREAD if row.get(key)):
+                notes[f"their {left} are left out: the chat template is given the messages alone"] += 1
             as_prompts(turns)  # checks the messages
             prompt = prompt_of(turns)
             if not prompt or not as_text(prompt).strip():
@@ -136,7 +139,7 @@ def _of_batch(row: Record) -> Record:
     body = row.get("body")
     if not isinstance(body, Mapping) or not row.keys() & {"custom_id", "url", "method"}:
         return row
-    taken = {name: body[name] for name in ("messages", "prompt", "input") if body.get(name) is not None}
+    taken = {name: body[name] for name in ("messages", "prompt", "input", *UNREAD) if body.get(name) is not None}
     return taken | ({"id": row["custom_id"]} if "custom_id" in row else {})
 
 
@@ -215,10 +218,9 @@ def _message(given: object, name: str) -> Message:
         raise InputError(f"{name} is no message: {reprlib.repr(given)}; give {{'role': …, 'content': …}}")
     message = {key: value for key, value in given.items() if value is not None}
     role = message.pop("role", message.pop("from", None))
-    message = {key: value for key, value in message.items() if key != "from"}
     content = message.pop("content", message.pop("value", None))
     if role not in ROLES:
         raise InputError(f"{name}: the role {role!r} is unknown; name it one of {', '.join(ROLES)}")
     if content is None and not message.get("tool_calls"):
-        raise InputError(f"{name} has no content; it has {', '.join(map(str, given))}")
+        raise InputError(f"{name} has no content; it has {', '.join(map(str, message)) or 'a role alone'}")
     return {"role": ROLES[role], "content": "" if content is None else content, **message}

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..common.errors import InputError, listed
+from ..common.errors import InputError, counted, listed
 from ..infer.prompting import Message, as_plain_text, encode_prompt
 from .builtin import FILES, builtin_prompts
 from .columns import as_text, prompt_of, read_examples
@@ -48,7 +48,7 @@ class PromptRow:
             own = not isinstance(prompt, str) and prompt[0]["role"] == "system"
             ids = encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day)
             if context is not None and len(ids) >= context:
-                raise InputError(f"{len(ids)} tokens, but the context holds {context}; leave it out")
+                raise InputError(f"{counted(len(ids), 'token')}, but the context holds {context}; leave it out")
             return ids
         except InputError as error:
             raise InputError(f"prompt {self.id}: {error}") from error
@@ -70,17 +70,17 @@ def prompts_of(options: PromptOptions) -> list[PromptRow]:
     name = name_of(options.prompts)
     prompts = read_prompts(options.prompts, column=options.column, split=options.split)
     unique = list({p.text: p for p in reversed(prompts)}.values())[::-1]
-    if len({p.id for p in unique}) < len(unique):
-        raise InputError(f"{name}: the column 'id' repeats an id; ids name the rollouts and must be unique")
+    if repeated := [one for one, count in Counter(p.id for p in unique).items() if count > 1]:
+        raise InputError(f"{name}: the id {repeated[0]!r} is that of several prompts; give each its own, or none")
     if options.domains is not None:
         known = {p.domain for p in unique}
-        for domain in options.domains:
-            if domain not in known:
-                raise InputError(f"domains: no prompt of {domain!r} in {name}; it has {listed(sorted(known))}")
+        if unknown := [domain for domain in options.domains if domain not in known]:
+            raise InputError(f"domains: no prompt of {unknown[0]!r} in {name}; it has {listed(sorted(known))}")
         unique = [p for p in unique if p.domain in options.domains]
     if options.skip >= len(unique):
         raise InputError(
-            f"skip={options.skip}: {name} has {len(unique)} prompts, so none is left; skip fewer, or give more prompts"
+            f"skip={options.skip}: {name} has {counted(len(unique), 'prompt')}, so none is left; skip fewer, or give "
+            "more prompts"
         )
     return unique[options.skip :][: options.limit]
 
@@ -101,7 +101,7 @@ def read_prompts(source: RowSource, *, column: str | None = None, split: str = "
 def report(name: str, notes: Counter[str]) -> None:
     """Say on standard error what was left out of the rows of a source."""
     for note, count in notes.items():
-        print(f"{name}: {count} {'row' if count == 1 else 'rows'}: {note}", file=sys.stderr)
+        print(f"{name}: {counted(count, 'row')}: {note}", file=sys.stderr)
 
 
 def fingerprint(prompts: list[PromptRow]) -> str:

@@ -89,6 +89,8 @@ def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Rec
             splits = ", ".join(map(str, source))
             raise InputError(f"{name}: no split {split!r}; it has {splits}: choose one with split (--split)")
         source = source[split]
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame, which iterates over names of columns
+        source = source.to_dict("records")
     if not isinstance(source, Iterable):
         raise InputError(f"{name}: no rows; give a path, a datasets.Dataset, or a list of rows, texts or conversations")
     for number, row in enumerate(source, 1):
@@ -121,7 +123,9 @@ def _read_folder(folder: Path) -> list[Record]:
 
 
 def _read_file(path: Path) -> list[Record]:
-    start = _start(path)
+    start = b""
+    with suppress(OSError), path.open("rb") as file:  # who reads the file reports it
+        start = file.read(4)
     if start.startswith(PACKED):
         raise InputError(f"{path}: a compressed file; unpack it")
     kind = "Parquet" if start == b"PAR1" else KINDS.get(path.suffix.lower())
@@ -134,12 +138,6 @@ def _read_file(path: Path) -> list[Record]:
         return _read_table(path, text)
     rows = _json_rows(path, text, sure=kind == "JSON")
     return [{"text": line} for line in text.split("\n") if line.strip()] if rows is None else rows
-
-
-def _start(path: Path) -> bytes:
-    with suppress(OSError), path.open("rb") as file:  # who reads the file reports it
-        return file.read(4)
-    return b""
 
 
 def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:

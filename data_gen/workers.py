@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from rich.console import Console
 
 from ..common.console import progress_bar
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from .dataset import Shard, ShardWriter
 
 U_contra = TypeVar("U_contra", contravariant=True)
@@ -95,22 +95,23 @@ def write_shards(
         InputError: the disk has not the space that is needed.
     """
     output, total = writer.folder, sum(texts)
+    noun = "reading" if writer.manifest["kind"] == "features" else "text"  # of one text there may be several
     for name in writer.forget_damaged():
         console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
     if writer.manifest["complete"]:
-        console.print(f"{output}: already complete ({total} texts)")
+        console.print(f"{output}: already complete ({counted(total, noun)})")
         return False
     missing = writer.missing(len(texts))
     done = total - sum(texts[number] for number in missing)
     if done:
-        console.print(f"{output}: {done} texts found, continuing")
+        console.print(f"{output}: {counted(done, noun)} found, continuing")
     space, free = sum(needed[number] for number in missing if needed), shutil.disk_usage(output).free
     if space > free:
         raise InputError(
             f"{output}: needs {space / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose another "
             "place"
         )
-    with progress_bar(console, "texts", total, done) as advance:
+    with progress_bar(console, f"{noun}s", total, done) as advance:
         started, tokens = time.perf_counter(), 0
 
         def count(length: int) -> None:
@@ -121,5 +122,6 @@ def write_shards(
         for number, shard in workers.make_all({number: partial(unit_of, number) for number in missing}, count):
             writer.write(shard, number)
         writer.complete()
-    console.print(f"{output}: {total} texts, {tokens} tokens")
+    kept = sum(shard.get("tokens", shard.get("rows", 0)) for shard in writer.manifest["shards"])
+    console.print(f"{output}: {counted(total, noun)}, {counted(kept, 'example' if noun == 'reading' else 'token')}")
     return True

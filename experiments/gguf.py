@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from specpilot.common.console import quiet
 from specpilot.common.errors import InputError, optional_import
-from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.trimmed_head import TrimmedHead
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
@@ -49,7 +49,7 @@ def write_gguf(model: str, output: Path, kind: str = "bf16") -> None:
     with optional_import("gguf"):
         from gguf import GGMLQuantizationType, GGUFWriter
         from gguf.quants import quantize
-    loaded = load_causal_lm(model)
+    loaded = load_model(model)
     if not isinstance(loaded, LlamaForCausalLM):
         raise InputError(f"{model}: a {loaded.config.model_type}; only Llamas are converted here")
     if isinstance(loaded.lm_head, TrimmedHead):

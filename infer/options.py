@@ -221,7 +221,8 @@ class DecodingOptions(
     @property
     def drafts(self) -> str | tuple[str, ...] | None:
         """The drafts to load; None if there are none, or if the router names them."""
-        return self.draft if self.draft != "auto" else None if self.router is not None else "tiny-draft"
+        without = self.router is not None or (self.length == "none" and self.target != "tiny")
+        return self.draft if self.draft != AUTO else None if without else "tiny-draft"
 
 
 Auto = Literal["auto"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..common.json_file import check_characters
+from ..common.json_file import check_characters, parse_object
 
 Message: TypeAlias = dict[str, Any]
 # One prompt in its plain form, as `as_prompts` returns it.
@@ -141,7 +141,7 @@ def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message],
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if tokenizer.chat_template is None:
         raise InputError(f"{name}: the tokenizer has no chat template, which conversations need; {PLAIN_TEXT}")
-    fitted = _in_form(messages, _content_forms(tokenizer, str(tokenizer.chat_template)))
+    fitted = _in_form(messages, _forms(tokenizer, str(tokenizer.chat_template)))
     try:
         dated = None if day is None else _clock(day) + tokenizer.get_chat_template()
         return list(
@@ -180,28 +180,44 @@ PROBE = "specpilot"  # content by which templates are tried
 
 
 @lru_cache(maxsize=16)
-def _content_forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, bool]:
-    """Whether the tokenizer's chat ``template`` shows a content that is text, and one that is a list of parts."""
+def _forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, bool, bool]:
+    """Whether the tokenizer's chat ``template`` shows text as content, a list of parts, and objects as arguments.
+
+    The arguments of a tool's call are objects in transformers' form and JSON text in OpenAI's.
+    """
+    call = {"id": "123456789", "type": "function", "function": {"name": "f", "arguments": {PROBE: 1}}}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
     shown = []
-    contents: tuple[Any, Any] = PROBE, [{"type": "text", "text": PROBE}]
-    for content in contents:
+    for content, more in ((PROBE, []), ([{"type": "text", "text": PROBE}], []), ("a", [calling])):
         text = ""
         with suppress(Exception):  # a template is a program and may raise anything
-            text = str(tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
-        shown.append(PROBE in text and "'type'" not in text and '"type"' not in text)  # not the list as it prints
-    return shown[0], shown[1]
+            messages: list[Any] = [{"role": "user", "content": content}, *more]
+            text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+        printed = [f"'{PROBE}'"] if more else ["'type'", '"type"']  # an object or a list as it prints
+        shown.append(PROBE in text and not any(one in text for one in printed))
+    return shown[0], shown[1], shown[2]
 
 
-def _in_form(messages: list[Message], forms: tuple[bool, bool]) -> list[Message]:
-    """``messages`` with contents in a form that the template shows: the texts of parts are joined by newlines."""
-    takes_text, takes_parts = forms
+def _in_form(messages: list[Message], forms: tuple[bool, bool, bool]) -> list[Message]:
+    """``messages`` in forms that the template shows: the texts of parts are joined by newlines."""
+    takes_text, takes_parts, takes_objects = forms
 
     def content(given: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
         if isinstance(given, str):
             return given if takes_text or not takes_parts else [{"type": "text", "text": given}]
         return given if takes_parts else text_of(given)
 
-    return [{**message, "content": content(message["content"])} for message in messages]
+    def called(call: Any) -> Any:
+        with suppress(InputError, TypeError, KeyError):  # text that is no object stays
+            return {**call, "function": {**call["function"], "arguments": parse_object(call["function"]["arguments"])}}
+        return call
+
+    def fitted(message: Message) -> Message:
+        calls = message.get("tool_calls")
+        own = {"tool_calls": [called(call) for call in calls]} if takes_objects and isinstance(calls, list) else {}
+        return {**message, "content": content(message["content"]), **own}
+
+    return [fitted(message) for message in messages]
 
 
 def text_of(content: str | list[dict[str, Any]]) -> str:
@@ -232,7 +248,7 @@ def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat
         turns = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
         text = ""
         with suppress(Exception):  # a template is a program and may raise anything
-            forms = _content_forms(tokenizer, str(tokenizer.chat_template))
+            forms = _forms(tokenizer, str(tokenizer.chat_template))
             text = str(tokenizer.apply_chat_template(_in_form(turns, forms), tokenize=False))
         before, _, after = text.rpartition(PROBE)
         ends = {*stops, *tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
@@ -337,7 +353,9 @@ def _token(element: Any, name: str) -> int:
 
 
 def _message(element: Mapping[str, Any], name: str) -> Message:
-    """A chat message whose role is text and whose content is text or a list of parts."""
+    """A chat message whose role is text and whose content is text or a list of parts; calls of tools need none."""
+    if element.get("content") is None and element.get("tool_calls"):
+        element = {**element, "content": ""}
     for key in ("role", "content"):
         if key not in element:
             raise InputError(f"{name}: a message without {key!r}; give {{'role': …, 'content': …}}")

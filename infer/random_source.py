@@ -109,5 +109,5 @@ def seeds_of(seed: int | Sequence[int], count: int) -> list[int]:
     if not isinstance(seed, list | tuple) or not all(isinstance(s, int) and not isinstance(s, bool) for s in seed):
         raise InputError(f"seed={seed!r}: must be a whole number, or a list with one for each text")
     if len(seed) != count:
-        raise InputError(f"seed: {len(seed)} seeds for {count} texts; give one for each, or a single one")
+        raise InputError(f"seed: a list of {len(seed)} for {count} in all; give one for each, or a single one")
     return list(seed)

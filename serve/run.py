@@ -98,7 +98,7 @@ class _Http(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         worker = self.server.worker
         running = worker.running + worker.waiting
-        print(f"specpilot: shutting down; {running} requests are finished first", file=sys.stderr, flush=True)
+        print(f"specpilot: shutting down; requests finished first: {running}", file=sys.stderr, flush=True)
         await super().shutdown(sockets)
         print("specpilot: stopped", file=sys.stderr, flush=True)
 

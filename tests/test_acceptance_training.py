@@ -50,7 +50,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(data: Path) -> FeatureDataOptions:
-    return FeatureDataOptions(data=str(data), mixing=0.15, validation_fraction=0.2, traced=0, device="cpu")
+    return FeatureDataOptions(
+        predictor="specdec", data=str(data), mixing=0.15, validation_fraction=0.2, traced=0, device="cpu"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ def test_what_means_nothing_is_not_shown() -> None:
     body = " ".join(text for tag, text in parsed.texts if tag != "style")
     assert "–" not in body  # intervals
     assert "polygon" not in {tag for tag, _ in parsed.elements}
-    assert "4 prompts are too few" in body
+    assert "4 prompts: too few" in body
     assert "Acceptance by position" not in body  # of one point
     assert drafted_of({OWN: [CHECKS[0][: FEW - 1]]}, ROWS).quality() == {}
     assert drafted_of({OWN: [[]]}, ROWS).figures()["acceptance"] == {}

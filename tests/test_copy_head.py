@@ -25,7 +25,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram, TextCopies
 from specpilot.infer.drafters.prompt_lookup import Match
 from specpilot.infer.loading.controllers import load_copies
-from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
+from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.train.copies import copied_tokens, train_copies
 from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions
@@ -172,7 +172,7 @@ def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
 def test_the_same_target_in_another_file_is_a_warning(work: Path, tmp_path: Path) -> None:
     train_copies(settings(work, epochs=1), output=tmp_path / "run")
     folder = export(tmp_path / "run", tmp_path / "head")
-    other, tokenizer = load_causal_lm(str(work / "draft")), load_tokenizer(str(work / "target"))
+    other, tokenizer = load_model(str(work / "draft")), load_tokenizer(str(work / "target"))
     with pytest.raises(InputError, match=r"the controller was trained for target .*, but another target is given"):
         load_copies(folder, other, tokenizer)
     with warnings.catch_warnings(record=True) as caught:

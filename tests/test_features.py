@@ -41,8 +41,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def options(work: Path) -> FeatureDataOptions:
     return FeatureDataOptions(
-        data=str(work / "data"), mixing=0.4, mixings=2, validation_fraction=0.2, traced=0, states="float32",
-        device="cpu",
+        data=str(work / "data"), predictor="specdec", mixing=0.4, mixings=2, validation_fraction=0.2, traced=0,
+        states="float32", device="cpu",
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(
     data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
     settings = replace(options, data=str(data), max_length=10)
     dataset = FeatureDataset(make_features(settings, str(tmp_path / "f"), console=Console()))
-    assert "1 texts are left out" in capsys.readouterr().out
+    assert "1 text left out: too short" in capsys.readouterr().out
     lengths = sum(min(len(row.x), 10 - len(row.prompt_ids)) for row in ROWS)
     assert sum(sum(dataset.part(name).texts) for name in (VALIDATION, f"{TRAIN}0")) == 60
     everything = FeatureDataset(make_features(replace(settings, mixing=1.0), tmp_path / "all"))
@@ -243,7 +243,7 @@ def test_the_order_mixes_within_a_few_blocks_and_resumes_anywhere() -> None:
 
 def test_the_command_plans_makes_and_finishes(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["data", "features", "--data", str(work / "data"), "--mixing", "0.4", "--traced", "0", "--device", "cpu"]
-    words += ["--output", str(tmp_path / "f")]
+    words += ["--predictor", "specdec", "--output", str(tmp_path / "f")]
     assert cli.main([*words, "--plan"]) == 0
     plan = capsys.readouterr().out
     assert not (tmp_path / "f").exists()

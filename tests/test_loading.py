@@ -459,9 +459,9 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
     (
         "model",
         config(vocab_size=300),
-        r"1 more weights do not have the shape .* \(\(257, 32\) instead of \(300, 32\)\)",
+        r"1 more do not have the shape of config\.json \(\(257, 32\) instead of \(300, 32\)\)",
     ),
-    ("model", config(num_hidden_layers=3), r"the weights of model\.layers\.2\..* and 8 more are missing"),
+    ("model", config(num_hidden_layers=3), r"the weights model\.layers\.2\..* and 8 more are missing"),
     ("model", config(model_type="zzz", auto_map={"AutoConfig": "code.Config"}), "trust_remote_code=True"),
     ("model", sharded(b"{oops"), "a file is damaged, not JSON"),
     ("model", sharded(b"{}"), "KeyError: 'weight_map'"),

@@ -63,7 +63,6 @@ TWO = ["[user]q|a", "[user]q[assistant]a[user]r|b"]
 FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "TRL": ({"prompt": "q", "completion": "a"}, "q", ["[user]q|a"]),
     "TRL, messages": ({"prompt": [USER], "completion": [SAID]}, "q", ["[user]q|a"]),
-    "a response": ({"prompt": "q", "response": "a", "tag": "x"}, "q", ["[user]q|a"]),
     "a question": ({"question": "q", "answer": "a"}, "q", ["[user]q|a"]),
     "messages": ({"messages": [USER, SAID, MORE, END]}, [USER, SAID, MORE], TWO),
     "not learned": ({"messages": [USER, SAID | {"weight": 0}, MORE, END]}, [USER, SAID | {"weight": 0}, MORE], TWO[1:]),
@@ -92,6 +91,8 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "a prompt": ({"prompt": "q"}, "q", ["|q"]),
     "no answer": ({"prompt": "q", "completion": None}, "q", ["|q"]),
     "an empty answer": ({"prompt": "q", "completion": " "}, "q", "row 1: the answer is empty; leave the row out"),
+    "tools": ({"messages": [USER, SAID, MORE], "tools": [{"name": "f"}]}, [USER, SAID, MORE], TWO[:1]),
+    "a content of null": ({"messages": [SAID | {"content": None}]}, "it has a role alone", "it has a role alone"),
     "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer holds 'tool_calls', and only its text"),
     "preferences": ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", "rejected; .* --answer-column chosen"),
     "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name it with --answer-column"),
@@ -170,8 +171,11 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
         with pytest.raises(InputError, match=r"no split 'train'; it has first, second: .*\(--split\)"):
             load_prompts(split)
     capfd.readouterr()
-    load_prompts(rows)
-    assert "<Dataset>: 1 row: their answers are left out: the target answers itself" in capfd.readouterr().err
+    load_prompts(rows.add_column("tools", [[{"name": "f"}]]))
+    load_prompts([{"custom_id": "x", "body": {"messages": [USER], "tools": [{"name": "f"}]}}])
+    said = capfd.readouterr().err
+    assert said.startswith("<Dataset>: 1 row: their answers are left out: the target answers itself")
+    assert said.count(": 1 row: their tools are left out: the chat template is given the messages alone") == 2
 
 
 def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,8 @@ def decoder() -> SpeculativeDecoder:
     [
         ("max_new_tokens", 2.0, "max_new_tokens=2.0: must be a whole number"),
         ("max_new_tokens", 0, "max_new_tokens=0: must be at least 1"),
-        ("n", 0, "n=0: must be at least 1"),
         ("seed", "a", "seed='a': must be a whole number"),
-        ("seed", [1, 2], "seed: 2 seeds for 1 texts"),
-        ("temperature", "warm", "temperature='warm': must be a number"),
+        ("seed", [1, 2], "seed: a list of 2 for 1 in all;"),
         ("temperature", -1, "temperature=-1: must be a finite number"),
         ("temperature", 1e-38, "temperature=1e-38: too small to compute with"),
         ("top_p", 1e-300, "top_p=1e-300: too small to compute with"),

@@ -20,7 +20,7 @@ from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visi
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.drafters.best_first_tree import depth_first
 from specpilot.infer.loading.controllers import load_length
-from specpilot.infer.loading.names import load_causal_lm, load_tokenizer
+from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .drafts import CHEAP, predictor
 from .steps import Known, step
@@ -184,7 +184,7 @@ def test_the_price_is_a_rate_the_controller_reaches() -> None:
 
 
 def test_the_included_head_by_name() -> None:
-    pair = load_causal_lm("tiny"), load_causal_lm("tiny-draft"), load_tokenizer("tiny")
+    pair = load_model("tiny"), load_model("tiny-draft"), load_tokenizer("tiny")
     undone = Calibration(1.0, math.log(6.0), "weights")  # rejections weigh six
     for kind, cost, calibration in ((RateOptimal, FAIR, undone), (AcceptanceLength, None, Calibration())):
         rule = load_length("tiny-head", *pair, cost=cost)

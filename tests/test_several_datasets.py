@@ -17,7 +17,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.options import AcceptanceDataOptions
-from specpilot.infer.loading.names import load_causal_lm
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import output_embedding
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.datasets import joint_manifest, router_rows
@@ -128,7 +128,7 @@ def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:
     assert controller.config.provenance.samplings == (SAMPLED, GREEDY)
     card = (tmp_path / "controller" / "README.md").read_text(encoding="utf-8")
     assert "| temperature 1.0, top-k 50, top-p 1.0; temperature 0.0, top-k 50, top-p 1.0 |" in card
-    embedding = output_embedding(load_causal_lm(str(work / "draft")))
+    embedding = output_embedding(load_model(str(work / "draft")))
     assert isinstance(controller.config, PredictorConfig)
     predictor = controller.config.predictor(controller.head, embedding, torch.device("cpu"), calibrated=True)
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from specpilot.controllers.length import Confidence, Fixed, LengthController
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.integrations.vllm_build import check_version, expand_batch_to_tokens
-from specpilot.infer.loading.names import load_causal_lm
+from specpilot.infer.loading.names import load_model
 from specpilot.serve.vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
 from specpilot.serve.vllm.drafted_request import DraftedRequest, Drawn
 from specpilot.serve.vllm.engine_config import apply
@@ -89,7 +89,7 @@ def test_settings_for_adaptive_verification(settings: Settings, message: str) ->
 def length_head(folder: Path, every: Every = "round") -> str:
     """A length head of the shipped pair, with random weights."""
     known = load_controller("tiny-lag-free").config
-    size = load_causal_lm("tiny").config.hidden_size
+    size = load_model("tiny").config.hidden_size
     config = LengthHeadConfig(
         provenance=known.provenance, datasets=known.datasets, metrics={}, hidden_size=size, width=8, every=every,
         mean=0.5, rounds=1,

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.dataset import VERSIONS, read_manifest
 from ..data_gen.feature_shards import KIND, FeatureDataset
@@ -104,9 +104,9 @@ def _load(settings: PredictorTrainingOptions, dataset: dict[str, Any], output: P
     assert issubclass(kind, ReplayedModule)
     data = AcceptanceDataModule(features, settings, kind)
     module = kind(settings, data)
-    noun = "rollouts" if kind.by_text else "drafted tokens"
+    noun = "rollout" if kind.by_text else "drafted token"
     print(
-        f"{data.train_loader.rows:,} {noun} to train on, "
-        f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
+        f"{counted(data.train_loader.rows, noun)} to train on, "
+        f"{counted(data.total_steps, 'step')}; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return lambda run: fit(run, module, data)

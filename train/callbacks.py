@@ -182,7 +182,7 @@ class StopEarly(EarlyStopping):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero and self.wait_count >= self.patience:
-            print(f"stopped early: {self.monitor} is not better than {self.wait_count} epochs before")
+            print(f"stopped early: {self.monitor} has not improved (patience: {self.wait_count})")
 
 
 class RefuseDivergence(Callback):

@@ -109,7 +109,7 @@ class CopyDataModule(ResumableData[Copies, Batch]):
         self.embedding = embedding
         fraction = settings.validation_fraction
         training, validation = map(copies_of, split(documents, [document.id for document in documents], fraction))
-        require_both(len(training.kept), len(validation.kept), fraction, "copied tokens")
+        require_both(len(training.kept), len(validation.kept), fraction, "copied token")
         super().__init__(settings, [training], validation)
 
     def sizes(self, examples: Copies) -> list[int]:
@@ -202,6 +202,6 @@ def _load(settings: CopyTrainingOptions, dataset: dict[str, Any]) -> Training:
     module = CopyModule(settings, data)
     print(
         f"{len(data.training.kept):,} copied tokens to train on, {len(data.validation.kept):,} held out, "
-        f"{data.total_steps} steps; {sum(p.numel() for p in module.head.parameters()):,} parameters"
+        f"steps: {data.total_steps}; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return lambda run: fit(run, module, data)

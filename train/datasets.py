@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..data_gen.dataset import mean_acceptance, read_manifest
 from ..data_gen.draft_states import mixing_for
@@ -116,8 +116,8 @@ def require_both(training: int, validation: int, fraction: float, noun: str) -> 
     """Raise InputError if there is nothing to train on or nothing to validate with."""
     if not (training and validation):
         raise InputError(
-            f"validation_fraction={fraction}: gives {training} {noun} to training and {validation} to validation; each "
-            "needs at least one: use more data or another fraction"
+            f"validation_fraction={fraction}: gives {counted(training, noun)} to training and {validation} to "
+            "validation; each needs at least one: use more data or another fraction"
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..common.console import stderr_console
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION, day_in
@@ -102,7 +102,7 @@ def _train(
         trained += parameter.numel() * parameter.requires_grad
     module = DraftModule(settings, draft, target, left_out=left_out, steps=data.total_steps)
     print(
-        f"{int(data.training.learned.sum()):,} tokens to train on, {data.total_steps} steps; "
+        f"{counted(int(data.training.learned.sum()), 'token')} to train on, {counted(data.total_steps, 'step')}; "
         f"{trained:,} parameters are trained"
     )
     states = StateFolder(run.folder / STATES, len(data.windows.tokens))

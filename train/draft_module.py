@@ -50,7 +50,7 @@ class DraftDataModule(ResumableData[Windows, Windows]):
         self.states: StateFolder | None = None
         fraction, window = settings.validation_fraction, settings.window
         training, validation = split(documents, [document.id for document in documents], fraction)
-        require_both(len(training), len(validation), fraction, "texts")
+        require_both(len(training), len(validation), fraction, "text")
         generator = torch.Generator().manual_seed(settings.seed)
         order = torch.randperm(len(training), generator=generator).tolist()
         super().__init__(settings, [pack([training[i] for i in order], window)], pack(validation, window))

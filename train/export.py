@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..common.errors import InputError
-from ..controllers.arms import Arm
+from ..controllers.arms import Arm, named_apart
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
@@ -98,7 +98,7 @@ def best_controller(folder: str | Path, threshold: float | None = None) -> tuple
     sampling, *others = (SamplingParams(**each) for each in samplings(dataset))
     known = dataset | vars(run.settings) | best
     known |= {
-        "arms": tuple(Arm(**arm) for arm in dataset.get("arms", ())),
+        "arms": named_apart([Arm(**arm) for arm in dataset.get("arms", ())]),
         "threshold": PAPER_THRESHOLD if threshold is None else threshold,
         "threshold_source": "paper default" if threshold is None else "given at export",
         "provenance": Provenance(

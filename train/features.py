@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from ..common.console import stderr_console
+from ..common.errors import counted
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
@@ -127,7 +128,7 @@ class FeaturePlan:
             taken[folder] += len(training)
             validation += len(held_out)
             self.left_out += self.first[file + 1] - self.first[file] - len(texts)
-        require_both(taken.total(), validation, fraction, "texts")
+        require_both(taken.total(), validation, fraction, "text")
 
     def _traces(self) -> dict[SamplingParams, int]:
         """Number of traces for the texts of each sampling: all of them in equal parts."""
@@ -164,19 +165,17 @@ class FeaturePlan:
         examples = (rows[TRAIN] + rows[VALIDATION]) * self.row_bytes
         traces = rows[TRACES] * (self.row_bytes + TRACE_BYTES)
         return (
-            f"{rows[TRAIN]:,} training and {rows[VALIDATION]:,} validation examples of {self.hidden_size} "
+            f"{rows[TRAIN]:,} training and {counted(rows[VALIDATION], 'validation example')} of {self.hidden_size} "
             f"{self.options['states']} numbers: {examples / 1e6:,.1f} MB; "
-            f"{sum(piece.part == TRACES for piece in self.pieces)} traces: at most {traces / 1e6:,.1f} MB"
+            f"{counted(sum(piece.part == TRACES for piece in self.pieces), 'trace')}: at most {traces / 1e6:,.1f} MB"
         )
 
     def write(self, output: Path, workers: Workers[Unit, FeatureShard], console: Console) -> None:
         """Write the shards that are missing in ``output``."""
         with ShardWriter(output, self.identity) as writer:
             if self.left_out:
-                console.print(
-                    f"{self.left_out} texts are left out: too short to draft in, or a prompt of max_length tokens",
-                    soft_wrap=True,
-                )
+                why = "too short to draft in, or a prompt of max_length tokens"
+                console.print(f"{counted(self.left_out, 'text')} left out: {why}", soft_wrap=True)
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
             texts = [len(piece.texts) for piece in self.pieces]
             needed = [0 if piece.part == TRACES else piece.rows * self.row_bytes for piece in self.pieces]

@@ -116,7 +116,7 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
             on-policy` or `serve --log-rounds`; or several with the same models, as "[A,B]". They may differ in
             sampling, again except for specdec. `train acceptance` also takes a folder written by `specpilot data
             features`; from other data it makes the features in the run folder.
-        predictor: The predictor: specdec, lag-free, features or length-head. lag-free and features use the same
+        predictor: The predictor: lag-free, specdec, features or length-head. lag-free and features use the same
             features; for length-head both models read the texts. `train acceptance` has further options for each:
             `--predictor NAME --help`.
         target: Target model, if it has moved since the data was made.
@@ -130,7 +130,7 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
     """
 
     data: Annotated[str | tuple[str, ...], Several()]
-    predictor: Predictor = "specdec"
+    predictor: Predictor = "lag-free"
     target: str | None = None
     draft: str | None = None
     dtype: DType = "float32"
@@ -218,6 +218,7 @@ class SpecDecTrainingOptions(PredictorTrainingOptions, MixingOptions):
 
     context = MIXED
     module = "specdec_module.SpecDecModule"
+    predictor: Predictor = "specdec"
     depth: Depth = 3
     w_acc: Positive = 1.0
     w_rej: Positive = 6.0
@@ -237,7 +238,6 @@ class LagFreeTrainingOptions(PredictorTrainingOptions):
     """
 
     module = "lag_free_module.LagFreeModule"
-    predictor: Predictor = "lag-free"
     width: Count = 32
     dropout: Dropout = 0.3
     use_ngrams: bool = True
@@ -282,7 +282,7 @@ class LengthHeadTrainingOptions(PredictorTrainingOptions):
 
 PREDICTORS: dict[str, type[PredictorTrainingOptions]] = {
     kind.predictor: kind
-    for kind in (SpecDecTrainingOptions, LagFreeTrainingOptions, FeatureTrainingOptions, LengthHeadTrainingOptions)
+    for kind in (LagFreeTrainingOptions, SpecDecTrainingOptions, FeatureTrainingOptions, LengthHeadTrainingOptions)
 }
 Predictor = Annotated[str, Choice(tuple(PREDICTORS))]
 

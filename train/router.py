@@ -81,7 +81,7 @@ class RouterDataModule(ResumableData[Table, Batch]):
         fraction = settings.validation_fraction
         training, validation = split(range(len(table.ids)), table.ids, fraction)
         training = training[: settings.examples]
-        require_both(len(training), len(validation), fraction, "queries")
+        require_both(len(training), len(validation), fraction, "prompt")
         super().__init__(settings, [table.take(training)], table.take(validation))
         x = self.training.x
         self.scale = torch.ones(x.shape[1])
@@ -245,8 +245,8 @@ def _load(settings: RouterTrainingOptions) -> Training:
     data = RouterDataModule(table_of(dataset, settings), settings)
     module = RouterModule(settings, data)
     print(
-        f"{len(data.training.ids)} training queries, {len(data.validation.ids)} validation queries, "
-        f"{data.total_steps} steps, {len(dataset.arms)} arms"
+        f"prompts: {len(data.training.ids)} for training, {len(data.validation.ids)} for validation; "
+        f"steps: {data.total_steps}; arms: {len(dataset.arms)}"
     )
     # The scale is part of the policy.
     return lambda run: {name: value for name, value in fit(run, module, data).items() if name != "scale"}

@@ -22,8 +22,8 @@ def export(options: ExportOptions) -> None:
     if is_draft(folder):
         print(f"{folder}: a draft; use it with specpilot generate --draft {shlex.quote(str(folder))}")
         if options.push_to is not None:
-            files, how = [path.name for path in folder.iterdir()], {"token": None, "revision": None}
-            print(upload(folder, options.push_to, files, message="Upload draft", private=options.private, **how))
+            files = [path.name for path in folder.iterdir()]
+            print(upload(folder, options.push_to, files, message="Upload draft", private=options.private))
         return
     config = read_config(folder)
     flag = "--draft ngram --copies" if config.given_as == "copies" else f"--{config.given_as}"

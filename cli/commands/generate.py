@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..data_gen.options import BatchOptions
 from ..infer.options import GenerateOptions
 
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 def generate(options: GenerateOptions, batch: BatchOptions) -> None:
     """Continue or answer a prompt, or the prompts of a file."""
+    from ..common.console import quiet, said_at_the_end
+
     if batch.prompts is not None:
-        _answer_all(options, batch)
+        options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "the prompts are those of a file")
+        from ..data_gen.batch import write_texts
+
+        quiet()
+        write_texts(options, batch)
         return
     text = _read(options.prompt)
 
-    from ..common.console import quiet, said_at_the_end
     from ..infer.decoder import SpeculativeDecoder
     from ..infer.prompting import encode_prompt
 
@@ -50,15 +55,6 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
                 if decoder.routing is not None and generation.arm is not None:
                     print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
                 _print_stats(generation)
-
-
-def _answer_all(options: GenerateOptions, batch: BatchOptions) -> None:
-    options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "the prompts are those of a file")
-    from ..common.console import quiet
-    from ..data_gen.batch import write_texts
-
-    quiet()
-    write_texts(options, batch)
 
 
 def _read(prompt: str) -> str:
@@ -107,7 +103,7 @@ def _print_coloured(generation: Generation, stream: TextStream) -> None:
 def _print_stats(generation: Generation) -> None:
     stats = generation.stats
     print(
-        f"{stats.n_generated} tokens in {stats.seconds + stats.prefill_seconds:.2f} s "
+        f"{counted(stats.n_generated, 'token')} in {stats.seconds + stats.prefill_seconds:.2f} s "
         f"({stats.tokens_per_second:.1f} tokens/s), "
         f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards, "
         f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted; "

@@ -16,10 +16,10 @@ from ..train.options import (
     PREDICTORS,
     CopyTrainingOptions,
     DraftTrainingOptions,
+    LagFreeTrainingOptions,
     PredictorTrainingOptions,
     RouterTrainingOptions,
     RunOptions,
-    SpecDecTrainingOptions,
     TrainingOptions,
 )
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..train.fitting import TrainingResult
 
 
-def acceptance(options: SpecDecTrainingOptions, run: RunOptions) -> None:
+def acceptance(options: LagFreeTrainingOptions, run: RunOptions) -> None:
     """Train a predictor of acceptance."""
     from ..train.acceptance import train_acceptance
 
@@ -49,7 +49,7 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
     def command(options: PredictorTrainingOptions, run: RunOptions) -> None:
         acceptance(options, run)  # type: ignore[arg-type]
 
-    kind = PREDICTORS.get(str(predictor), SpecDecTrainingOptions)
+    kind = PREDICTORS.get(str(predictor), LagFreeTrainingOptions)
     for flag in given:
         own = [name for name, one in PREDICTORS.items() if flag[2:].replace("-", "_") in one.__dataclass_fields__]
         if flag.startswith("--") and own and kind not in [PREDICTORS[name] for name in own]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...common.errors import InputError, is_whole
+from ...common.errors import InputError, Misspelt, is_whole
 from ...controllers.sampling import SamplingParams
 from ...infer.generation import Stats
 from ...infer.models import LanguageModel
@@ -70,7 +70,7 @@ class TransformersLoop:
             self.options["assistant_model"] = draft.model
             self.config = draft.model.generation_config
         elif how:
-            raise InputError(f"transformers:{how}: no such generation; give assisted-3 or lookup-10")
+            raise Misspelt(f"transformers:{how}: no such generation; give assisted-3 or lookup-10")
 
     def __call__(self, prompt: list[int], seed: int) -> Stats:
         """Decode one prompt; only the number of tokens is reported."""

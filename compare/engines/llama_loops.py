@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...common.errors import InputError, is_whole
+from ...common.errors import InputError, Misspelt, is_whole
 from ...controllers.sampling import SamplingParams
 from ...infer.generation import Stats
 from ...infer.models import GgufModel
@@ -79,7 +79,7 @@ class LlamaLoop:
         self.llama, self.sampling = library(), sampling
         self.budget, self.stop_tokens = max_new_tokens, stop_tokens
         if how and not is_whole(how):
-            raise InputError(f"llama.cpp:{how}: no such loop; give a number of tokens")
+            raise Misspelt(f"llama.cpp:{how}: no such loop; give a number of tokens")
         if how and draft is None:
             raise InputError(f"llama.cpp:{how}: needs a draft; name a GGUF file")
         self.longest = int(how or 0)

@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ...checkpoints import shipped, shipped_controllers
-from ...common.errors import InputError, did_you_mean
+from ...common.errors import InputError, Misspelt, did_you_mean
 from ...common.files import check_free, check_no_run, lacking, replacing_folder, sha256, without_places
 from ...common.json_file import blaming, build, read_object
 from .. import acceptance, router
@@ -102,7 +102,7 @@ def locate(name: str | Path, *, revision: str | None = None, token: str | None =
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or "/" not in name:
         known = shipped_controllers()
         meant = did_you_mean(str(name), known) or ";"
-        raise InputError(
+        raise Misspelt(
             f"{name}: no such controller{meant} give a folder, {', '.join(known)}, or an id on the Hugging Face hub "
             "(owner/name)"
         )
@@ -158,9 +158,7 @@ def _read_weights(file: Path, config: ControllerConfig) -> dict[str, Tensor]:
         raise InputError(f"{file}: not a readable safetensors file ({error}); {FETCH_AGAIN}") from error
 
 
-def push_controller(
-    folder: str | Path, repo_id: str, *, private: bool = False, token: str | None = None, revision: str | None = None
-) -> str:
+def push_controller(folder: str | Path, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
     """Upload a checkpoint folder to the Hugging Face hub and return the address of the commit.
 
     Args:
@@ -168,7 +166,6 @@ def push_controller(
         repo_id: ``owner/name``; created if it does not exist.
         private: make a new repository private.
         token: access token with write permission. Default: the one stored on this machine.
-        revision: branch to write to. Default: main.
 
     Raises:
         InputError: the folder is not a valid controller, or the hub refuses the upload.
@@ -177,7 +174,7 @@ def push_controller(
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; export a controller first")
     kind = load_controller(folder).config.kind
-    return upload(folder, repo_id, FILES, message=f"Upload {kind}", private=private, token=token, revision=revision)
+    return upload(folder, repo_id, FILES, message=f"Upload {kind}", private=private, token=token)
 
 
 def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, where: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...common.errors import InputError
+from ...common.errors import InputError, Misspelt
 
 
 def download(name: str, files: Sequence[str], *, revision: str | None, token: str | None) -> Path:
@@ -17,19 +17,12 @@ def download(name: str, files: Sequence[str], *, revision: str | None, token: st
     """
     from huggingface_hub import snapshot_download
 
-    with _one_line(f"{name}: no such folder, and not found on the hub"):
+    with _one_line(f"{name}: no such folder, and not found on the hub", Misspelt):
         return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(files)))
 
 
 def upload(
-    folder: Path,
-    repo_id: str,
-    files: Sequence[str],
-    *,
-    message: str,
-    private: bool,
-    token: str | None,
-    revision: str | None,
+    folder: Path, repo_id: str, files: Sequence[str], *, message: str, private: bool, token: str | None = None
 ) -> str:
     """Upload ``files`` of ``folder`` and return the address of the commit.
 
@@ -42,16 +35,16 @@ def upload(
     with _one_line(f"{repo_id}: the hub refused the upload"):
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=repo_id, folder_path=folder, revision=revision, allow_patterns=list(files), commit_message=message
+            repo_id=repo_id, folder_path=folder, allow_patterns=list(files), commit_message=message
         )
     return str(commit.commit_url)
 
 
 @contextmanager
-def _one_line(problem: str) -> Iterator[None]:
+def _one_line(problem: str, kind: type[InputError] = InputError) -> Iterator[None]:
     """Turn errors of the hub library and of its HTTP client into one InputError."""
     try:
         yield
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{problem} ({reason})") from error
+        raise kind(f"{problem} ({reason})") from error

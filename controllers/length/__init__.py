@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ...common.errors import InputError, did_you_mean, is_whole
+from ...common.errors import Misspelt, did_you_mean, is_whole
 from .. import MAX_DRAFT
 from ..acceptance.feature_model import FeaturePredictor
 from ..acceptance.lag_free_head import LagFreePredictor
@@ -141,15 +141,15 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
         meant = did_you_mean(name, RULES)
         if (meant and not Path(spec).exists()) or NUMBER.fullmatch(number or spec):
             rules = ", ".join(RULES)
-            raise InputError(f"length={spec!r}: no such rule{meant or ';'} give a whole number or one of {rules}")
+            raise Misspelt(f"length={spec!r}: no such rule{meant or ';'} give a whole number or one of {rules}")
         return None
     make, example, optional, priced = RULES[name]
     if not colon and (optional or example is None):
         return make(cost=cost) if priced else make()
     if example is None:
-        raise InputError(f"length={spec!r}: the rule takes no number; give {name!r}")
+        raise Misspelt(f"length={spec!r}: the rule takes no number; give {name!r}")
     try:
         value = float(number)
     except ValueError:
-        raise InputError(f"length={spec!r}: give the rule's number, as in '{name}:{example}'") from None
+        raise Misspelt(f"length={spec!r}: give the rule's number, as in '{name}:{example}'") from None
     return make(value)

@@ -16,7 +16,7 @@ from specpilot.common.machine import commit, machine, versions
 from specpilot.common.options import Folder, Options
 from specpilot.compare.decoders import load
 from specpilot.compare.options import WorkloadOptions
-from specpilot.compare.runner import NOT_AVAILABLE, Meter
+from specpilot.compare.runner import Meter
 from specpilot.compare.store import Store
 from specpilot.infer.decoder import SpeculativeDecoder
 
@@ -73,10 +73,8 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
     pair, prompts = load(work)
     _, validation = load(work.validation(), pair)
     with Store(output) as store:
-        meter = Meter.find(pair.target.device.type)
-        idle = meter.idle_watts()
         result = _read(output / "papers.json")
-        runner = Runner(pair, prompts, validation, work, store, console, meter)
+        runner = Runner(pair, prompts, validation, work, store, console, Meter.find(pair.target.device.type))
         runner.score = agreement(pair, runner.greedy_outputs())
         for name in names:
             console.print(f"{name}: {PAPERS[name].title}")
@@ -85,7 +83,6 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
             result.setdefault("made_by", {})[name] = {
                 "command": f"python -m experiments papers {name}",
                 "settings": asdict(work),
-                "idle_watts": NOT_AVAILABLE if idle is None else idle,
                 "commit": commit(),
                 "machine": machine(),
                 "versions": versions(),

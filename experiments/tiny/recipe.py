@@ -24,7 +24,7 @@ from specpilot.common.files import replacing
 from specpilot.compare.table import Row
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.data_gen.dataset import differences
-from specpilot.infer.loading.names import load_causal_lm
+from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
 from transformers import (
@@ -176,7 +176,7 @@ class Recipe:
         self._distil(hard, f"{name}-overlap", f"{name}-hard", settings.hard_tokens, overlap=True)
         if not (self.work / final / "model" / "config.json").exists():
             stages: list[Any] = [
-                load_causal_lm(str(self.work / f"{name}-{stage}" / "model")) for stage in ("overlap", "hard")
+                load_model(str(self.work / f"{name}-{stage}" / "model")) for stage in ("overlap", "hard")
             ]
             before, after = stages
             with torch.no_grad():
@@ -189,7 +189,7 @@ class Recipe:
         """Train the model in ``work/before`` on ``data``, into ``work/after``."""
         if not (self.work / after / "model" / "config.json").exists():
             self.console.rule(after)
-            model = load_causal_lm(str(self.work / before / "model")).requires_grad_(True).train()
+            model = load_model(str(self.work / before / "model")).requires_grad_(True).train()
             self._fit(model, SoftLabels.join(data), after, tokens, self.settings.distil_lr, overlap)
 
     def _groups(self) -> dict[str, list[str]]:
@@ -207,7 +207,7 @@ class Recipe:
         answers = self._sample(
             {id: prompt for id, prompt in asked.items() if len(prompt) <= self.room}, "builtin-outputs"
         )
-        target = CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
+        target = CausalLM(load_model(str(self.output / "tiny"), dtype="bfloat16"))
         labels = {}
         for name, domains in self._groups().items():
             part = [answers[id] for id in answers if BUILTIN_DOMAINS[id.partition("-")[0]] in domains]
@@ -220,7 +220,7 @@ class Recipe:
     def _sample(self, prompts: dict[str, list[int]], folder: str) -> dict[str, tuple[list[int], int]]:
         """The target's continuations of ``prompts``, encoded; stored in ``work/folder``."""
         outputs = sample_outputs(
-            CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
+            CausalLM(load_model(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
             prompts,
             self.work / folder,
             budget=self.settings.rollout_tokens,
@@ -233,7 +233,7 @@ class Recipe:
         """Soft labels for some text and for the target's outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
-        target = CausalLM(load_causal_lm(str(self.output / "tiny"), dtype="bfloat16"))
+        target = CausalLM(load_model(str(self.output / "tiny"), dtype="bfloat16"))
         text = _in_turn(_groups(self.train, lambda d: d.source))
         text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
         labels = {}
@@ -253,7 +253,7 @@ class Recipe:
         path = self.work / "held_out.jsonl"
         path.write_text("".join(json.dumps({"id": d.id, "prompt": d.prompt}) + "\n" for d in some), encoding="utf-8")
         for name, domains in {"tiny": None, **self.drafts}.items():
-            model = load_causal_lm(str(output / name))
+            model = load_model(str(output / name))
             losses = held_out_loss(model, self.held_out, self.encoded, settings.context)
             agreement = []
             if name != "tiny":

@@ -74,19 +74,15 @@ def check_version(found: str) -> None:
         raise InputError(f"vllm {found}: specpilot knows {', '.join(VERSIONS)}; install one, or leave it out")
 
 
-def check_interface(folder: Path | None = None) -> None:
+def check_interface() -> None:
     """Compare the methods that the plugin calls or replaces with :data:`INTERFACE`, by reading vLLM's source.
-
-    Args:
-        folder: that of the package vllm; default: the installed one.
 
     Raises:
         InputError: a method is missing or has other parameters, as in a build between two releases.
     """
-    if folder is None:
-        spec = find_spec("vllm")
-        assert spec is not None, "vLLM calls this"
-        folder = Path(spec.origin or "").parent
+    spec = find_spec("vllm")
+    assert spec is not None, "vLLM calls this"
+    folder = Path(spec.origin or "").parent
     known = {file: parameters_in(folder / file) for file in {file for file, _, _ in INTERFACE}}
     for (file, owner, name), expected in INTERFACE.items():
         found = known[file].get((owner, name))

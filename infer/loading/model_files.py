@@ -18,7 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from safetensors import SafetensorError
 
 from ...checkpoints import shipped, shipped_models
-from ...common.errors import InputError
+from ...common.errors import InputError, Misspelt
 from ...common.files import check_no_run
 from ...common.json_file import blaming, build, read_object
 from ..models.gguf_model import SUFFIX
@@ -138,7 +138,7 @@ def _own_files(name: str | Path, revision: str | None) -> Source:
     if path.is_file():
         raise InputError(f"{name}: a file; give the folder of a model in transformers' format")
     if isinstance(name, Path) or name.startswith((".", "/", "~")):
-        raise InputError(f"{name}: no such model folder")
+        raise Misspelt(f"{name}: no such model folder")
     return _hub_source(name, revision)
 
 
@@ -154,7 +154,7 @@ def _hub_source(name: str, revision: str | None) -> Source:
     names = (CONFIG, TOKENIZER, ADAPTER, WEIGHTS) if answer != INVALID else ()
     if cached := frozenset(n for n in names if isinstance(try_to_load_from_cache(name, n, revision=revision), str)):
         return Source(name, cached, revision, local_files_only=True)
-    raise InputError(f"{name}: no such folder, and not found on the hub ({answer}); {_names()}")
+    raise Misspelt(f"{name}: no such folder, and not found on the hub ({answer}); {_names()}")
 
 
 def check_format(name: str | Path, source: Source) -> None:

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from ...common.errors import InputError
+from ...common.errors import InputError, counted, listed
 from ...common.files import without_places
 from ..models import GgufModel, LoadedModel
 from ..models.base import input_device
@@ -149,11 +149,6 @@ def _adapted(name: str | Path, adapter: Source, model: PreTrainedModel) -> PreTr
     return model
 
 
-load_causal_lm = partial(
-    load_model, decoder_only=True
-)  # what benchmarks of the lean forward and experiments are made for
-
-
 def _lender(
     target: LoadedModel | str | Path | None, dtype: str, device: str, trust_remote_code: bool
 ) -> LoadedModel | None:
@@ -252,8 +247,9 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, other: PreTrainedToken
         token = differing[0]
         names = [without_places(one.name_or_path) for one in (target, other)]
         raise InputError(
-            f"target {names[0]} and {role} {names[1]} do not share a tokenizer: {len(differing)} tokens differ, the "
-            f"first is {token!r} (id {ours.get(token)} and {theirs.get(token)}); name a {role} of the target's family"
+            f"target {names[0]} and {role} {names[1]} do not share a tokenizer: they differ in "
+            f"{counted(len(differing), 'token')}, the first is {token!r} (id {ours.get(token)} and {theirs.get(token)})"
+            f"; name a {role} of the target's family"
         )
 
 
@@ -280,11 +276,11 @@ def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
     """Refuse weights that are missing or have another shape than the model's."""
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:
-        weight, found, needed = mismatched[0]
+        _, found, needed = mismatched[0]
         raise InputError(
-            f"{name}: {weight} and {len(mismatched) - 1} more weights do not have the shape config.json asks for "
+            f"{name}: the weights {listed([key for key, *_ in mismatched], 1)} do not have the shape of config.json "
             f"({tuple(found)} instead of {tuple(needed)}); fetch the model again"
         )
     missing = sorted(report["missing_keys"])
     if missing:
-        raise InputError(f"{name}: the weights of {missing[0]} and {len(missing) - 1} more are missing from its files")
+        raise InputError(f"{name}: the weights {listed(missing, 1)} are missing from its files")

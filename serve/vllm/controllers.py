@@ -31,7 +31,7 @@ from ...controllers.checkpoints.checkpoint import load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.length import LengthController, load_rule, load_trained, trained
 from ...controllers.length.cost_model import CostModel
-from ...infer.loading.names import load_causal_lm, load_tokenizer
+from ...infer.loading.names import load_model, load_tokenizer
 from ...infer.models import output_embedding
 from .settings import Settings
 
@@ -51,7 +51,7 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
     if rule is not None:
         return rule.repriced(batch=batch)
     # Read once more: vLLM may keep its own copy of the embedding in another layout.
-    embedding = output_embedding(load_causal_lm(draft, device=str(device)))
+    embedding = output_embedding(load_model(draft, device=str(device)))
     found = load_trained(
         settings.spec,
         pair_fingerprint(target, draft),
@@ -74,7 +74,7 @@ def load_predictor(settings: Settings, target: str | Path, draft: str | Path, de
     Raises:
         InputError: there is no such controller, it was trained for another pair, or is of another kind.
     """
-    embedding = output_embedding(load_causal_lm(draft, device=str(device)))
+    embedding = output_embedding(load_model(draft, device=str(device)))
     predictor = trained.predictor_of(
         settings.spec,
         load_controller(settings.spec),

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from specpilot.checkpoints import FOLDER, shipped, shipped_models
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.names import check_same_tokenizer, load_causal_lm, load_model, load_tokenizer
+from specpilot.infer.loading.names import check_same_tokenizer, load_model, load_tokenizer
 
 from experiments.tiny.recipe import train_tiny
 from experiments.tiny.settings import TinyModelsOptions
@@ -80,7 +80,7 @@ def test_what_ships_is_small_complete_and_of_one_family() -> None:
     assert {path.suffix for path in files} <= {".safetensors", ".json", ".md", ".jinja", ".py", ".pyc", ".xz"}
     for name in ("tiny", *DRAFTS):
         assert "## Held-out loss" in card_of_shipped(name)
-    target, draft = (sum(p.numel() for p in load_causal_lm(name).parameters()) for name in ("tiny", "tiny-draft"))
+    target, draft = (sum(p.numel() for p in load_model(name).parameters()) for name in ("tiny", "tiny-draft"))
     assert 11e6 < target < 13e6
     assert 0.6e6 < draft < 0.8e6
     assert all(f'from_pretrained("{TARGET}", "' in card_of_shipped(name) for name in T5_MODELS)

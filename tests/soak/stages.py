@@ -35,11 +35,10 @@ STAGES = {
     "data acceptance": Stage(("data", "acceptance", *PROMPTS, "--max-new-tokens", "12")),
     "data features": Stage(("data", "features", "--predictor", "lag-free", *FEATURES), "data acceptance"),
     "data router": Stage(ROUTER_DATA),
-    "train acceptance": Stage(("train", "acceptance", *MIXED, "--batch-size", "4", *TRAINING), "data acceptance"),
-    "train lag-free": Stage(
-        ("train", "acceptance", "--predictor", "lag-free", "--width", "8", "--batch-size", "40", *TRAINING),
-        "data features",
+    "train acceptance": Stage(
+        ("train", "acceptance", "--predictor", "specdec", *MIXED, "--batch-size", "4", *TRAINING), "data acceptance"
     ),
+    "train lag-free": Stage(("train", "acceptance", "--width", "8", "--batch-size", "40", *TRAINING), "data features"),
     "train router": Stage(("train", "router", "--width", "8", "--batch-size", "4", *TRAINING), "data router"),
     "train features": Stage(
         ("train", "acceptance", "--predictor", "features", *FEATURES, "--batch-size", "40", *TRAINING),

@@ -22,7 +22,7 @@ from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_accepta
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, RoundsRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
-from specpilot.infer.loading.names import load_causal_lm
+from specpilot.infer.loading.names import load_model
 
 from ..folders import contents
 from ..training import assert_labels
@@ -60,7 +60,7 @@ def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list
     rows, sampling = read_dataset(folder / name, RoundsRow), FOLDERS[name]
     assert read_manifest(folder / name)["sampling"] == sampling.as_dict()
     assert sorted(row.x for row in rows) == sorted(texts[name])
-    models = [load_causal_lm(model) for model in ("tiny", "tiny-draft")]
+    models = [load_model(model) for model in ("tiny", "tiny-draft")]
     drafted = rejected = 0
     for row in rows:
         for start, tokens, accept in zip(row.starts, row.drafted, row.accept, strict=True):

@@ -16,7 +16,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
-from specpilot.infer.loading.names import load_causal_lm
+from specpilot.infer.loading.names import load_model
 from specpilot.serve.vllm.controllers import estimate, load_predictor, plan
 from specpilot.serve.vllm.engine_config import prepare
 from specpilot.serve.vllm.settings import Settings
@@ -35,7 +35,7 @@ GPU = "vllm.v1.worker.gpu.spec_decode"
 def test_the_drafter_hands_states_and_logits_to_the_head() -> None:
     from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
-    draft = load_causal_lm("tiny-draft")
+    draft = load_model("tiny-draft")
     predictor = load_predictor(TRAINED, *[shipped(name) for name in PAIR], torch.device("cpu"))
     drafter = StandaloneARSpeculator.__new__(StandaloneARSpeculator)  # its constructor needs a GPU
     drafter.model = SimpleNamespace(compute_logits=draft.lm_head)
@@ -131,7 +131,7 @@ def test_whole_engines_draft_and_verify_as_many_tokens_as_planned(tmp_path: Path
     longest = max(planned["drafted"], key=len)  # the request that took part in most steps
     assert planned["forwards"][: len(longest)] == longest  # none was of length 0
 
-    model, (_, prompt) = load_causal_lm("tiny"), prompts(2)
+    model, (_, prompt) = load_model("tiny"), prompts(2)
     counts = Counter(tuple(text) for text in found["sampled"])
     with torch.inference_mode():
         first = (model(torch.tensor([prompt])).logits[0, -1] / 0.7).softmax(-1)
