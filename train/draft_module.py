@@ -33,7 +33,7 @@ from .controller_module import ControllerModule
 from .data_module import ResumableData
 from .datasets import require_both, split
 from .options import DraftTrainingOptions
-from .target_states import StateFolder, Teacher, Teaching, Windows, pack
+from .target_states import StateFolder, Teacher, Windows, pack
 
 
 class DraftDataModule(ResumableData[Windows, Windows]):
@@ -167,11 +167,13 @@ class DraftModule(ControllerModule):
         self.strict_loading = False
         self.head.register_state_dict_post_hook(partial(_leave_out, left_out))
 
-    def predictions(self, batch: Windows) -> tuple[Teaching, list[Tensor]]:
-        """What is to be learned from ``batch``, and the draft's logits (N, M) of each of the J places of a draft."""
+    def predictions(self, batch: Windows) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The target's probabilities (N, M) of the draft's tokens and most probable tokens (N,) on ``batch``, and the
+        draft's logits (N, M) of each of the J places of a draft.
+        """
         self.teacher.to(self.device)
-        teaching = self.teacher.teach(batch)
-        return teaching, [*draft_logits(self.head, batch, teaching.states, self.positions)]
+        states, p, best = self.teacher.teach(batch)
+        return p, best, [*draft_logits(self.head, batch, states, self.positions)]
 
     def agreement(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
         """How the draft agrees with the target at each learned position of ``batch``.
@@ -180,14 +182,14 @@ class DraftModule(ControllerModule):
             (J, N) Σ_v min(p, q), by the place in the draft; (N,) Σ p of the draft's tokens; (N,) whether the arg-max of
             the first place agrees.
         """
-        (_, p, best), logits = self.predictions(batch)
+        p, best, logits = self.predictions(batch)
         chosen = logits[0].argmax(-1)
         agree = (chosen if self.kept is None else self.kept[chosen]) == best
         return torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree
 
     def loss(self, batch: Windows) -> tuple[Tensor, Tensor]:
-        teaching, logits = self.predictions(batch)
-        accept = torch.stack([overlap(one, teaching.p) for one in logits])
+        p, _, logits = self.predictions(batch)
+        accept = torch.stack([overlap(one, p) for one in logits])
         return (1 - accept).sum(), accept.new_tensor(accept.numel())
 
     def on_validation_epoch_start(self) -> None:

@@ -78,20 +78,6 @@ ROWS = 8  # of logits that are summed at a time, so that they stay in the proces
 ALIKE = 0.05  # tolerance of logits, in standard deviations: above the rounding of states to bfloat16
 
 
-class Teaching(NamedTuple):
-    """What a draft learns from a batch.
-
-    Attributes:
-        states: (B, T, d) the target's last hidden states.
-        p: (N, M) the target's probabilities of the draft's tokens.
-        best: (N,) the target's most probable tokens.
-    """
-
-    states: Tensor
-    p: Tensor
-    best: Tensor
-
-
 class Teacher:
     """Computes what a draft learns from.
 
@@ -113,16 +99,21 @@ class Teacher:
         self.bias = None if self.bias is None else self.bias.to(device)
 
     @torch.no_grad()
-    def teach(self, batch: Windows) -> Teaching:
-        """By the batch's own states if it has them, else by a forward of the target."""
+    def teach(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
+        """What is learned from ``batch``, by its own states if it has them, else by a forward of the target.
+
+        Returns:
+            (B, T, d) the target's last hidden states; (N, M) its probabilities of the draft's tokens; (N,) its most
+            probable tokens.
+        """
         learned = batch.learned
         if batch.target is not None:
             states, mass, best = batch.target.states, batch.target.log_normaliser[learned], batch.target.best[learned]
-            return Teaching(states, (self._project(states[learned]) - mass.unsqueeze(-1)).exp_(), best.long())
+            return states, (self._project(states[learned]) - mass.unsqueeze(-1)).exp_(), best.long()
         z, states = self._run(batch)
         own = z if self.kept is None else z[:, self.kept]
         mass, best = summarise(z)
-        return Teaching(states, (own.float() - mass.unsqueeze(-1)).exp_(), best)
+        return states, (own.float() - mass.unsqueeze(-1)).exp_(), best
 
     @torch.no_grad()
     def states(self, batch: Windows) -> TargetStates:
