@@ -19,7 +19,7 @@ from specpilot.controllers.acceptance.feature_model import FeatureModelConfig
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
 from specpilot.controllers.acceptance.length_head import LengthHeadConfig
 from specpilot.controllers.acceptance.predictor import PredictorConfig
-from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHeadConfig
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
 from specpilot.controllers.checkpoints.card import model_card
@@ -82,15 +82,9 @@ def make(config: ControllerConfig) -> nn.Module:
     return module
 
 
-def make_head(size: int = 8, depth: int = 2) -> AcceptanceHead:
-    head = make(replace(CONFIG, hidden_size=size, depth=depth))
-    assert isinstance(head, AcceptanceHead)
-    return head
-
-
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    return save_controller(tmp_path / "controller", make_head(), CONFIG)
+    return save_controller(tmp_path / "controller", make(CONFIG), CONFIG)
 
 
 @pytest.fixture(params=CONFIGS)
@@ -184,10 +178,11 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:
-    head = make_head().to(torch.bfloat16)
+    head = make(CONFIG).to(torch.bfloat16)
     controller = load_controller(save_controller(tmp_path / "c", head, CONFIG))
-    assert controller.head.out.weight.dtype == torch.float32
-    assert torch.equal(controller.head.out.weight, head.out.weight.float())
+    for ours, theirs in zip(controller.head.parameters(), head.parameters(), strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, theirs.float())
 
 
 def test_no_place_on_this_machine_is_published(tmp_path: Path, any_kind: ControllerConfig) -> None:
@@ -217,15 +212,15 @@ def test_the_card_names_the_pair_and_the_metrics(any_kind: ControllerConfig, nam
 def test_only_a_controllers_folder_is_overwritten_and_only_when_asked(saved: Path) -> None:
     new = replace(CONFIG, threshold=0.5)
     with refused("--overwrite"):
-        save_controller(saved, make_head(), new)
+        save_controller(saved, make(CONFIG), new)
     assert load_controller(saved).config == CONFIG
-    save_controller(saved, make_head(), new, overwrite=True)
+    save_controller(saved, make(CONFIG), new, overwrite=True)
     assert load_controller(saved).config.threshold == 0.5
     assert [path.name for path in saved.parent.iterdir()] == ["controller"]
     (saved / "thesis.txt").write_text("years of work")
     for place, words in ((saved, r"thesis\.txt"), (saved / "thesis.txt", "is a file")):
         with refused(words):
-            save_controller(place, make_head(), CONFIG, overwrite=True)
+            save_controller(place, make(CONFIG), CONFIG, overwrite=True)
     assert (saved / "thesis.txt").exists()
 
 
@@ -235,7 +230,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with refused("No space left on device"):
-        save_controller(saved, make_head(), replace(CONFIG, threshold=0.1), overwrite=True)
+        save_controller(saved, make(CONFIG), replace(CONFIG, threshold=0.1), overwrite=True)
     assert load_controller(saved).config == CONFIG
     assert [path.name for path in saved.parent.iterdir()] == ["controller"]
 
@@ -251,7 +246,7 @@ def test_only_weights_of_the_configured_sizes_that_are_finite_are_saved(
     with refused("holds NaN"):
         save_controller(tmp_path / "c", head, any_kind)
     with refused(r"blocks\.0\.linear\.weight has shape \[16, 16\]"):
-        save_controller(tmp_path / "c", make_head(size=16), CONFIG)
+        save_controller(tmp_path / "c", make(replace(CONFIG, hidden_size=16)), CONFIG)
     assert not list(tmp_path.iterdir())
 
 

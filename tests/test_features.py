@@ -12,10 +12,9 @@ import torch
 from rich.console import Console
 from specpilot import main as cli
 from specpilot.common.errors import InputError
-from specpilot.data_gen.draft_states import after_mixed_text, at_all_drafted_tokens, from_draft
+from specpilot.data_gen.draft_states import from_draft
 from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
 from specpilot.data_gen.kinds import AcceptanceRow, read_shard, text_of
-from specpilot.infer.models import CausalLM
 from specpilot.infer.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
 from specpilot.train.acceptance_module import AcceptanceDataModule
@@ -25,7 +24,7 @@ from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions, SpecDecTrainingOptions
 from specpilot.train.specdec_module import SpecDecModule
 
-from .training import HIDDEN, make_model, make_rows, write_dataset
+from .training import make_model, make_rows, write_dataset
 
 ROWS = make_rows(60)
 
@@ -109,13 +108,6 @@ def test_all_of_the_target_s_is_every_token_after_its_text(work: Path, options: 
     found = part(dataset, f"{TRAIN}0")
     torch.testing.assert_close(found["states"], torch.stack(expected), atol=1e-5, rtol=1e-4)
     assert found["accept"].tolist() == pytest.approx(p)
-
-
-def test_nothing_drafted_is_no_example() -> None:
-    draft, text = CausalLM(make_model(1)), text_of(ROWS[0])
-    found = after_mixed_text(draft, [text], [np.zeros(len(text.x), dtype=np.bool_)])
-    assert (found["counts"].tolist(), found["states"].shape) == ([0], (0, HIDDEN))
-    assert at_all_drafted_tokens(draft, [text])["counts"].tolist() == [len(text.x)]
 
 
 def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(

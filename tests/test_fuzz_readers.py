@@ -6,12 +6,16 @@
 import json
 import os
 import re
+import shutil
 import struct
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -40,6 +44,7 @@ from specpilot.train.options import SpecDecTrainingOptions
 from specpilot.train.run_folder import read_checkpoint, read_run
 
 from .eagle3 import write_draft
+from .folders import one_bit
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 MEMORY = 1 << 21  # bytes that any reader may take
@@ -87,13 +92,6 @@ def write(path: Path, content: bytes | dict[str, Any]) -> Path:
     return path
 
 
-def copied(source: Path, folder: Path) -> Path:
-    for path in source.rglob("*"):
-        if path.is_file():
-            write(folder / path.relative_to(source), path.read_bytes())
-    return folder
-
-
 def read_gguf(path: Path) -> None:
     file = GgufFile(path)
     assert file.fingerprint
@@ -101,8 +99,14 @@ def read_gguf(path: Path) -> None:
 
 
 def readers(folder: Path) -> dict[str, Reader]:
-    data, run = copied(FILES / "acceptance", folder / "data"), copied(FILES / "run", folder / "run")
-    router, head = copied(FILES / "router-data", folder / "router"), copied(FOLDER / "tiny-lag-free", folder / "head")
+    sources = (
+        FILES / "acceptance",
+        FILES / "run",
+        FILES / "router-data",
+        FOLDER / "tiny-lag-free",
+        shipped("tiny-draft"),
+    )
+    data, run, router, head, model = (shutil.copytree(each, folder / each.name) for each in sources if each)
     cost = {"t_draft": 0.1, "t_verify": 1.0, "t_verify_token": 0.0}
     costs = write(folder / "cost.json", {"cost": cost, "batch": {"1": cost, "2": cost}})
     parser = CommandParser(generate.generate, prog="specpilot")
@@ -113,7 +117,6 @@ def readers(folder: Path) -> dict[str, Reader]:
     (record,) = (folder / "store" / "records").iterdir()
     pq.write_table(pa.table({"prompt": ["one", "two"], "id": [1, 2]}), folder / "rows.parquet")
     lines = write(folder / "rows.jsonl", b'{"prompt": "one", "id": 1}\n{"prompt": "two"}\n')
-    model = copied(shipped("tiny-draft") or Path(), folder / "model")
     checkpoint = run / "checkpoints" / "best.ckpt"
     eagle = write_draft(folder / "eagle", vocab=12, kept=[1, 4, 7], target=8, layers=[1, 2], width=8)
 
@@ -161,34 +164,33 @@ def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     """A change of a file's bytes, or of one value where the file is JSON or YAML."""
     kind = draw(st.sampled_from(["bits", "cut", "insert", "integer", "value", "value", "nested"]))
     place = draw(st.floats(0, 1, exclude_max=True))
-    if kind == "bits":
-        bits = draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8))
-        return lambda content: flipped(content, [int(bit * 8 * len(content)) for bit in bits])
-    if kind == "cut":
-        return lambda content: content[: int(place * len(content))]
-    if kind == "insert":
-        extra = draw(st.binary(max_size=16) | st.sampled_from(NUMBERS))
-        return lambda content: content[: int(place * len(content))] + extra + content[int(place * len(content)) :]
-    if kind == "integer":
-        layout, number = draw(st.sampled_from(["<I", "<Q"])), draw(st.sampled_from([0, 2**31, 2**32 - 1]))
-        number = number << 31 if layout == "<Q" else number
-        return lambda content: written(content, int(place * len(content)), struct.pack(layout, number))
-    if kind == "nested":
-        depth, opening = draw(st.sampled_from(DEPTHS)), draw(st.sampled_from([b"[", b'{"a":', b"- ", b"  a:\n"]))
-        return lambda content: content[: int(place * len(content))] + opening * depth
+    match kind:
+        case "bits":
+            seed, count = draw(st.integers(0, 1 << 32)), draw(st.integers(1, 8))
+            return lambda content: reduce(one_bit, [Random(seed + i) for i in range(count)], content)
+        case "cut":
+            return spliced(place, b"")
+        case "insert":
+            return spliced(place, draw(st.binary(max_size=16) | st.sampled_from(NUMBERS)), 0)
+        case "integer":
+            layout, number = draw(st.sampled_from(["<I", "<Q"])), draw(st.sampled_from([0, 2**31, 2**32 - 1]))
+            packed = struct.pack(layout, number << 31 if layout == "<Q" else number)
+            return spliced(place, packed, len(packed))
+        case "nested":
+            opening = draw(st.sampled_from([b"[", b'{"a":', b"- ", b"  a:\n"]))
+            return spliced(place, opening * draw(st.sampled_from(DEPTHS)))
     junk = draw(st.sampled_from(JUNK))
     return lambda content: changed(content, place, junk)
 
 
-def flipped(content: bytes, bits: list[int]) -> bytes:
-    new = bytearray(content)
-    for bit in bits:
-        new[bit // 8] ^= 1 << bit % 8
-    return bytes(new)
+def spliced(place: float, new: bytes, over: int = sys.maxsize) -> Callable[[bytes], bytes]:
+    """Put ``new`` in the place of so many bytes, by default of all that follow."""
 
+    def splice(content: bytes) -> bytes:
+        start = int(place * len(content))
+        return content[:start] + new + content[start + over :]
 
-def written(content: bytes, place: int, new: bytes) -> bytes:
-    return content[:place] + new + content[place + len(new) :]
+    return splice
 
 
 def changed(content: bytes, place: float, junk: Any) -> bytes:

@@ -36,12 +36,10 @@ def make_rows(count: int, seed: int = 0) -> list[AcceptanceRow]:
     return rows
 
 
-def write_dataset(
-    folder: Path, rows: list[AcceptanceRow], draft: str, *, complete: bool = True, kind: str = "acceptance"
-) -> Path:
+def write_dataset(folder: Path, rows: list[AcceptanceRow], draft: str) -> Path:
     fingerprint = {"target": "t" * 64, "draft": model_fingerprint(make_model(1)), "tokenizer": "k" * 64}
     identity = {
-        "kind": kind,
+        "kind": "acceptance",
         "target": "some/target",
         "draft": draft,
         "fingerprint": fingerprint,
@@ -52,8 +50,7 @@ def write_dataset(
     with ShardWriter(folder, identity) as writer:
         for start in range(0, len(rows), 16):
             writer.write(Rows(rows[start : start + 16]))
-        if complete:
-            writer.complete()
+        writer.complete()
     return folder
 
 
