@@ -395,7 +395,7 @@ def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None
 
 
 def config(**settings: Any) -> dict[str, Change]:
-    return {"config__json": settings}
+    return {"config.json": settings}
 
 
 def described(change: Callable[[dict[str, Any]], object]) -> dict[str, Change]:
@@ -406,11 +406,11 @@ def described(change: Callable[[dict[str, Any]], object]) -> dict[str, Change]:
         change(values)
         return json.dumps(values).encode()
 
-    return {"draft__json": damage}
+    return {"draft.json": damage}
 
 
 def sharded(index: bytes) -> dict[str, Change]:
-    return {"model__safetensors": None, "model__safetensors__index__json": index}
+    return {"model.safetensors": None, "model.safetensors.index.json": index}
 
 
 def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> dict[str, Change]:
@@ -421,7 +421,7 @@ def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> dic
         weight = weights.pop(name, torch.zeros(2))
         return to_bytes(weights | ({name: change(weight)} if change else {}))
 
-    return {"model__safetensors": damage}
+    return {"model.safetensors": damage}
 
 
 def cut(content: bytes) -> bytes:
@@ -456,16 +456,16 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
     ("model", sharded(b"{oops"), "a file is damaged, not JSON"),
     ("model", sharded(b"{}"), "KeyError: 'weight_map'"),
     ("model", sharded(b'{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), "No such file.*b.safet"),
-    ("draft", {"draft__json": None}, "a draft without draft.json"),
-    ("draft", {"draft__safetensors": None}, "a draft without draft.safetensors"),
-    ("draft", {"draft__safetensors": cut}, "truncated or damaged"),
-    ("draft", {"draft__json": cut}, "not JSON"),
+    ("draft", {"draft.json": None}, "a draft without draft.json"),
+    ("draft", {"draft.safetensors": None}, "a draft without draft.safetensors"),
+    ("draft", {"draft.safetensors": cut}, "truncated or damaged"),
+    ("draft", {"draft.json": cut}, "not JSON"),
     ("draft", described(lambda c: c["kept_tokens"].reverse()), "kept_tokens: must be different token ids below 96"),
     ("draft", described(lambda c: c["kept_tokens"].append(96)), "kept_tokens: must be"),
-    ("draft", {"draft__json": {"kept_tokens": []}}, "kept_tokens: must be"),
+    ("draft", {"draft.json": {"kept_tokens": []}}, "kept_tokens: must be"),
     ("draft", described(lambda c: c["target"].update(weights=["input"])), "lm_head.weight is missing"),
     ("draft", described(lambda c: c["target"].update(weights=["both"])), "one of input, output is expected"),
-    ("draft", {"draft__json": {"schema_version": 2}}, "schema_version=2: this version reads 1"),
+    ("draft", {"draft.json": {"schema_version": 2}}, "schema_version=2: this version reads 1"),
     ("EAGLE-3", config(speculators_model_type="dflash"), "of kind 'dflash'; 'eagle3' can be read"),
     ("EAGLE-3", config(norm_before_residual=None), "norm_before_residual"),
     ("EAGLE-3", config(draft_vocab_size="many"), "draft_vocab_size"),
@@ -481,8 +481,8 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
     ("EAGLE-3", weighted("embed_tokens.weight"), "a draft with the embedding of its target; load it as the draft of"),
     ("EAGLE-3", weighted("more.weight", torch.zeros_like), r"more\.weight is not one of this model's"),
     ("EAGLE-3", weighted("d2t", lambda old: torch.zeros_like(old) - 1), "d2t must map 32 outputs"),
-    ("EAGLE-3", {"model__safetensors": cut}, "truncated or damaged"),
-    ("EAGLE-3", {"model__safetensors": None}, r"an EAGLE-3 draft without model\.safetensors"),
+    ("EAGLE-3", {"model.safetensors": cut}, "truncated or damaged"),
+    ("EAGLE-3", {"model.safetensors": None}, r"an EAGLE-3 draft without model\.safetensors"),
 ]
 
 
@@ -491,6 +491,6 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
 def test_damaged_folders(kind: str, changes: dict[str, Change], message: str, tmp_path: Path) -> None:
     whole, options = KINDS[kind](tmp_path)
     load_model(whole, device="cpu", **options)
-    copy(whole, tmp_path / "damaged", **changes)
+    copy(whole, tmp_path / "damaged", changes)
     with refused(f"{tmp_path / 'damaged'}.*{message}"):
         load_model(tmp_path / "damaged", device="cpu", **options)
