@@ -52,9 +52,12 @@ class Draft:
     drawn: Drawn | None = None
 
     @classmethod
-    def chain(cls, tokens: list[int], distributions: list[TokenDistribution]) -> Draft:
-        """A chain y_1 … y_K with a distribution and a forward for each token."""
-        return cls(tokens, distributions, list(range(-1, len(tokens) - 1)), len(tokens))
+    def chain(
+        cls, tokens: list[int], distributions: list[TokenDistribution], n_forwards: int | None = None, copied: int = 0
+    ) -> Draft:
+        """A chain y_1 … y_K with a distribution for each token; ``n_forwards`` is None for a forward for each."""
+        forwards = len(tokens) if n_forwards is None else n_forwards
+        return cls(tokens, distributions, list(range(-1, len(tokens) - 1)), forwards, copied=copied)
 
     @cached_property
     def q(self) -> Tensor:

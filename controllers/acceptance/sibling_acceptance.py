@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .calibration import sigmoid
 from .ngram_index import NgramMatch
 
 LEAST = 1e-6  # probabilities are no smaller than this in a logarithm
@@ -85,8 +84,3 @@ def drawn_logit(largest: float, left: float) -> float:
     """
     bias, weight = UNDRAWN
     return bias + weight * math.log(max(largest, LEAST) / max(left, LEAST))
-
-
-def shifted(logit: float, shift: float) -> float:
-    """The probability of log-odds ``logit`` under a text's own intercept."""
-    return sigmoid(logit + shift)

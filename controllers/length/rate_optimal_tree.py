@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
-from ..acceptance.sibling_acceptance import shifted
 from ..acceptance.step import Step
 from .cost_model import BatchCosts, CostModel, level_cost, read_cost, tree_cost
 from .priced import PRIOR
@@ -100,7 +100,7 @@ class RateOptimalTree(RateOptimal):
 
     def sibling(self, logit: float) -> float:
         """Acceptance of a further child by its log-odds."""
-        return shifted(logit, self.siblings.shift)
+        return sigmoid(logit + self.siblings.shift)
 
     def level(self, survivals: Sequence[float]) -> list[int]:
         """Which nodes of a level, given π of each, get children; none if the level is not worth the draft's forward."""

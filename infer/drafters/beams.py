@@ -118,7 +118,7 @@ def draft_beams(
         found = _spread(live, ended, TokenDistribution.from_logits(sampling, logits, vocab_size), beams, rng)
     best = max(found, key=lambda beam: beam.log_q)
     reader.keep(trunk, best.columns)
-    return Draft(best.tokens, best.distributions, list(range(-1, len(best.tokens) - 1)), n_forwards)
+    return Draft.chain(best.tokens, best.distributions, n_forwards)
 
 
 def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:

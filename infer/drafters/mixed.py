@@ -62,9 +62,8 @@ class MixedDrafter(CopyingModelDrafter, ChainDrafter):
         own, copied = chain.draft(), chain.copied
         if not copied:
             return own
-        tokens = [*copied, *own.tokens]
         q = [*point_masses(copied, self.vocab_size, self.model.device), *own.distributions]
-        return Draft(tokens, q, list(range(-1, len(tokens) - 1)), own.n_forwards, copied=len(copied))
+        return Draft.chain([*copied, *own.tokens], q, own.n_forwards, len(copied))
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if request not in self.texts:  # the round in which it joins

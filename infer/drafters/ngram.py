@@ -173,8 +173,7 @@ def point_masses(tokens: Sequence[int], size: int, device: torch.device) -> list
 
 def copied_draft(tokens: list[int], size: int, device: torch.device) -> Draft:
     """The draft of copied ``tokens``, over V = ``size`` tokens."""
-    parents = list(range(-1, len(tokens) - 1))
-    return Draft(tokens, point_masses(tokens, size, device), parents, 0, copied=len(tokens))
+    return Draft.chain(tokens, point_masses(tokens, size, device), 0, len(tokens))
 
 
 class CopyingDrafter(Drafter):

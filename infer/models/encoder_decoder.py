@@ -7,7 +7,6 @@ are read row by row, and a tree as a batch of its paths.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,25 +22,17 @@ from .text_cache import TextCache
 FAMILY = ("t5", "mt5", "umt5", "longt5")
 
 
-@dataclass(frozen=True)
-class Source:
-    """An encoded prompt.
+class SourceKVCache(RaggedKVCache):
+    """A decoder's cache with the encoded prompt of each text.
 
     Attributes:
-        encoded: (1, S, d) the encoder's output.
-        crossed: the cross-attention keys and values of the decoder's layers, computed by the first forward.
+        sources: (1, S, d) the encoder's output, and the cross-attention keys and values of the decoder's layers, which
+            the first forward computes.
     """
-
-    encoded: Tensor
-    crossed: DynamicCache
-
-
-class SourceKVCache(RaggedKVCache):
-    """A decoder's cache with the encoded prompt of each text."""
 
     def __init__(self, layers: int) -> None:
         super().__init__(layers)
-        self.sources: dict[Hashable, Source] = {}
+        self.sources: dict[Hashable, tuple[Tensor, DynamicCache]] = {}
 
     def remove(self, text: Hashable) -> None:
         super().remove(text)
@@ -91,13 +82,13 @@ class EncoderDecoder(CausalLM):
         tokens = torch.tensor([prompt], dtype=torch.long, device=self.device)
         encoded = self.packed.get_encoder()(input_ids=tokens).last_hidden_state
         cache.add(text, 1 + reserve)
-        cache.sources[text] = Source(encoded, DynamicCache())
+        cache.sources[text] = encoded, DynamicCache()
         return [self.start_token]
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:
         """The mean of the encoder's output over the prompt's tokens, (d,)."""
         assert isinstance(cache, SourceKVCache)
-        return cache.sources[text].encoded[0].mean(0)
+        return cache.sources[text][0][0].mean(0)
 
     def run(
         self,
@@ -111,13 +102,12 @@ class EncoderDecoder(CausalLM):
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, SourceKVCache)
         rows = len(tokens)
-        source = cache.sources[cache.texts[cache.plan.low]]  # several rows are paths of one text
-        crossed = source.crossed if rows == 1 else _repeated(source.crossed, rows)
+        encoded, crossed = cache.sources[cache.texts[cache.plan.low]]  # several rows are paths of one text
         logits, hidden = forward_with_hidden(
             self.packed,
             decoder_input_ids=tokens.to(self.device),
-            encoder_outputs=(source.encoded.expand(rows, -1, -1),),
-            past_key_values=EncoderDecoderCache(cache, crossed),
+            encoder_outputs=(encoded.expand(rows, -1, -1),),
+            past_key_values=EncoderDecoderCache(cache, crossed if rows == 1 else _repeated(crossed, rows)),
             use_cache=True,
         )
         return logits[:, -keep:], hidden[:, -kept:]

@@ -122,7 +122,7 @@ class LlamaContext:
         self.close = weakref.finalize(self, llama.llama_free, self.pointer)
         self.memory = ctypes.c_void_p(llama.llama_get_memory(self.pointer))
         self.states = True  # whether hidden states come with the logits
-        self._batch = Batch(llama)
+        self._batch = Batch(llama, sequences)
         self._views: dict[tuple[int, int, int], Tensor] = {}
         self._logits = _address_of(llama, "llama_get_logits")
         self._states = _address_of(llama, "llama_get_embeddings")
@@ -175,38 +175,24 @@ class LlamaContext:
 
 
 class Batch:
-    """The arrays behind a ``llama_batch``, made once."""
+    """A ``llama_batch`` whose arrays are written through views: field by field it would take longer than reading it."""
 
-    def __init__(self, llama: Any) -> None:
-        self.tokens, self.positions = np.zeros(BATCH, np.int32), np.zeros(BATCH, np.int32)
-        self.counts, self.outputs = np.ones(BATCH, np.int32), np.zeros(BATCH, np.int8)
-        self.single = np.zeros(BATCH, np.int32)  # the sequence of each token that is part of one
-        self.several: list[Any] = []  # those of tokens that are part of more
-        self.pointers = np.zeros(BATCH + 1, np.uintp)
-        self.own = self.single.ctypes.data + 4 * np.arange(BATCH, dtype=np.uintp)
-        self.pointers[:BATCH] = self.own
-        fields = dict(llama.llama_batch._fields_)
-        self.struct = llama.llama_batch()
-        for name, array in (
-            ("token", self.tokens), ("pos", self.positions), ("n_seq_id", self.counts), ("seq_id", self.pointers),
-            ("logits", self.outputs),
-        ):  # fmt: skip
-            setattr(self.struct, name, ctypes.cast(array.ctypes.data, fields[name]))
+    def __init__(self, llama: Any, sequences: int) -> None:
+        self.struct = llama.llama_batch_init(BATCH, 0, sequences)
+        self.free = weakref.finalize(self, llama.llama_batch_free, self.struct)
+        names = "token", "pos", "n_seq_id", "logits"
+        self.tokens, self.positions, self.counts, self.outputs = (
+            np.ctypeslib.as_array(getattr(self.struct, name), (BATCH,)) for name in names
+        )
+        self.sequences = [np.ctypeslib.as_array(self.struct.seq_id[i], (sequences,)) for i in range(BATCH)]
 
     def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
         """The batch of ``entries``, all of them with results or none."""
-        n = len(entries)
-        self.counts[:n], self.pointers[:n], self.several = 1, self.own[:n], []
         for i, (token, position, sequences) in enumerate(entries):
-            self.tokens[i], self.positions[i] = token, position
-            if len(sequences) == 1:
-                self.single[i] = sequences[0]
-            else:
-                array = np.array(sequences, np.int32)
-                self.several.append(array)
-                self.counts[i], self.pointers[i] = len(array), array.ctypes.data
-        self.outputs[:n] = outputs
-        self.struct.n_tokens = n
+            self.tokens[i], self.positions[i], self.counts[i] = token, position, len(sequences)
+            self.sequences[i][: len(sequences)] = sequences
+        self.outputs[: len(entries)] = outputs
+        self.struct.n_tokens = len(entries)
         return self.struct
 
 
