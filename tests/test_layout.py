@@ -37,7 +37,7 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 35_450,
+    "lines of the package": 35_421,
     "files of the package": 244,
     "small files of the package": 20,
     "lines of experiments": 6_000,
