@@ -23,15 +23,11 @@ from specpilot.train.acceptance import train_acceptance
 from specpilot.train.datasets import joint_manifest, router_rows
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import (
-    FeatureDataOptions,
-    LagFreeTrainingOptions,
-    RouterTrainingOptions,
-)
+from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions, RouterTrainingOptions
 from specpilot.train.run_folder import read_run
 
 from .test_router_training import make_rows, write
-from .tiny import byte_tokenizer, make, save_pair
+from .tiny import save_pair
 
 SAMPLED, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.0, 50)
 TRACED = 3
@@ -46,12 +42,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Acceptance data of a pair of random models, and of the target with another draft."""
     folder = tmp_path_factory.mktemp("own")
     save_pair(folder)
-    make(seed=2, vocab=257, layers=1).save_pretrained(folder / "other")
-    byte_tokenizer().save_pretrained(folder / "other")
+    save_pair(folder / "other", draft_seed=2)
     (folder / "p.txt").write_text("".join(f"prompt number {i}\n" for i in range(24)))
     for name, own in DATASETS.items():
         given = {"target": f"{folder}/target", "draft": f"{folder}/draft", "prompts": f"{folder}/p.txt", "chat": False}
-        given |= {"draft": f"{folder}/other"} if name == "other-draft" else {}
+        given |= {"draft": f"{folder}/other/draft"} if name == "other-draft" else {}
         make_acceptance_data(AcceptanceDataOptions(**given, max_new_tokens=10, device="cpu", **own), folder / name)
     return folder
 

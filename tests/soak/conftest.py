@@ -2,8 +2,7 @@
 
 import pytest
 
-from .disks import own_mounts
-from .stages import Stages
+from .stages import Stages, own_mounts
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

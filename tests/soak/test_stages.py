@@ -10,8 +10,7 @@ import pytest
 
 from ..folders import assert_whole, contents
 from ..processes import FILES, FULL, SIGNAL, Ended, Fault
-from .disks import disk
-from .stages import STAGES, Stages
+from .stages import STAGES, Stages, disk
 
 Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
 pytestmark = pytest.mark.timeout(3600)
