@@ -41,7 +41,7 @@ MOST = {  # at most
     "files of the package": 244,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 19_246,
+    "lines of tests": 19_225,
     "verbs": 20,
     "MiB of tracked files": 36,
 }
