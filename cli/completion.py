@@ -16,7 +16,7 @@ from .train.options import PREDICTORS
 BASH = "complete -o default -C 'specpilot --complete' specpilot"
 SCRIPTS = {
     "bash": BASH,
-    "zsh": f"autoload -Uz bashcompinit && bashcompinit\n{BASH}",
+    "zsh": f"autoload -Uz compinit bashcompinit && compinit && bashcompinit\n{BASH}",
     "fish": "complete -c specpilot -a '(env COMP_LINE=(commandline -cp | string collect) specpilot --complete)'",
 }
 
