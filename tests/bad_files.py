@@ -93,6 +93,8 @@ CONTENTS = {
     "cost-negative.json": b'{"cost": {"t_draft": -1, "t_verify": 1, "t_verify_token": 0}}',
     "cost-zero.json": b'{"cost": {"t_draft": 0, "t_verify": 0, "t_verify_token": 0}}',
     "list.yaml": b"- a\n- b\n",
+    "dashed.yaml": b"top-k: 4\n",
+    "typed.yaml": b"temperature: hot\n",
     "file": b"I am a file\n",
 }
 

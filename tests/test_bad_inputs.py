@@ -190,6 +190,20 @@ TABLES["serve --port 0 {}"] = [
     ("--tree 2x1 --verifier mcss --log-rounds log", "log_rounds: needs one draft model's chains"),
 ]
 TABLES["{}"] = [
+    ("tarin", "unknown command 'tarin', did you mean 'train'? choose from data, train"),
+    ("acceptance", "unknown command 'acceptance', did you mean 'data acceptance' or 'train acceptance'?"),
+    ("train --data x", "unknown option --data; options follow a command: acceptance"),
+    ("--completion tcsh", "completion='tcsh': choose one of bash, zsh, fish"),
+    ("train acceptance", "the following arguments are required: data, output"),
+    ("train acceptance --config", "--config: expected one argument"),
+    ("train acceptance --data a --output b --w-rej 1", "--w-rej: is an option of --predictor specdec;"),
+    ("generate hi --max_new_tokens 4", "unknown option --max_new_tokens, did you mean '--max-new-tokens'?"),
+    ("generate -1", "unknown option -1; what begins with a dash is given as --prompt=-1 ("),
+    ("generate hi there", "extra word: there"),
+    ("generate hi --temperature -2", "temperature=-2"),
+    ("generate hi --config @place/dashed.yaml", "dashed.yaml: unknown key 'top-k', did you mean 'top_k'?"),
+    ("generate hi --config {lenght:4,length:4}", "config: unknown key 'lenght:4'"),
+    ("generate hi --config @place/typed.yaml", "typed.yaml: temperature: expected float or 'auto', got 'hot'"),
     (
         "generate --target @place/eagle hello",
         "eagle: an EAGLE-3 draft, which has no tokenizer; give it as the draft of",
