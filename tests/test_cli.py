@@ -142,8 +142,8 @@ def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
     configs, flags = ["--config", str(first), f"--config={second}"], ["--prompt", "flag"]
     assert read(*flags, *configs) == read(*configs, *flags) == ("flag", 3, False)
     second.write_text("temperature: hot")
-    with refused(r"^temperature: expected float or 'auto', got 'cold'"):  # it is the flag's fault
-        read(*configs, "--temperature=cold")
+    with refused(r"^temperature: expected float or 'auto', got 'hot'"):  # no file is blamed
+        read(*configs, "--temperature=hot")
 
 
 @pytest.mark.parametrize(
