@@ -387,17 +387,3 @@ def test_computed_costs() -> None:
     assert (cost.t_verify, cost.t_verify_token) == pytest.approx((8.03e9 * 2 / 4.8e12, 8.03e9 * 2 / 989e12))
     assert computed_cost("H200:8.03b/1240M:4").verification(1) == pytest.approx(cost.t_verify / 4 + cost.t_verify_token)
     assert given_costs("h200:8B/1B", None)[1].startswith("costs computed from the datasheet")
-
-
-@pytest.mark.parametrize(
-    ("hardware", "message"),
-    [
-        ("h100:8B", "give a machine and the sizes"),
-        ("abacus:8B/1B", "abacus is not known; give one of b200, h200"),
-        ("h100:0B/1B", "sizes must be positive"),
-        ("h100:8B/1B:64", "1 to 32 bits"),
-    ],
-)
-def test_hardware_that_is_not_known(hardware: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        computed_cost(hardware)
