@@ -83,7 +83,7 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
                 found.prompts.append(_prompt(request, response, f"{source}:{number}"))
     for why, some in left_out.items():
         found.notes.append(
-            f"Left out are {some} of {counted(count, 'response')} of {name}, which {why}: start vLLM with {FLAG}."
+            f"Left out are {some} of the {counted(count, 'response')} of {name}, which {why}: start vLLM with {FLAG}."
         )
     if not found.texts:
         reason = " ".join(found.notes).rstrip(".") or f"no token was drafted; save responses with {FLAG}"
