@@ -296,7 +296,7 @@ def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, cap
     assert cli.main(["train", "acceptance", *training]) == 0
     assert cli.main(["export", run, "--output", exported]) == 0
     capfd.readouterr()
-    assert cli.main(["generate", "hello", *pair, "--length", exported, "--max-new-tokens", "8"]) == 0
+    assert cli.main(["generate", "hello", *pair, "--length", exported, "--cost", "0.2", "--max-new-tokens", "8"]) == 0
     assert capfd.readouterr().err == ""
     with pytest.raises(InputError, match="another target and draft is given"):
-        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=exported)
+        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=exported, cost=0.2)

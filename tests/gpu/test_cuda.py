@@ -94,11 +94,17 @@ def test_data_training_export_and_decoding(predictor: str, tmp_path: Path, capsy
     train = ("train", "acceptance", "--predictor", predictor, "--data", tmp_path / "data", "--device", "cuda")
     run(*train, "--epochs", 2, "--output", tmp_path / "run")
     run("export", tmp_path / "run", tmp_path / "controller")
-    words = ("generate", "What is 12 plus 30?", "--length", tmp_path / "controller", "--device", "cuda", "--json")
-    cost = ("--cost", 0.2) if predictor == "lag-free" else ()
-    found = json.loads(run(*words, *cost, "--max-new-tokens", 16, "--temperature", 0))
-    plain = json.loads(
-        run("generate", "What is 12 plus 30?", "--length", "none", "--device", "cuda", "--json", "--max-new-tokens", 16,
-            "--temperature", 0)
-    )  # fmt: skip
-    assert found["tokens"] == plain["tokens"]
+    words = (
+        "generate",
+        "What is 12 plus 30?",
+        "--device",
+        "cuda",
+        "--json",
+        "--max-new-tokens",
+        16,
+        "--temperature",
+        0,
+    )
+    found = run(*words, "--length", tmp_path / "controller", "--cost", 0.2)
+    plain = run(*words, "--length", "none")
+    assert json.loads(found)["tokens"] == json.loads(plain)["tokens"]
