@@ -22,8 +22,7 @@ from specpilot.infer.integrations.vllm_build import check_version, expand_batch_
 from specpilot.infer.loading.names import load_model
 from specpilot.serve.vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
 from specpilot.serve.vllm.drafted_request import DraftedRequest, Drawn
-from specpilot.serve.vllm.engine_config import apply
-from specpilot.serve.vllm.settings import Settings, settings_of
+from specpilot.serve.vllm.settings import Settings, apply, settings_of
 from torch import Tensor
 
 from .refusals import refused

@@ -34,8 +34,7 @@ def register() -> None:
 
     @wraps(plain)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from .engine_config import apply, prepare
-        from .settings import settings_of
+        from .settings import apply, prepare, settings_of
 
         settings = settings_of(self.additional_config, os.environ)
         if settings is None:

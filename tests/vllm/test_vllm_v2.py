@@ -18,8 +18,7 @@ from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
 from specpilot.infer.loading.names import load_model
 from specpilot.serve.vllm.controllers import estimate, load_predictor, plan
-from specpilot.serve.vllm.engine_config import prepare
-from specpilot.serve.vllm.settings import Settings
+from specpilot.serve.vllm.settings import Settings, prepare
 from torch import Tensor
 
 from ..test_vllm_parts import length_head
