@@ -13,7 +13,6 @@ from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Calibration, parse_calibration
-from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length import AcceptanceLength, FeaturePredictor, HeadPredictor, RateOptimal, load_trained
 from specpilot.controllers.length.cost_model import CostModel
@@ -21,9 +20,10 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset, text_of
-from specpilot.train.calibration import fit_all, logistic, split_rows
+from specpilot.train.calibration import calibrate, fit_all, logistic, split_rows
 from specpilot.train.datasets import is_validation
 from specpilot.train.metrics import Metrics
+from specpilot.train.options import CalibrateOptions
 from torchmetrics.functional import calibration_error, kl_divergence
 from torchmetrics.functional.classification import binary_auroc
 
@@ -62,11 +62,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return result
-
-
 @pytest.mark.parametrize("method", ["platt", "weights"])
 def test_the_shipped_head_is_calibrated(
     method: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -75,7 +70,7 @@ def test_the_shipped_head_is_calibrated(
     words = ["calibrate", "tiny-head", "--data", str(data), "--output", str(new), "--method", method]
     report = tmp_path / "reports" / "calibration.json"
     assert cli.main([*words, "--report", str(report)]) == 0
-    result = last_line(capsys)
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert json.loads(report.read_text()) == result
     assert {"machine", "versions"} <= result.keys()
     assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data, AcceptanceRow))
@@ -90,26 +85,22 @@ def test_the_shipped_head_is_calibrated(
     curve = parse_calibration(calibrated.config.calibration)
     pair, hidden = old.config.provenance.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
-    by_cost = load_trained(
-        str(new), pair, torch.device("cpu"), torch.empty(1, len(hidden)), cost=CostModel(0.1, 1.0, 0.0)
-    )
-    by_threshold = load_trained(str(new), pair, torch.device("cpu"), torch.empty(1, len(hidden)))
-    for rule, expected in ((by_cost, curve(logit)), (by_threshold, sigmoid(logit))):
+    for cost, expected in ((CostModel(0.1, 1.0, 0.0), curve(logit)), (None, sigmoid(logit))):
+        rule = load_trained(str(new), pair, torch.device("cpu"), torch.empty(1, len(hidden)), cost=cost)
         assert isinstance(rule, AcceptanceLength | RateOptimal)
         assert isinstance(rule.predictor, HeadPredictor)
         assert rule.predictor.probability(hidden) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_head_is_evaluated_on_what_its_training_held_out(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_head_is_evaluated_on_what_its_training_held_out(data: Path, tmp_path: Path) -> None:
     """On the data it was trained on, only the validation prompts are taken."""
     old = load_controller(FOLDER / "tiny-head")
     same = replace(old.config, datasets=[read_manifest(data)["dataset_fingerprint"]])
     trained = save_controller(tmp_path / "trained", old.head, same)
-    words = ["calibrate", str(trained), "--data", str(data), "--output", str(tmp_path / "new"), "--method", "weights"]
-    assert cli.main([*words, "--validation-fraction", "0.4"]) == 0
-    result = last_line(capsys)
+    options = CalibrateOptions(
+        controller=str(trained), data=str(data), output=tmp_path / "new", validation_fraction=0.4
+    )
+    result = calibrate(options)
     held_out = [row for row in read_dataset(data, AcceptanceRow) if is_validation(row.prompt_id, 0.4)]
     assert 0 < result["fitted"] + result["judged"] == sum(len(row.x) for row in held_out)
 
@@ -134,15 +125,15 @@ def test_features_are_trained(data: Path, tmp_path: Path) -> None:
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
-    head = AcceptanceHead(128, 3)
-    old = load_controller(FOLDER / "tiny-head").config
-    sampled = replace(old.provenance, sampling=SamplingParams(2.0))
-    hot = save_controller(tmp_path / "hot", head, replace(old, provenance=sampled))
-    other = replace(old.provenance, fingerprint=replace(old.provenance.fingerprint, draft="0" * 64))
-    stranger = save_controller(tmp_path / "stranger", head, replace(old, provenance=other))
-    for controller, words in ((hot, "the head was trained with"), (stranger, "another draft is given")):
+    old = load_controller(FOLDER / "tiny-head")
+    known = old.config.provenance
+    sampled = replace(known, sampling=SamplingParams(2.0))
+    strange = replace(known, fingerprint=replace(known.fingerprint, draft="0" * 64))
+    for provenance, words in ((sampled, "the head was trained with"), (strange, "another draft is given")):
+        config = replace(old.config, provenance=provenance)
+        controller = save_controller(tmp_path / "head", old.head, config, overwrite=True)
         with pytest.raises(InputError, match=words):
-            cli.run(["calibrate", str(controller), "--data", str(data), "--output", str(tmp_path / "x")])
+            calibrate(CalibrateOptions(controller=str(controller), data=str(data), output=tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 

@@ -207,14 +207,12 @@ def test_routers_are_compared(saved: tuple[str, str, str], tmp_path: Path, capsy
 
 def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     target, draft, router = saved
+    arms, prompt = [draft, "exit:1", "autoregressive"], "some words"
     decoder = SpeculativeDecoder.from_pretrained(target, router=router, length=["3", 2, "none"])
     assert decoder.routing is not None
-    assert [arm.name for arm in decoder.routing.arms] == [draft, "exit:1", "autoregressive"]
+    assert [arm.name for arm in decoder.routing.arms] == arms
     assert [arm.length.k for arm in decoder.routing.arms] == [3, 2, 0]  # type: ignore[attr-defined]
-    plain = SpeculativeDecoder.from_pretrained(target)
-    prompt = "some words"
-    expected = plain.generate(prompt, max_new_tokens=16, temperature=0).tokens
-    arms = [draft, "exit:1", "autoregressive"]
+    expected = SpeculativeDecoder.from_pretrained(target).generate(prompt, max_new_tokens=16, temperature=0).tokens
     for options in ({}, {"sample_arm": True}, {"length": "cumulative-confidence:0.4"}, {"draft": arms}):
         decoder = SpeculativeDecoder.from_pretrained(target, router=router, **options)  # type: ignore[arg-type]
         generation = decoder.generate(prompt, max_new_tokens=16, temperature=0)
@@ -227,19 +225,12 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     dtypes = [model.model.dtype for model in decoder.routing.models]
     assert dtypes == [torch.bfloat16, torch.float32]  # the exit's layers are the target's
     assert decoder.generate(prompt, max_new_tokens=16, temperature=0).tokens == expected
-    with pytest.raises(InputError, match="draft_dtype='bfloat16': no arm has a draft model"):
-        SpeculativeDecoder.from_pretrained(
-            target, ["exit:1", "autoregressive"], router=RandomRouter(2), draft_dtype="bfloat16"
-        )
 
 
 def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], tmp_path: Path) -> None:
     target, draft, router = saved
     arms = [draft, "exit:1", "autoregressive"]
-
-    def load(**options: Any) -> SpeculativeDecoder:
-        return SpeculativeDecoder.from_pretrained(**{"target": target, "router": router, **options})
-
+    undrafted = {"router": RandomRouter(2), "draft": arms[1:], "draft_dtype": "bfloat16"}
     other, _ = save_pair(tmp_path, target_seed=5, draft_seed=6)
     make("llama", vocab=300, layers=1).save_pretrained(tmp_path / "wide")
     byte_tokenizer(extra=3).save_pretrained(tmp_path / "wide")
@@ -256,9 +247,10 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
         ({"router": RandomRouter(2), "draft": arms}, "chooses between 2 arms, but 3 are given"),
         ({"router": RandomRouter(3), "draft": arms, "sample_arm": True}, "sample_arm"),
         ({"router": None, "length": [1, 2]}, "length: several"),
+        (undrafted, "draft_dtype='bfloat16': no arm has a draft model"),
     ):
         with pytest.raises(InputError, match=words):
-            load(**options)
+            SpeculativeDecoder.from_pretrained(**{"target": target, "router": router, **options})  # type: ignore[arg-type]
 
 
 def test_on_the_command_line(saved: tuple[str, str, str], capsys: pytest.CaptureFixture[str]) -> None:
