@@ -164,8 +164,9 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     both = DatasetDict({"first": rows, "second": rows})
     both.save_to_disk(tmp_path / "two")
     rows.to_parquet(tmp_path / "nested.parquet")
-    for source in (str(tmp_path / "one"), str(tmp_path / "nested.parquet")):
+    for source in (str(tmp_path / "one"), str(tmp_path / "nested.parquet"), rows.to_pandas()):
         assert documents(source) == TWO
+        assert [one.prompt for one in load_prompts(source)] == [[USER, SAID, MORE]]
     for split in (both, str(tmp_path / "two")):
         assert documents(split, TextFormOptions(split="second")) == TWO
         with pytest.raises(InputError, match=r"no split 'train'; it has first, second: .*\(--split\)"):
