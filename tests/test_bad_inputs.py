@@ -193,7 +193,6 @@ TABLES["compare --output @out {}"] = [
     ("--length llama.cpp,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation"),
     ("--draft null --length 3", "drafts need a draft model"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
-    ("--length 2,oracle", "decoder 'oracle': length='oracle': not defined at temperature 1.0"),
 ]
 TABLES["serve --port 0 {}"] = [
     ("--host 203.0.113.7", "host='203.0.113.7'"),
