@@ -183,13 +183,6 @@ def test_files(tmp_path: Path) -> None:
             BatchCosts.load(file)
 
 
-@given(slope=st.floats(0, 0.2), fixed=st.floats(0.5, 1), first=st.floats(0, 0.05))
-def test_the_line_through_the_times_with_drafts_is_found_again(slope: float, fixed: float, first: float) -> None:
-    times = [fixed - first, *(fixed + slope * k for k in LENGTHS[1:])]
-    found = fitted(times, 0.9, 1)
-    assert [found.round(k) for k in LENGTHS] == pytest.approx(times, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("times", "rows", "expected"),
     [

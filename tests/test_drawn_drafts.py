@@ -137,42 +137,6 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
     assert stops > 0 or draft == "trimmed"
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS[:2])
-@pytest.mark.parametrize("verifier", ["token-wise", "block"])
-@pytest.mark.parametrize("length", [*PLANNED, *ASKING])
-def test_reads_by_the_host(
-    length: str, verifier: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None while a planned length is drafted, else one a token of the longest draft; one for all verifications."""
-    one = decoder(length, way="static", verifier=verifier)
-    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
-    engine = one.scheduler.engine
-    propose, step = engine._propose, engine.step
-    drafting: list[int] = []
-
-    def counted(*arguments: Any) -> Any:
-        with Reads() as reads:
-            drafts = propose(*arguments)
-        longest = max(len(draft.tokens) for draft in drafts.values())
-        assert reads.count <= (0 if length in PLANNED else longest)
-        drafting.append(reads.count)
-        return drafts
-
-    def whole(requests: Any) -> None:
-        joining = any(not request.text for request in requests)
-        with Reads() as reads:
-            step(requests)
-        drawn = all(request.output.rounds and request.output.rounds[-1].drafted for request in requests)
-        if not joining and drawn:
-            assert reads.count == drafting[-1] + 1
-
-    monkeypatch.setattr(engine, "_propose", counted)
-    monkeypatch.setattr(engine, "step", whole)
-    one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
-    assert len(drafting) > 3
-    assert length in PLANNED or max(drafting) > 1
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int) -> None:
     found = []

@@ -299,30 +299,6 @@ def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[
         assert kept[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
 
 
-def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
-    """Theorem 1: min over Ω₀ of Σ_{y∈Ω₀} min(p(y), 1 - (1 - q(y))^k) + Σ_{y^k} min(Π q(y_i), p(S(y^k) - Ω₀))."""
-    ours, theirs = p.tolist(), q.tolist()
-    draws = [({*y}, math.prod(theirs[v] for v in y)) for y in itertools.product(range(len(ours)), repeat=k)]
-    return min(
-        sum(min(x, 1 - (1 - y) ** k) for x, y, one in zip(ours, theirs, inside, strict=True) if one)
-        + sum(min(drawn, sum(ours[v] for v in tokens if not inside[v])) for tokens, drawn in draws)
-        for inside in itertools.product((False, True), repeat=len(ours))
-    )
-
-
-@settings(max_examples=60)
-@given(pair=pairs)
-def test_more_proposals_never_hurt_and_theorem_1_bounds_them(pair: tuple[Tensor, Tensor]) -> None:
-    p, q = pair
-    sequential = [acceptance(p, q, k, division_factor(p, q, k))[1] for k in (1, 2, 3, 4)]
-    optimal = [optimal_transport(p, q, k).acceptance for k in (1, 2, 3, 4)]
-    for values in (sequential, optimal):
-        assert all(a <= b + SOLVER for a, b in itertools.pairwise(values))
-    for k, value in enumerate(optimal, 1):
-        assert value <= upper_bound(p, q, k) + SOLVER
-    assert upper_bound(p, q, 1) == pytest.approx(float(torch.minimum(p, q).sum()))
-
-
 def test_supports_too_large_are_refused() -> None:
     q = torch.full((100,), 0.01)
     with pytest.raises(InputError, match="OTM with k=4 over 100 tokens: too many unknowns"):

@@ -2,7 +2,6 @@
 
 import json
 import platform
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
 from specpilot.common import machine_cache
-from specpilot.common.console import quiet, said_at_the_end
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock
 from specpilot.common.machine_cache import BEFORE, cache_folder, described, remembered
@@ -88,26 +86,6 @@ def test_what_cannot_be_kept_is_measured_every_time(folder: Path) -> None:
     folder.write_text("a file")
     assert [found(), found()] == [(COST, False)] * 2
     assert folder.read_text() == "a file"
-
-
-def test_what_was_found_is_said_where_nothing_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    @said_at_the_end()
-    def fail() -> None:
-        remembered({"costs": "a"}, CostModel, lambda: (COST, True)).log("costs", "1")
-        raise InputError("the only line")
-
-    quiet()
-    with pytest.raises(InputError):
-        fail()
-    assert capsys.readouterr().err == ""
-    with said_at_the_end(), said_at_the_end():
-        remembered({"costs": "b"}, CostModel, lambda: (COST, True)).log("costs", "2")
-        assert capsys.readouterr().err == ""
-    assert re.fullmatch(rf"specpilot: costs: 2, measured now, kept in {folder}/\S+\n", capsys.readouterr().err)
-    for detailed in (False, True):
-        quiet(detailed=detailed)
-        remembered({"costs": "b"}, CostModel, lambda: (COST, True)).log("costs", "2")
-        assert ("costs: 2, measured before, read from" in capsys.readouterr().err) == detailed
 
 
 @pytest.mark.parametrize(
@@ -225,13 +203,6 @@ def test_on_policy_data_of_another_controller_is_other_data(train: Train, tmp_pa
     make_on_policy_data(replace(settings, cost=0.1), folder)  # a number that comes to the same
     rule = make_on_policy_data(replace(settings, length="3", cost=None), tmp_path / "rule")
     assert "controller" not in read_manifest(rule)
-
-
-def test_costs_as_numbers_texts_and_paths(tmp_path: Path) -> None:
-    file = tmp_path / "cost.json"
-    file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
-    for cost in (0.2, "0.2", file, str(file)):
-        assert CostModel.load(cost) == CostModel(0.2, 1.0, 0.0)
 
 
 def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

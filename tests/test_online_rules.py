@@ -179,22 +179,6 @@ def test_output_distribution(name: str, tree: str | None, sampling: SamplingPara
         assert_same(output_distribution(run), expected)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_same_seeds_same_texts(name: str) -> None:
-    """In a new decoder, in the same order; adaptive-length keeps nothing from one text to the next."""
-
-    def made() -> list[object]:
-        decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=RULES[name]())
-        outputs = [decoder.generate([1, 2, 3], max_new_tokens=50, seed=7) for _ in range(2)]
-        outputs += decoder.generate([[1, 2, 3], [4, 5]], max_new_tokens=30, seed=[7, 8])
-        return [(output.tokens, output.rounds) for output in outputs]
-
-    found = made()
-    assert found == made()
-    if name == "adaptive-length":
-        assert found[0] == found[1]
-
-
 def test_by_name() -> None:
     assert parse_rule("adaptive-length:7").k == 7  # type: ignore[union-attr]
     assert vars(parse_rule("online-confidence:0.3"))["stop_below"] == 0.3

@@ -6,21 +6,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.acceptance.calibration import Calibration
-from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.length import MAX_DRAFT, AcceptanceLength, HeadPredictor, OnlineConfidence, RateOptimal
+from specpilot.controllers.length import MAX_DRAFT, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
-from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS, Probes
+from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS
 from specpilot.controllers.length.rate import RunningRatio, drafting_pays, steady_rate
 from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
-from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.drafters.best_first_tree import depth_first
-from specpilot.infer.loading.controllers import load_length
-from specpilot.infer.loading.names import load_model, load_tokenizer
 
 from .drafts import CHEAP, predictor
 from .steps import Known, step
@@ -127,19 +120,6 @@ def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
     assert all(noticed[noticed.index(True) :])  # by the first probe that succeeds
 
 
-def test_a_probe_that_succeeds_by_chance_leaves_probes_rare() -> None:
-    """Every seventh probe pays; then two of three do."""
-    probes, drafted_at, number = Probes(), [], 0
-    for place in range(10_000):
-        if probes.start_round(pays=False, may_pay=True):
-            number += 1
-            drafted_at.append(place)
-            probes.end_round(number % 3 > 0 if place >= 8000 else number % 7 == 0)
-    gaps = [after - before for before, after in pairwise(place for place in drafted_at if 1000 < place < 8000)]
-    assert sum(gaps) / len(gaps) > 80
-    assert len([place for place in drafted_at if place >= 8000]) > 60
-
-
 @pytest.mark.parametrize("rule", [RateOptimal(Known(0.6), LATE), OnlineConfidence(cost=LATE)])
 def test_accepted_tokens_that_cost_more_than_they_gain_leave_probes_rare(rule: RateOptimal | OnlineConfidence) -> None:
     """A round with one drafted token gives two tokens in the time of three without a draft."""
@@ -163,36 +143,6 @@ def test_texts_share_whether_drafts_pay_only_where_costs_adapt() -> None:
         other.start_text()
         assert other.start_round() == (not adapt)
         assert rule.start_round() == (not adapt)
-
-
-def test_the_price_is_a_rate_the_controller_reaches() -> None:
-    """Many rounds of one acceptance probability: their rate is the best fixed length's.
-
-    It has a standard deviation of 0.7 %; four of them are allowed.
-    """
-    probability, generator = 0.7, torch.Generator().manual_seed(0)
-    rule = RateOptimal(Known(probability, mean=probability), FAIR)
-    tokens = seconds = 0.0
-    for _ in range(4000):
-        k = drafted(rule)
-        kept = (torch.rand(k, generator=generator) < probability).tolist()
-        accepted = kept.index(False) if False in kept else k
-        if k:
-            rule.end_round(k, accepted)
-        tokens, seconds = tokens + accepted + 1, seconds + FAIR.round(k)
-    assert tokens / seconds == pytest.approx(steady_rate(probability, FAIR), rel=0.03)
-
-
-def test_the_included_head_by_name() -> None:
-    pair = load_model("tiny"), load_model("tiny-draft"), load_tokenizer("tiny")
-    undone = Calibration(1.0, math.log(6.0), "weights")  # rejections weigh six
-    for kind, cost, calibration in ((RateOptimal, FAIR, undone), (AcceptanceLength, None, Calibration())):
-        rule = load_length("tiny-head", *pair, cost=cost)
-        assert isinstance(rule, kind)
-        assert isinstance(rule.predictor, HeadPredictor)
-        assert rule.predictor.calibration == calibration
-        assert rule.predictor.mean == load_controller("tiny-head").config.metrics["mean_acceptance"]
-        assert rule.predictor.samplings == (SamplingParams(1.0, 50),)  # others warn
 
 
 def test_a_text_on_which_the_predictor_is_wrong_shifts_it() -> None:
@@ -254,20 +204,3 @@ def test_texts_share_what_siblings_teach_only_where_costs_adapt() -> None:
         for text in (copy(rule), copy(rule)):
             text.start_text()
             assert (text.siblings is rule.siblings) == adapt
-
-
-@given(st.lists(st.integers(0, 100), min_size=1, max_size=30))
-def test_nodes_in_depth_first_order(choices: list[int]) -> None:
-    """Parents before children and siblings as before; a path of first children from the root is 0, 1, 2, …"""
-    parents = [choice % (node + 1) - 1 for node, choice in enumerate(choices)]
-    order = depth_first(parents)
-    assert sorted(order) == list(range(len(parents)))
-    place = {node: i for i, node in enumerate(order)} | {-1: -1}
-    for node, parent in enumerate(parents):
-        assert place[parent] < place[node]
-        assert all(place[other] < place[node] for other in range(node) if parents[other] == parent)
-    node, depth = -1, 0
-    while node in parents:
-        node = parents.index(node)
-        assert place[node] == depth
-        depth += 1

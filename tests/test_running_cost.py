@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.length import AcceptancePredictor, Fixed, OnlineConfidence, RateOptimal
 from specpilot.controllers.length.cost_model import LEAST_SHARE, CostModel
-from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
-from specpilot.controllers.length.rate import steady_rate
-from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost
+from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, RunningCost
 from specpilot.infer.costs import pair_costs
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
@@ -24,7 +22,6 @@ from specpilot.infer.generation import Generation
 from .clock import time_forwards, timed_pair
 from .drafts import predictor
 from .steps import Known
-from .test_ngram_drafts import survivals
 
 FIRST = CostModel(t_draft=0.2, t_verify=0.95, t_verify_token=0.05)
 
@@ -79,22 +76,6 @@ def test_costs_are_learned(
     chains = all(tokens == forwards for tokens, forwards in rounds)
     for tokens, forwards in CHAINS if chains else CHAINS + APART + TOGETHER:
         assert found.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=rel)
-
-
-def test_few_rounds_without_a_draft_tell_its_start() -> None:
-    truth, running = replace(FIRST, t_draft_start=0.7), RunningCost(FIRST)
-    assert not same(play(running, truth, 1000, ((3, 3),)), truth, 0.1)  # nothing tells what a round without takes
-    found = play(running, truth, 1000, ((3, 3),) * 19 + ((0, 0),))
-    assert found.round(0) == pytest.approx(truth.round(0), rel=0.1)
-
-
-def test_an_interruption_leaves_little_trace() -> None:
-    running = RunningCost(FIRST)
-    play(running, FIRST, 500, CHAINS)
-    running.add(2, 2, 1000.0)
-    while running.new:
-        running.add(2, 2, FIRST.round(2))
-    assert FIRST.round(2) < running.cost.round(2) < (1 + MAX_OVERRUN / 50) * FIRST.round(2)
 
 
 def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
@@ -170,21 +151,6 @@ def test_it_is_always_a_cost_model(rounds: list[tuple[int, int, float]], start: 
         assert running.cost.round(0) > 0
 
 
-def test_a_slower_machine_keeps_the_bar_where_it_is() -> None:
-    """Twice the price of a token at half the rate: what pays does not change, not even on the way."""
-    rule = RateOptimal(EVEN, FIRST, adapt=True)
-    bars = []
-    for i in range(1200):
-        rule.start_round()
-        rule.end_round(3, i % 4)
-        rule.timed(3, 3, slower(FIRST, 1.0 if i < 300 else 2.0).round(3))
-        bars.append(rule.rate.value * rule.cost.per_token)
-    assert bars[300:] == pytest.approx([bars[299]] * 900, rel=0.05)
-    assert rule.cost.per_token == pytest.approx(2 * FIRST.per_token, rel=0.05)
-    rule.start_text()
-    assert rule.prior_rate == pytest.approx(steady_rate(0.6, rule.cost))
-
-
 class Late(RoundTimer):
     """As on CUDA a round's seconds are known when the next one has ended."""
 
@@ -233,20 +199,6 @@ def test_auto_measures_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 COPYING = CostModel(t_draft=0.2, t_verify=1.0, t_verify_token=0.01)
 PROMPT = [*range(5, 25), 3, *range(5, 25)]
-
-
-def test_a_slower_machine_keeps_what_pays() -> None:
-    """Everything twice as slow at half the rate."""
-    twice = CostModel(*(2 * cost for cost in (COPYING.t_draft, COPYING.t_verify, COPYING.t_verify_token)))
-    sources, slow = DraftSources(COPYING, model=True), DraftSources(COPYING, model=True)
-    for _ in range(20):
-        for each in (sources, slow):
-            each.end_round(3, 2, 4)
-    slow.follow(twice, 5, 2)
-    assert slow.rate.value == pytest.approx(sources.rate.value / 2)
-    assert [slow.plan(survivals(run, 6)) for run in range(1, 9)] == [
-        sources.plan(survivals(run, 6)) for run in range(1, 9)
-    ]
 
 
 def generate(
