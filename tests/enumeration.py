@@ -20,8 +20,6 @@ from specpilot.infer.verify.otm import Transport, optimal_transport
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .tiny import make
-
 T = TypeVar("T")
 PROMPT = [1, 0, 2]
 DEPTH = 3
@@ -174,15 +172,6 @@ def decoder_distribution(
         return tuple(generation.tokens[:DEPTH])
 
     return output_distribution(run)
-
-
-def pair(vocab: int, draft_vocab: int, seed: int, remember: bool) -> SpeculativeDecoder:
-    sizes = {"layers": 1, "hidden": 8, "context": 32}
-    target = make(seed=seed, vocab=vocab, sharpness=6.0, **sizes).double()
-    draft = make(seed=seed + 1000, vocab=draft_vocab, sharpness=6.0, **sizes).double()
-    if remember:
-        return SpeculativeDecoder(Remembering(target), Remembering(draft))
-    return SpeculativeDecoder(target, draft)
 
 
 def assert_same(

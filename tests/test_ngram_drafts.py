@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +29,7 @@ from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.drafters.prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
 from specpilot.infer.random_source import RandomSource
 
-from .clock import time_forwards
-from .drafts import CHEAP, DEAR, EVEN, FREE
+from .drafts import CHEAP, FREE
 from .tiny import make
 
 
@@ -104,22 +102,10 @@ def test_sources_learn_what_the_model_yields() -> None:
     for _ in range(60):
         sources.end_round(0, 4, 4)
     assert sources.plan([1.0]) == Plan(0, True)
-    alone = DraftSources(EVEN, model=False)
-    for _ in range(17):
-        alone.end_round(0, 0, 0)
-    assert alone.plan(survivals(9, 4)) == Plan(4, False)  # there is nothing to probe
-    dear = DraftSources(DEAR, model=True)
-    for _ in range(17):
-        dear.end_round(0, 0, 0)
-    assert dear.plan([1.0]) == Plan(0, False)  # it would not pay whatever it yields
-    known = sources.accepted.value
+    known, below = sources.accepted.value, sources.rate.below * sources.rate.keep
     sources.end_round(3, 4, 2)  # the model's tokens were not looked at
     assert sources.accepted.value == known
-    late = DraftSources(CostModel(0.2, 1.0, 0.1, 0.5), model=True)
-    for copies, drafted, seconds in ((0, 0, 1.1), (3, 0, 1.9), (0, 2, 2.2), (3, 2, 2.5)):
-        below = late.rate.below * late.rate.keep
-        late.end_round(copies, drafted, 0)
-        assert late.rate.below - below == pytest.approx(seconds)
+    assert sources.rate.below - below == pytest.approx(sources.cost.round(7, 4))
 
 
 def repetitive(n: int, seed: int) -> list[int]:
@@ -194,15 +180,6 @@ def test_by_name(options: dict[str, Any], drafts: int, ngrams: list[Ngram | None
     assert (len(decoder.drafts), [one.ngram for one in found]) == (drafts, ngrams)
     assert isinstance(found[0].length, RateOptimal) == (options.get("length") == "tiny-lag-free")
     assert decoder.generate("def add(a, b):", max_new_tokens=24, temperature=0).tokens == plain
-
-
-def test_costs_are_measured_for_a_target_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECPILOT_CACHE", str(tmp_path))
-    time_forwards(monkeypatch, lambda model, n: 0.010 + 0.001 * n)
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "ngram", cost="auto")
-    assert decoder.config.ngram is not None
-    measured = decoder.config.ngram.cost.as_dict()
-    assert measured == pytest.approx(CostModel(0.0, 0.010, 0.001).as_dict())
 
 
 tokens = st.integers(0, 3)

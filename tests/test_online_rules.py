@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from copy import copy, deepcopy
 from functools import cache
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -33,7 +34,8 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 
-from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, pair, target_distribution
+from .drafts import small
+from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, target_distribution
 from .steps import step
 from .tiny import make
 
@@ -151,20 +153,20 @@ RULES: dict[str, Callable[[], LengthController]] = {
 }
 
 
-pair_of = cache(pair)  # what they remember is computed once
+models_of = cache(small)  # what they remember is computed once
 
 
 @pytest.mark.parametrize(("name", "tree"), [*((name, None) for name in RULES), ("online-confidence", "auto")])
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
 def test_output_distribution(name: str, tree: str | None, sampling: SamplingParams) -> None:
     """From the beginning and after texts, alone and beside a text that teaches the rule meanwhile."""
-    models = pair_of(3, 3, 4, remember=True)
-    expected = target_distribution(models.target, sampling)
+    target, draft = models_of("model", 4, Path())
+    expected = target_distribution(target, sampling)
     for first in (RULES[name](), taught(RULES[name], tree)):
 
         def run(rng: RandomSource, first: LengthController = first) -> tuple[int, ...]:
             # What a text leaves behind must not reach the next outcome.
-            decoder = SpeculativeDecoder(models.target, models.drafts, length=deepcopy(first), tree=tree)
+            decoder = SpeculativeDecoder(target, draft, length=deepcopy(first), tree=tree)
             scheduler = decoder.scheduler
             other = decoder.new_request([2, 1], sampling, 9, RandomSource(5))
             request = decoder.new_request(list(PROMPT), sampling, 5, rng)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace, trace
 
-from .drafts import SMALL
-from .enumeration import output_distribution, pair, rounds
+from .drafts import SMALL, small
+from .enumeration import output_distribution, rounds
 from .tiny import make
 
 PROMPT = [1, 0, 2]
@@ -75,7 +76,7 @@ RULES = [
 ]  # fmt: skip
 
 
-pair_of = cache(pair)  # what they remember is computed once
+models_of = cache(small)  # what they remember is computed once
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,7 @@ pair_of = cache(pair)  # what they remember is computed once
 def test_replay_has_the_distribution_of_decoding(
     make_rule: Callable[[], LengthController], sampling: SamplingParams
 ) -> None:
-    models = pair_of(3, 3, 4, remember=True)
-    decoder = SpeculativeDecoder(models.target, models.drafts)
+    decoder = SpeculativeDecoder(*models_of("model", 4, Path()))
     decoder.config = replace(decoder.config, length=make_rule())
     decoder.stop_tokens = frozenset([1])
     budget = 5 if sampling.top_k is not None else 4

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -93,20 +92,6 @@ def test_sixteen_threads_of_several_requests_each(architecture: str, requests: i
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(partial(call, decoder), range(16 * requests))) == expected
     assert not decoder.scheduler.running
-
-
-def test_streams_take_turns_with_each_other_and_with_lists() -> None:
-    decoder = SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1), byte_tokenizer(), length=Fixed(2))
-    texts = ["one", "another one", "and a third"]
-    whole = [decoder.generate(text, max_new_tokens=16, seed=i).text for i, text in enumerate(texts)]
-    streams = [decoder.stream(text, max_new_tokens=16, seed=i) for i, text in enumerate(texts)]
-    pieces: list[list[str]] = [[], [], []]
-    for turn in zip_longest(*streams):
-        assert [row.text for row in decoder.generate(texts, max_new_tokens=16, seed=[0, 1, 2])] == whole
-        for parts, piece in zip(pieces, turn, strict=True):
-            parts.append(piece or "")
-    assert ["".join(parts) for parts in pieces] == whole
-    assert all(sum(map(bool, parts)) > 3 for parts in pieces)
 
 
 def test_a_stream_that_is_given_up_makes_room() -> None:
