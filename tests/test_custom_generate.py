@@ -133,23 +133,6 @@ def test_streamers_receive_what_transformers_sends() -> None:
     assert ours.received == theirs.received
 
 
-def test_tokens_stream_as_rounds_complete() -> None:
-    """A reader that gives up after five tokens stops the decoding there."""
-
-    class Impatient(Recorder):
-        def put(self, value: Tensor) -> None:
-            super().put(value)
-            if len(self.received) == 6:
-                raise InterruptedError
-
-    model, decoder = pair(length=Fixed(2))
-    streamer = Impatient()
-    with pytest.raises(InterruptedError):
-        model.generate(IDS, max_new_tokens=100, custom_generate=decoder, streamer=streamer)
-    assert not decoder.scheduler.running
-    assert not decoder.scheduler.engine.cache.texts
-
-
 def test_stop_strings_are_transformers_own() -> None:
     """Of one text and of a batch; each ends at the token that completes a stop string, whatever is drafted."""
     tokenizer, model = byte_tokenizer(), make(vocab=257)

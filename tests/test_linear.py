@@ -58,18 +58,6 @@ def test_equals_the_plain_product(
     assert all(n <= linear.STEP or n % linear.STEP == 0 for n in seen)
 
 
-def test_large_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain copy beside the packed one is for small products only, unless few rows are better off with it."""
-    monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
-    weight = torch.randn(linear.FEW // 100, 100)
-    assert PackedLinear(weight).plain is None
-    assert PackedLinear(weight[1:]).plain is not None
-    assert PackedLinear(weight.double()).plain is not None
-    monkeypatch.setattr(linear, "PLAIN_ROWS", 3)
-    assert PackedLinear(weight).plain is not None
-    assert PackedLinear(weight.bfloat16()).plain is None
-
-
 # Models of transformers whose linear layers compute with reordered weights
 
 
@@ -106,27 +94,6 @@ def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
     # In float32 the same; in bfloat16 as far from float32 as the model's own forward is, up to chance.
     error, own = (float((logits - exact).square().mean().sqrt()) for logits in (found, expected))
     assert error <= 1.5 * own + 1e-5 * float(exact.square().mean().sqrt())
-
-
-@pytest.mark.usefixtures("every_layer")
-def test_what_is_packed_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = target_of("gemma3")
-    packed = pack(model)
-    assert packed is not model
-    assert all(ours is theirs for ours, theirs in zip(packed.parameters(), model.parameters(), strict=True))
-    assert CausalLM(target_of("llama")).packed.lm_head.forward.__func__ is nn.Linear.forward  # it has the lean forward
-    doubled = target_of("gemma3").double()
-    assert pack(doubled) is doubled
-    replaced = target_of("gemma3")
-    replaced.lm_head.forward = lambda x: torch.zeros(*x.shape[:-1], 96)
-    assert len(packed_layers(pack(replaced))) == len(packed_layers(packed)) - 1
-    monkeypatch.setattr(linear, "MOST_GIB", 0)
-    assert pack(model) is model
-    monkeypatch.setattr(linear, "MOST_GIB", 1)
-    monkeypatch.setattr(linear, "PLAIN_ROWS", 12)
-    assert pack(model) is model
-    halved = target_of("gemma3").to(dtype=torch.bfloat16)
-    assert pack(halved) is not halved
 
 
 @pytest.mark.usefixtures("every_layer")

@@ -1,18 +1,15 @@
 """Models and tokenizers by name: every kind of name, place and format, and one line where loading fails."""
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -27,6 +24,7 @@ from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.devices import check_dtype
+from specpilot.infer.loading.model_files import Source, check_format
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models.base import input_device, is_dispatched
 from specpilot.train.features import make_features
@@ -84,11 +82,13 @@ def test_weights_in_pickles_are_refused_with_what_converts_them(tmp_path: Path) 
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as refused:
+    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as found:
         load_model(tmp_path)
-    command = str(refused.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
+    command = str(found.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
     subprocess.run(command, shell=True, check=True)
     assert all(map(torch.equal, load_model(tmp_path).parameters(), model.parameters()))
+    with refused("convert them: hf download gpt2 --revision old --local-dir gpt2 && cd gpt2 && python -c"):
+        check_format("gpt2", Source("gpt2", frozenset(["pytorch_model.bin"]), "old"))
 
 
 @pytest.mark.parametrize(
@@ -152,64 +152,6 @@ def test_names_of_nothing(name: str | Path, message: str) -> None:
             load_tokenizer(name)
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of the Hugging Face hub as loading needs: the model `gpt2`, with a branch `old` beside `main`."""
-
-    branches: dict[str, Path]  # revision → folder
-
-    def do_GET(self) -> None:
-        match self.path.partition("?")[0].strip("/").split("/"):
-            case ["api", "models", "gpt2", "tree", revision, *_] if folder := self.folder(revision):
-                files = [{"type": "file", "path": file.name, "size": 1, "oid": sha(file)} for file in folder.iterdir()]
-                self.answer(json.dumps(files).encode(), {"Content-Type": "application/json"})
-            case ["api", "models", "gpt2", *revision] if folder := self.folder((revision or ["main"])[-1]):
-                files = [{"rfilename": file.name} for file in folder.iterdir()]
-                found = {"id": "gpt2", "sha": sha(folder), "siblings": files}
-                self.answer(json.dumps(found).encode(), {"Content-Type": "application/json"})
-            case ["gpt2", "resolve", revision, *_, name] if folder := self.folder(revision):
-                file, commit = folder / name, {"X-Repo-Commit": sha(folder)}
-                if file.is_file():
-                    self.answer(file.read_bytes(), commit | {"ETag": f'"{sha(file)}"'})
-                else:
-                    self.answer(b"", commit | {"X-Error-Code": "EntryNotFound"}, 404)
-            case parts:
-                self.answer(b"", {"X-Error-Code": f"{'Revision' if 'gpt2' in parts else 'Repo'}NotFound"}, 404)
-
-    do_HEAD = do_GET
-
-    def folder(self, revision: str) -> Path | None:
-        return ({sha(folder): folder for folder in self.branches.values()} | self.branches).get(revision)
-
-    def answer(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def sha(path: Path) -> str:
-    return hashlib.sha1(str(path).encode()).hexdigest()
-
-
-@pytest.fixture
-def hub(folder: Path) -> Iterator[ThreadingHTTPServer]:
-    pickles = folder.parent / "pickles"
-    shutil.copytree(folder, pickles)
-    (pickles / "model.safetensors").rename(pickles / "pytorch_model.bin")
-    branches = {"main": folder, "old": folder.parent / "draft", "pickles": pickles}
-    handler = type("Branches", (Hub,), {"branches": branches})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
 CLIENT = """
 import json, sys, time
 from specpilot.common.errors import InputError
@@ -228,42 +170,29 @@ def attempt(name, revision=None):
     except InputError as error:
         return str(error)
 
-for line in sys.stdin:
-    print(json.dumps([[attempt(*names) for names in json.loads(line)], waits]), flush=True)
+print(json.dumps([[attempt(*names) for names in json.loads(sys.argv[1])], waits]))
 """
 
 
-def test_the_hub(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
-    """An id without a slash is loaded from the hub, or from the cache if the hub is away; no request is repeated."""
+def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(folder: Path, tmp_path: Path) -> None:
+    """Also an id without a slash; no request is repeated."""
+    hub = tmp_path / "hf" / "hub" / "models--gpt2"
+    for commit, (branch, source) in enumerate({"main": "target", "old": "draft"}.items()):
+        shutil.copytree(folder.parent / source, hub / "snapshots" / f"{commit:040}")
+        (hub / "refs").mkdir(exist_ok=True)
+        (hub / "refs" / branch).write_text(f"{commit:040}")
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path / "hf")}
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path / "hf")}
     environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
-
-    def ask(*names: list[str]) -> list[Any]:
-        client.stdin.write(f"{json.dumps(names)}\n")
-        client.stdin.flush()
-        found, waits = json.loads(client.stdout.readline())
-        assert waits == []
-        return list(found)
-
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", CLIENT], env=environment, text=True, **pipes) as client:
-        target, old, unknown, revision, pickles, prompts = ask(
-            ["gpt2"], ["gpt2", "old"], ["tinny"], ["gpt2", "new"], ["gpt2", "pickles"], ["owner/nothing", "prompts"]
-        )
-        assert target == [2, 257]
-        assert old == [1, 257]
-        assert unknown.startswith("tinny: no such folder, and not found on the hub (")
-        assert "or a shipped model: tiny, tiny-draft, " in unknown
-        assert "new is not a valid git identifier" in revision
-        assert "convert them: hf download gpt2 --revision pickles --local-dir gpt2 && cd gpt2 && python -c" in pickles
-        assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
-        hub.shutdown()
-        hub.server_close()
-        cached, unknown, elsewhere = ask(["gpt2"], ["tinny"], ["owner/tinny"])
-        assert cached == [2, 257]
-        assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
-        assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
+    names = [["gpt2"], ["gpt2", "old"], ["tinny"], ["owner/tinny"], ["owner/nothing", "prompts"]]
+    command = [sys.executable, "-c", CLIENT, json.dumps(names)]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    (main, old, unknown, elsewhere, prompts), waits = json.loads(ended.stdout)
+    assert (main, old, waits) == ([2, 257], [1, 257], [])
+    assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
+    assert "or a shipped model: tiny, tiny-draft, " in unknown
+    assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
+    assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
 
 
 def test_dtypes(folder: Path) -> None:

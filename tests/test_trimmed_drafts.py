@@ -8,14 +8,11 @@ import torch
 from specpilot import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM, Read
 from specpilot.infer.models.trimmed_head import TrimmedHead
-from specpilot.infer.random_source import RandomSource
 from specpilot.train.draft_model import new_draft
 from transformers import PreTrainedModel
 
@@ -50,29 +47,6 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
         assert bool((ours[:, others] == -torch.inf).all())
         torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("size", [VOCAB, VOCAB - 7])  # a target with fewer tokens
-@pytest.mark.parametrize(
-    "sampling",
-    [SamplingParams(0.0), *(SamplingParams(0.8, k, p) for k in (None, 5, VOCAB) for p in (1.0, 0.9))],
-    ids=str,
-)
-def test_distributions_of_the_kept_tokens_alone(sampling: SamplingParams, size: int) -> None:
-    """They are those of whole rows of logits."""
-    model = CausalLM(trimmed(target_of("llama"), KEPT))
-    cache = model.new_cache()
-    cache.add(0, len(TEXT))
-    logits, _ = model.forward(cache, [Read(0, TEXT, 4)])
-    few = TokenDistribution.from_logits(sampling, logits, size, model.kept_below(size))
-    many = TokenDistribution.from_logits(sampling, logits, size)
-    assert few.dense.shape == many.dense.shape == (4, size)
-    torch.testing.assert_close(few.dense, many.dense)
-    assert few.probabilities.shape[1] <= len(KEPT)
-    tokens = [KEPT[i] for i in (3, 0, 8, 1)]
-    assert few.of(tokens) == pytest.approx(many.of(tokens))
-    for seed in range(20):
-        assert many.of([few.sample(0, RandomSource(seed))])[0] > 0
 
 
 def shared_pair(folder: Path, architecture: str = "llama", kept: list[int] | None = KEPT) -> PreTrainedModel:

@@ -3,46 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from specpilot.infer.generation import Stats
 
 from experiments.__main__ import main
 from experiments.papers import selection
-from experiments.router.study import ArmTimings, accuracy, rate_row
 
 from ..tiny import byte_tokenizer, make
-
-
-def run(tokens: int, seconds: float) -> Stats:
-    return Stats(n_generated=tokens, seconds=seconds * 0.75, prefill_seconds=seconds * 0.25)
-
-
-TIMINGS = ArmTimings(
-    {
-        ("autoregressive", ""): [run(10, 1.0), run(10, 1.0), run(20, 2.0)],
-        ("one", "4"): [run(10, 0.5), run(10, 2.0), run(20, 1.0)],
-        ("two", "4"): [run(12, 2.0), run(10, 0.5), run(20, 4.0)],
-    }
-)
-
-
-def test_a_policys_figure_is_that_of_the_runs_it_chose() -> None:
-    row = TIMINGS.row(["one", "two", "autoregressive"], np.array([0, 1, 2]), "4")
-    assert row["tokens_per_second"] == pytest.approx(40 / 3.0)
-    assert row["speedup"] == pytest.approx((40 / 3.0) / 10)
-    assert row["low"] <= row["speedup"] <= row["high"]
-    only = TIMINGS.row(["one", "two"], np.array([0, 1, 0]), "4", np.array([False, True, False]))
-    assert only["speedup"] == pytest.approx(2)
-    assert rate_row(TIMINGS.of("one", "4"), TIMINGS.of("two", "4"))["ratio"] == pytest.approx((40 / 3.5) / (42 / 6.5))
-
-
-def test_accuracy_counts_where_there_is_something_to_select() -> None:
-    worth = np.array([[1.0, 2.0], [1.0, 2.0], [1.5, 1.51], [1.5, 1.51]])
-    found = accuracy(np.array([1, 0, 0, 0]), worth, np.array(["a", "a", "b", "b"]))
-    assert found["all_domains"] == 0.25
-    assert (found["where_domains_differ"], found["prompts_there"]) == (0.5, 2)
-    assert accuracy(np.array([0]), np.array([[1.0, 1.0]]), np.array(["a"]))["where_domains_differ"] is None
 
 
 def test_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
