@@ -22,14 +22,12 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.controllers.router import SingleArm
-from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters import prompt_lookup
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.drafters.prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
-from specpilot.infer.random_source import RandomSource
 
-from .drafts import CHEAP, FREE
+from .drafts import CHEAP
 from .tiny import make
 
 
@@ -112,20 +110,6 @@ def repetitive(n: int, seed: int) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     piece = torch.randint(64, (n,), generator=generator).tolist()
     return [*piece, *torch.randint(64, (3,), generator=generator).tolist(), *piece]
-
-
-def test_an_encoders_prompt_is_copied_from() -> None:
-    """A decoder's text begins without its prompt, which stands before it in the index."""
-    target = make("t5", seed=0)
-    decoder = SpeculativeDecoder(target, None, ngram=Ngram(1, FREE))
-    written = decoder.generate([5, 6, 7], max_new_tokens=2, temperature=0).tokens
-    request = decoder.new_request([written[1], 9, 8, 9, 8, 9], SamplingParams(0.0), 12, RandomSource(0))
-    decoder.scheduler.submit([request])
-    decoder.scheduler.step()
-    drafter = decoder.drafting.arms(decoder.config)[0].drafter
-    lookup = drafter.texts[request].lookup  # type: ignore[attr-defined]
-    assert lookup.tokens == [written[1], 9, 8, 9, 8, 9, *request.text]
-    decoder.scheduler.cancel([request])
 
 
 @pytest.mark.parametrize("rule", [Confidence(0.9), CumulativeConfidence(0.9), Entropy(0.9), Fallback(0.9)])

@@ -1,8 +1,7 @@
 """Length heads: what they decide, what they learn, and the same inputs in training and in serving."""
 
-from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -12,17 +11,10 @@ from hypothesis import strategies as st
 from specpilot.controllers.acceptance.length_head import HORIZON, Every, LengthHead, Survivals
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.planned import PlannedLength
-from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import ShardWriter
-from specpilot.data_gen.feature_shards import EMBEDDING, KIND, TRAIN, VALIDATION, FeatureShard
-from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.train.acceptance import train_acceptance
-from specpilot.train.export import export
 from specpilot.train.feature_maker import round_examples
-from specpilot.train.length_head_module import reached
-from specpilot.train.options import FeatureTrainingOptions, LengthHeadTrainingOptions
+from specpilot.train.length_head_module import LengthHeadModule, reached
+from specpilot.train.options import LengthHeadTrainingOptions
 
-from .refusals import refused
 from .steps import step
 from .test_replay import traced
 
@@ -119,6 +111,10 @@ def test_what_became_of_drafts() -> None:
         assert (kept[row] == 1).sum() == accepted
         ends = row + 1 + accepted == len(text) or accepted == HORIZON
         assert decided[row].sum() == accepted + (not ends)
+    logits, batch = torch.randn(kept.shape), SimpleNamespace(accept=kept)
+    asked, labels = LengthHeadModule.labelled(None, logits, batch)  # type: ignore[arg-type]
+    assert torch.equal(asked, logits[decided])
+    assert torch.equal(labels.bool(), (kept == 1)[decided])
     assert torch.equal(examples["states"], found.target_states[:-1])
     last = examples["places"] == 1
     assert last.tolist() == [True] + [False] * (len(text) - 2)
@@ -137,63 +133,11 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
     assert longer.outcomes.rates == single.outcomes.rates
 
 
-# Training
-
-
-def planted(folder: Path, texts: int = 60, length: int = 12) -> Path:
-    """Rounds whose acceptance the target's state tells: 0.95 or 0.1 for each round."""
-    generator = torch.Generator().manual_seed(0)
-
-    def part(name: str, count: int) -> FeatureShard:
-        rows = count * length
-        good = torch.rand(rows, generator=generator) < 0.5
-        accept = torch.where(good, 0.95, 0.1)
-        alive = (torch.rand(rows, HORIZON, generator=generator) < accept[:, None]).int().cumprod(1)
-        states = torch.randn(rows, 16, generator=generator)
-        states[:, 0] = torch.where(good, 3.0, -3.0)
-        tensors = {
-            "places": torch.arange(1, length + 1, dtype=torch.int32).repeat(count), "states": states.half(),
-            "rates": torch.full((rows, 2), 0.5), "kept": alive.to(torch.int8), "accept": accept,
-            "counts": torch.full((count,), length),
-        }  # fmt: skip
-        return FeatureShard(name, tensors)
-
-    fingerprint = {"target": "t" * 64, "draft": "d" * 64, "tokenizer": "k" * 64}
-    identity: dict[str, Any] = {
-        "kind": KIND, "target": "some/target", "draft": "some/draft", "fingerprint": fingerprint,
-        "sampling": SamplingParams().as_dict(), "budget": length, "datasets": ["4" * 64], "data_fingerprint": "4" * 64,
-        "settings": {"context": "rounds", "traced": 0, "validation_fraction": 0.2, "dtype": "float32"},
-        "hidden_size": 16, "stop_tokens": [],
-    }  # fmt: skip
-    with ShardWriter(folder, identity) as writer:
-        for shard in (
-            FeatureShard(EMBEDDING, {EMBEDDING: torch.zeros(8, 16)}), part(VALIDATION, texts // 3),
-            part(f"{TRAIN}0", texts),
-        ):  # fmt: skip
-            writer.write(shard)
-        writer.complete()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(planted(tmp_path_factory.mktemp("planted") / "data"))
-
-
-def test_a_length_head_learns(data: str, tmp_path: Path) -> None:
-    settings = LengthHeadTrainingOptions(data=data, width=8, epochs=20, batch_size=8, lr=1e-2, device="cpu")
-    found = train_acceptance(settings, output=tmp_path / "run").metrics
-    assert found["kl"] < 0.7 * found["kl_constant"]
-    untrained = train_acceptance(replace(settings, epochs=1, lr=1e-9), output=tmp_path / "untrained").metrics
-    assert found["auroc"] > untrained["auroc"] + 0.2
-    once = train_acceptance(replace(settings, every="prompt"), output=tmp_path / "once").metrics
-    assert once["kl"] > 1.2 * found["kl"]  # the first round's state tells nothing of the others
-
-
-def test_what_is_refused(data: str, tmp_path: Path) -> None:
-    with refused(f"features of another predictor; .* --predictor {FeatureTrainingOptions.predictor}"):
-        train_acceptance(FeatureTrainingOptions(data=data, device="cpu"), output=tmp_path / "run")
-    train_acceptance(LengthHeadTrainingOptions(data=data, epochs=1, device="cpu"), output=tmp_path / "run")
-    controller = str(export(tmp_path / "run", tmp_path / "controller"))
-    with refused("the controller was trained for target some/target and draft some/draft"):
-        SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=controller, cost=0.2)
+@pytest.mark.parametrize(("every", "known"), [("round", [0, 1, 2, 3, 4]), ("prompt", [0, 0, 0, 3, 3])])
+def test_a_plan_knows_what_came_before_it(every: Any, known: list[int]) -> None:
+    """For a prompt: what is known before its text's first round."""
+    rates, states = torch.rand(5, 2), torch.randn(5, 16)
+    examples = {"places": torch.tensor([1, 2, 3, 1, 2]), "rates": rates, "states": states}
+    settings = LengthHeadTrainingOptions(data="rounds", every=every)
+    found = LengthHeadModule.inputs(settings, examples, torch.empty(0))
+    assert [torch.equal(*pair) for pair in zip(found, (rates[known], states[known]), strict=True)] == [True] * 2

@@ -132,17 +132,18 @@ def test_accepted_tokens_that_cost_more_than_they_gain_leave_probes_rare(rule: R
     assert 3 <= started <= 12
 
 
-def test_texts_share_whether_drafts_pay_only_where_costs_adapt() -> None:
+def test_texts_share_whether_drafts_pay_and_what_siblings_teach_only_where_costs_adapt() -> None:
     for adapt in (False, True):
         rule = RateOptimal(Known(0.9, mean=0.9), replace(FAIR, t_draft=0.6), adapt=adapt)
         text = copy(rule)
         text.start_text()
         while text.start_round():
             text.end_round(1, 0)
-        other = copy(rule)
-        other.start_text()
-        assert other.start_round() == (not adapt)
         assert rule.start_round() == (not adapt)
+        tree = RateOptimalTree.of(rule)
+        other = copy(tree)
+        other.start_text()
+        assert (other.siblings is tree.siblings) == adapt
 
 
 def test_a_text_on_which_the_predictor_is_wrong_shifts_it() -> None:
@@ -196,11 +197,3 @@ def test_what_a_text_teaches() -> None:
     assert rule.sibling(0.0) < before[0]
     assert rule.shift < 0
     assert rule.siblings.rescue.value < 0.25
-
-
-def test_texts_share_what_siblings_teach_only_where_costs_adapt() -> None:
-    for adapt in (False, True):
-        rule = RateOptimalTree.of(RateOptimal(predictor(), CHEAP, adapt=adapt))
-        for text in (copy(rule), copy(rule)):
-            text.start_text()
-            assert (text.siblings is rule.siblings) == adapt

@@ -95,12 +95,16 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("predictor", ["lag-free", "features"])
-def test_from_rounds_to_a_controller(work: Path, tmp_path: Path, predictor: str) -> None:
+def test_from_rounds_to_a_controller(
+    work: Path, tmp_path: Path, predictor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     features, run, controller = (str(tmp_path / name) for name in ("features", "run", "controller"))
     words = f"--data {work}/rounds --predictor {predictor} --traced 0 --validation-fraction 0.3 --device cpu"
     assert cli.main(["data", "features", *words.split(), "--output", features]) == 0
-    training = ["--predictor", predictor, "--data", features, "--epochs", "1", "--output", run]
-    assert cli.main(["train", "acceptance", *training]) == 0
+    training = ["train", "acceptance", "--data", features, "--epochs", "1", "--output", run, "--predictor"]
+    assert cli.main([*training, "length-head"]) == 2
+    assert "features of another predictor" in capsys.readouterr().err
+    assert cli.main([*training, predictor]) == 0
     assert cli.main(["export", run, controller]) == 0
     decoder = SpeculativeDecoder.from_pretrained(
         work / "target", work / "eagle", device="cpu", length=controller, cost=0.01

@@ -2,18 +2,16 @@
 
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specpilot.infer.models import CausalLM, RaggedKVCache, Read, TextReader, TreeMask, ancestors_of
+from specpilot.infer.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
 from specpilot.infer.models.causal_lm import Graphs
 from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
 from specpilot.infer.models.static_forward import StaticForward
-from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import PreTrainedModel
 
 from .architectures import MAKERS
@@ -87,22 +85,6 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
     forwards = caches[0].forwards.values()
     assert read > len(forwards) > 2
     assert all(isinstance(forward, StaticForward) for forward in forwards)
-
-
-@torch.inference_mode()
-def test_compiled_layers_share_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = CompileCounterWithBackend("eager")
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiled))
-    model = of_fixed_shapes(pair_of("qwen3-full")[0], "compiled")
-    plain = CausalLM(pair_of("qwen3-full")[0], graphs="off")
-    assert model.layers > 1
-    results = []
-    for reader in (TextReader(model), TextReader(plain)):
-        reader.cache.add(0, 20)
-        results.append([reader.read([1 + i, *range(2, n)])[0] for i, n in enumerate((9, 2, 4, 3, 2))])
-    for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-    assert compiled.frame_count == 3  # of one, two and four tokens
 
 
 @settings(max_examples=150)
