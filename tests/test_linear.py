@@ -153,18 +153,6 @@ def test_weights_are_rounded_to_the_nearest_for_products_of_all_numbers_of_rows(
     assert bool(((found.float() - F.linear(x.float(), weight, shift)).abs() <= bound + 1e-6).all())
 
 
-def test_layers_of_any_architecture_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a T5."""
-    monkeypatch.setattr(linear, "SMALLEST", 1)
-    decoder = SpeculativeDecoder.from_pretrained("tiny-t5", "tiny-t5-draft-sql", draft_dtype="int4", length=3)
-    packed = decoder.drafts[0].packed  # type: ignore[attr-defined]
-    products = {type(layer.forward.product) for layer in packed_layers(packed)}  # type: ignore[attr-defined]
-    assert products == {Int4Linear, Int8Linear}
-    assert isinstance(packed.get_output_embeddings().forward.product, Int8Linear)
-    found = decoder.generate("how many heads are older than 56 | head: id, name, age", temperature=0, max_new_tokens=24)
-    assert found.stats.n_accepted > 0
-
-
 def kinds(model: LanguageModel) -> tuple[type, type]:
     assert isinstance(model, CausalLM)
     assert model.lean is not None

@@ -1,9 +1,6 @@
 """The server with real clients over real connections: texts, streams, log probabilities, metrics, controllers."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -388,23 +385,3 @@ def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status:
     assert message in error["message"]
     assert "\n" not in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
-
-
-# What runs in a thread of its own takes its OpenMP threads along
-
-
-@pytest.mark.slow  # a process of its own loads PyTorch
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
-def test_no_thread_is_left() -> None:
-    program = """if True:
-        import os, time, torch
-        from specpilot.serve.worker import in_own_thread
-        threads = lambda: len(os.listdir("/proc/self/task"))
-        before, within = threads(), in_own_thread(lambda: (torch.ones(1 << 20).exp_(), threads())[1])
-        deadline = time.monotonic() + 10
-        while threads() > before and time.monotonic() < deadline:  # the system takes a moment to end them
-            pass
-        print(within - before, threads() - before, torch.get_num_threads())"""
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
-    assert run.stdout.split() == ["2", "0", "2"]  # the thread and its OpenMP thread

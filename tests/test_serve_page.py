@@ -190,26 +190,6 @@ def test_markdown(page: sync_api.Page, text: str, html: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "sentence"),
-    [
-        ([[1, 0], [41, 2]], [[1, 0.5], [41, 2.8]], "A is 1.15 × as fast as B (41 tokens each)"),
-        ([[1, 0], [41, 2]], [[1, 0], [2, 0.04], [41, 2]], "about equally fast: A is 1.00 × B"),
-        ([[1, 0], [101, 2]], [[1, 0], [51, 2]], "A is 2.00 × as fast as B (over the first 51 tokens; the texts have"),
-        ([[1, 0], [101, 2]], [[1, 0], [9, 2]], "Too short to compare speeds: that takes 32 tokens, and one text has 9"),
-    ],
-)  # fmt: skip
-def test_the_sentence_on_two_speeds(page: sync_api.Page, a: Any, b: Any, sentence: str) -> None:
-    """From how many tokens had come after how many seconds."""
-    script = """async (given) => {
-        const { Run, verdict } = await import("/run.js");
-        return verdict(...given.map((pairs) => Object.assign(new Run("a", "", document.createElement("div")), {
-            tokens: pairs.at(-1)[0], arrivals: pairs.map(([tokens, seconds]) => ({ tokens, seconds })),
-        })));
-    }"""
-    assert sentence in page.evaluate(script, [a, b])
-
-
-@pytest.mark.parametrize(
     ("answer", "message"),
     [
         (None, "speculation.length='tiny-head'"),

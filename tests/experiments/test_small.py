@@ -1,13 +1,10 @@
 """The small experiments, one forward or one call at a known time."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from specpilot.checkpoints import unpack
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
@@ -35,21 +32,6 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(words) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]
-
-
-def test_rounded_weights_are_packed_and_at_most_half_a_step_off(tmp_path: Path) -> None:
-    weight = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
-    weight[1] *= 100
-    weight[2] = 0
-    save_file({"w": weight, "norm": weight[0].clone()}, tmp_path / "model.safetensors")
-    assert main(["rounding", f"--weights={tmp_path}/model.safetensors", "--share=0.5", f"--output={tmp_path}/new"]) == 0
-    unpack(tmp_path / "new", tmp_path)  # in the place of what was given
-    found = load_file(tmp_path / "model.safetensors")
-    assert torch.equal(found["norm"], weight[0])
-    for row, rounded in zip(weight.double(), found["w"].double(), strict=True):
-        largest = 0.5 * row.square().mean().sqrt().item()
-        step = 2.0 ** math.floor(math.log2(largest)) if largest else 1.0
-        assert torch.equal(rounded, (row / step).round() * step)
 
 
 SIZES = {
