@@ -92,12 +92,21 @@ def test_shards_hold_the_states_at_mixed_tokens(dataset: FeatureDataset) -> None
     assert torch.equal(dataset.embedding, draft.get_output_embeddings().weight)
 
 
-def test_all_of_the_target_s_is_every_token_after_its_text(work: Path, options: FeatureDataOptions) -> None:
-    """r = 1: each Y_i after X_<i alone, by a forward of its own; one mixing is enough."""
+def test_all_of_the_target_s_is_every_token_after_its_text(
+    work: Path, options: FeatureDataOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """r = 1: each Y_i after X_<i alone, by a forward of its own; one mixing is enough.
+
+    Texts are cut where they are longer, and one whose prompt is as long is left out.
+    """
     draft = make_model(1)
-    settings = replace(options, mixing=1.0, max_length=14)
-    dataset = FeatureDataset(make_features(settings, work / "all"))
+    long = AcceptanceRow("long", "", [*range(20)], [1], [2], [0.5])
+    data = write_dataset(tmp_path / "data", [*ROWS, long], str(work / "draft"))
+    settings = replace(options, data=str(data), mixing=1.0, max_length=14)
+    dataset = FeatureDataset(make_features(settings, str(tmp_path / "f"), console=Console()))
+    assert "1 text left out: too short" in capsys.readouterr().out
     assert dataset.training_parts == 1
+    assert sum(sum(dataset.part(name).texts) for name in (VALIDATION, f"{TRAIN}0")) == 60
     expected, p = [], []
     for index in held_out(ROWS)[0]:
         row = ROWS[index]
@@ -121,20 +130,6 @@ def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(
     monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: {"states": torch.full((2, 2), 1e5)})
     with pytest.raises(InputError, match=r"states=float16: .*; use float32"):
         make_features(replace(options, states="float16"), tmp_path / "f")
-
-
-def test_max_length_cuts_responses_and_leaves_out_prompts_that_fill_it(
-    work: Path, options: FeatureDataOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [*ROWS, AcceptanceRow("long", "", list(range(20)), [1], [2], [0.5])]
-    data = write_dataset(tmp_path / "data", rows, str(work / "draft"))
-    settings = replace(options, data=str(data), max_length=10)
-    dataset = FeatureDataset(make_features(settings, str(tmp_path / "f"), console=Console()))
-    assert "1 text left out: too short" in capsys.readouterr().out
-    lengths = sum(min(len(row.x), 10 - len(row.prompt_ids)) for row in ROWS)
-    assert sum(sum(dataset.part(name).texts) for name in (VALIDATION, f"{TRAIN}0")) == 60
-    everything = FeatureDataset(make_features(replace(settings, mixing=1.0), tmp_path / "all"))
-    assert sum(sum(everything.part(name).rows) for name in (VALIDATION, f"{TRAIN}0")) == lengths
 
 
 def test_only_so_many_texts_of_each_dataset(work: Path, options: FeatureDataOptions, tmp_path: Path) -> None:

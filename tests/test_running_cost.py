@@ -17,7 +17,6 @@ from specpilot.infer.costs import pair_costs
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.engine import RoundTimer
-from specpilot.infer.generation import Generation
 
 from .clock import time_forwards, timed_pair
 from .steps import Known
@@ -163,15 +162,6 @@ COPYING = CostModel(t_draft=0.2, t_verify=1.0, t_verify_token=0.01)
 PROMPT = [*range(5, 25), 3, *range(5, 25)]
 
 
-def generate(
-    monkeypatch: pytest.MonkeyPatch, read: tuple[float, float], step: float | None, seed: int, **options: Any
-) -> list[Generation]:
-    """Texts of a pair of :func:`timed_pair`; without a ``step`` of the target alone."""
-    _, target, draft = timed_pair(monkeypatch, read, step or 0.0, seed=seed)
-    decoder = SpeculativeDecoder(target, None if step is None else draft, **options)
-    return [decoder.generate(PROMPT, max_new_tokens=60, seed=text) for text in range(9)]
-
-
 @pytest.mark.parametrize(
     ("step", "length"), [(None, None), (0.9, Fixed(1))], ids=["copies alone", "copies and a model"]
 )
@@ -182,7 +172,9 @@ def test_copies_that_do_not_pay_are_given_up(
     drafted = {}
     for adapt in (False, True):
         ngram = Ngram(cost=CostModel(0.9, 1.0, 0.0), adapt=adapt)
-        outputs = generate(monkeypatch, (0.0, 1.0), step, 5, length=length, ngram=ngram)
+        _, target, draft = timed_pair(monkeypatch, (0.0, 1.0), step or 0.0, seed=5)
+        decoder = SpeculativeDecoder(target, None if step is None else draft, length=length, ngram=ngram)
+        outputs = [decoder.generate(PROMPT, max_new_tokens=60, seed=text) for text in range(9)]
         drafted[adapt] = sum(output.stats.n_drafted for output in outputs)
     assert drafted[True] < drafted[False] / 10
 

@@ -13,7 +13,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.truncation import BLOCK, FEWEST, largest, sort_all, top_k
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.random_source import RandomSource
+from specpilot.infer.random_source import RandomSource, sample_seed
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -95,6 +95,13 @@ def test_draws_follow_the_cumulative_sum(weights: list[float], uniform: float) -
         for draw in (RandomSource(0).pick, lambda row: RandomSource(0).sample(torch.tensor(row))):
             with pytest.raises(InputError, match="NaN or infinite"):
                 draw([1.0, bad])
+
+
+def test_seeds_share_nothing() -> None:
+    state = torch.get_rng_state()
+    seeds = {sample_seed(seed, i) for seed in range(50) for i in range(50)}
+    assert len(seeds) == len({RandomSource(seed).uniform() for seed in seeds}) == 2500
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 # The largest logits are those that ``torch.topk`` finds
