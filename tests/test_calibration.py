@@ -88,7 +88,7 @@ def test_the_shipped_head_is_calibrated(
         assert isinstance(rule, AcceptanceLength | RateOptimal)
         assert isinstance(rule.predictor, HeadPredictor)
         assert rule.predictor.probability(hidden) == pytest.approx(expected, rel=1e-4)
-        assert rule.predictor.mean == old.config.metrics["mean_acceptance"]
+        assert rule.predictor.mean == calibrated.config.metrics["mean_acceptance"]
 
 
 def test_a_head_is_evaluated_on_what_its_training_held_out(data: Path, tmp_path: Path) -> None:
