@@ -1,0 +1,130 @@
+"""The studies in a small size: each runs, and its result holds what is drawn and reported of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot.checkpoints import unpack
+from specpilot.infer.decoder import SpeculativeDecoder
+
+from experiments.__main__ import main
+from experiments.otm import coin_optimum, coins, uniforms
+from experiments.papers import selection, specdecpp
+from experiments.synthetic_pair import Shape, measured, synthetic_pair
+
+from ..tiny import byte_tokenizer, make, save_pair
+
+COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
+TOY = [
+    "--prompts", "builtin", "--train-prompts", "20", "--per-domain", "1", "--max-new-tokens", "8", "--depths", "[0,1]",
+    "--weights", "[6]", "--thresholds", "[0.3,0.7]", "--lengths", "[2,4]", "--confidences", "[0.4]", "--epochs", "1",
+]  # fmt: skip
+
+
+def test_the_router_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random models: the figures mean nothing, but all of them are there."""
+    tokenizer = byte_tokenizer()
+    for name, seed, layers in (("target", 0, 2), ("one", 1, 1), ("two", 2, 1)):
+        make(seed=seed, vocab=257, layers=layers, context=1024).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    target, one, two = (str(tmp_path / name) for name in ("target", "one", "two"))
+    words = f"router --target {target} --drafts [{one},{two}] --pair [{one},{two}] --exits [1] --limit 8 --repeats 2"
+    words += " --train-limit 40 --max-new-tokens 4 --examples [10] --seeds 1 --alphas [0.5] --lengths [5]"
+    words += f" --temperatures [0.5] --work {tmp_path}/work --output {tmp_path}/router.json"
+    assert main(words.split()) == 0
+    result = json.loads((tmp_path / "router.json").read_text())
+    assert json.loads(capsys.readouterr().out) == result
+    assert {"mixture", "autoregressive_loss", "selection_accuracy", "throughput_vs_best_arm"} <= result.keys()
+    assert {"table_1", "figure_2", "figure_3", "table_3_4", "table_6", "tables_11_12"} <= result["tables"].keys()
+    report = selection.report(result)  # what `experiments papers` makes of it
+    brief = {row["figure"]: row["here"] for row in report.tables[0].rows}
+    assert brief["router's share of the time"] == f"{result['overhead_share']:.2%}"
+    assert sum("Table 5" in table.title for table in report.tables) == len(result["tables"]["table_5"])
+    report.draw(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+    assert main(words.split()) == 0  # the datasets are there: nothing is made again
+    assert "already complete" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_sweep_over_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forward = {"t_draft": 0.5, "t_verify": 4.0, "t_verify_token": 0.5, "r_squared": 0.9}
+    (tmp_path / "cost.json").write_text(json.dumps({**COSTS, "forward": forward}))
+    words = ["sweep", *TOY, "--cost", str(tmp_path / "cost.json"), "--folder", str(tmp_path / "sweep")]
+    assert main([*words, "--output", str(tmp_path / "new" / "o.json")]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads((tmp_path / "new" / "o.json").read_text()) == result
+    assert len([*(tmp_path / "sweep" / "records").glob("*.json")]) == 6 * 4
+    assert (tmp_path / "sweep" / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    report = specdecpp.report(result)  # what `experiments papers` makes of it
+    one, _, _, heads_table = report.tables
+    assert [row["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
+    best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
+    assert one.rows[0]["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
+    assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
+
+
+def test_the_papers_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    output = tmp_path / "out"
+    (tmp_path / "p.txt").write_text("one\ntwo\nthree\n")
+    words = f"--target {target} --draft {draft} --limit 2 --validation-limit 1 --max-new-tokens 3 --no-chat"
+    words += f" --output {output} --prompts {tmp_path / 'p.txt'}"
+    assert main(["papers", "spectr", *words.split()]) == 0
+    assert main(["papers", "mtad", *words.split()]) == 0
+    result = json.loads((output / "papers.json").read_text())
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
+    assert set(result) == {"spectr", "mtjd", "mtad", "made_by"}
+    assert {"perplexity_change", "tokens_per_target_forward_ratio", "speed_ratio"} <= set(result["mtad"])
+    assert set(result["spectr"]["block_efficiency"]["k-seq"]["8"]) == {"1", "2", "4", "8"}
+    assert result["made_by"]["mtad"]["settings"]["limit"] == 2
+    for name in ("spectr", "mtad"):
+        assert (output / f"papers-{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (output / "papers-mtad.md").read_text().count("What differs:") == 5
+
+
+def test_closed_forms_of_the_paper() -> None:
+    for row in uniforms():
+        assert row["k_seq"] == pytest.approx(row["closed_form"]), row  # Appendix D.1: optimal there
+    for row in coins():
+        assert row["otm"] == pytest.approx(row["closed_form"], abs=1e-6), row  # of the solver
+        assert row["k_seq"] <= row["closed_form"] + 1e-12
+    assert coin_optimum(0.25, 0.25, 3) == 1
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, draft = save_pair(tmp_path)
+    pair = ["--target", target, "--draft", draft]
+    for words, key in (
+        (["budgets", "--limit", "2"], "speedup"),
+        (["otm", *pair, f"--output={tmp_path}/a.png"], "coins"),
+    ):
+        assert main(words) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]
+    assert main(["rounding", f"--weights={target}/model.safetensors", f"--output={tmp_path}/rounded"]) == 0
+    unpack(tmp_path / "rounded", Path(target))
+    assert SpeculativeDecoder.from_pretrained(target).generate("hello", max_new_tokens=2).tokens
+
+
+SIZES = {
+    "layers": 6, "draft_layers": 2, "hidden": 64, "intermediate": 128, "heads": 4, "kv_heads": 2, "vocabulary": 512,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("acceptance", [0.5, 0.8])
+def test_synthetic_pairs_have_the_chosen_acceptance(acceptance: float) -> None:
+    target, draft = synthetic_pair(Shape(**SIZES, acceptance=acceptance), torch.device("cpu"), torch.float32)
+    assert measured(target, draft)["acceptance"] == pytest.approx(acceptance, abs=0.1)
+    decoder = SpeculativeDecoder(target, draft, length=1)
+    outputs = decoder.generate([[i + 1] for i in range(20)], max_new_tokens=40, top_k=None)
+    accepted, drafted = (sum(getattr(o.stats, name) for o in outputs) for name in ("n_accepted", "n_drafted"))
+    assert accepted / drafted == pytest.approx(acceptance, abs=0.1)
+
+
+def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["synthetic-pair", "--layers", "2", "--draft-layers", "2", "--output", str(tmp_path)]) == 2
+    assert "draft_layers=2: must be fewer than the target's 2" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert main(["gpu"]) == 2
+        assert "torch sees no CUDA device" in capsys.readouterr().err
