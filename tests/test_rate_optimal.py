@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.length import MAX_DRAFT, RateOptimal
-from specpilot.controllers.length.cost_model import CostModel, level_cost, tree_cost
+from specpilot.controllers.length.cost_model import CostModel, level_cost, read_cost, tree_cost
 from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS
 from specpilot.controllers.length.rate import RunningRatio, drafting_pays, steady_rate
 from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
@@ -169,6 +169,8 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     assert rule.level([0.1]) == []
     assert rule.level([0.1] * 12) == [*range(12)]
     assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
+    own = rate * (CHEAP.t_verify_token + read_cost(CHEAP))
+    assert rule.level([0.99 * own / 0.9] * 10_000) == []  # nor where a sibling, worth less than its price, would help
 
 
 def test_what_a_text_teaches() -> None:
