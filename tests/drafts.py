@@ -134,6 +134,7 @@ VERIFIED: dict[str, dict[str, Any]] = {
     for name in ("spec-infer", "mcss", "k-seq", "otm")
     for tree, shape in {
         "chain": {"length": Fixed(2)},
+        "2": {"tree": (2,)},
         "3": {"tree": (3,)},
         "2x1": {"tree": (2, 1)},
         "2x2": {"tree": (2, 2)},

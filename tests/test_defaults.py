@@ -12,6 +12,7 @@ from specpilot.compare.options import CompareOptions
 from specpilot.compare.run import run
 from specpilot.controllers.length import Fixed, OnlineConfidence
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.running_cost import RunningCost
 from specpilot.data_gen.on_policy import rounds_of
 from specpilot.infer.config import leaves_drafts_open, with_default_drafts
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -192,3 +193,18 @@ def test_logged_rounds_hold_the_models_tokens_alone() -> None:
     ]
     found = rounds_of(Generation([1], [1, 2, 3, 9, 5, 8, 7, 7, 1], rounds=rounds))
     assert found == ([3, 6], [[4], [7, 7]], [[0.1], [0.7, 0.8]])
+
+
+def test_shared_rounds_have_costs_of_their_own() -> None:
+    alone, full = CostModel(0.1, 1.0, 0.01), CostModel(1.0, 4.0, 0.5)
+    running = RunningCost(alone)
+    for _ in range(100):
+        for tokens in (0, 2, 5):
+            for rows, cost in ((1, alone), (6, full)):
+                running.at(rows).add(tokens, tokens, cost.round(tokens))
+    assert running.at(1) is running
+    assert running.at(8) is running.at(5) is not running.at(4)
+    for rows, cost in ((1, alone), (8, full)):
+        assert running.at(rows).cost.round(3) == pytest.approx(cost.round(3), rel=0.02)
+        assert running.at(rows).cost.round(0) == pytest.approx(cost.round(0), rel=0.02)
+    assert running.at(64).cost == running.at(8).cost

@@ -13,6 +13,7 @@ from specpilot.compare.decoders import ComparedDecoder, Loader
 from specpilot.compare.recorded import Tracer, replay_counts
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.length import Fixed, Oracle
+from specpilot.controllers.length.draft_sources import DraftSources
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
@@ -26,6 +27,7 @@ from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
+from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.loading.draft_folder import SharedWith, save_draft
 from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.models import CausalLM
@@ -36,7 +38,7 @@ from specpilot.train.draft_model import new_draft
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 from transformers import PreTrainedModel
 
-from .drafts import options_of, state_draft
+from .drafts import FREE, options_of, state_draft
 from .test_routing import InTurn, routed
 from .tiny import make, save_pair
 
@@ -241,3 +243,16 @@ def test_arms_leave_their_contexts() -> None:
     target = make("gpt2")
     arms = routed(target, [shortened(target)], InTurn(2), [Fixed(3), Fixed(0)])
     assert texts(arms) == plain_texts("gpt2")
+
+
+def test_copies_go_on_beyond_the_drafts_context() -> None:
+    target = make("gpt2", sharpness=0.0)  # always the same token
+    options: dict[str, Any] = {"length": Fixed(2), "ngram": Ngram(2, FREE)}
+    output = SpeculativeDecoder(target, shortened(target), **options).generate(
+        [1] * 40, max_new_tokens=40, temperature=0
+    )
+    assert output.stats.n_draft_forwards == 0
+    assert output.stats.n_accepted > 20
+    sources = DraftSources(FREE, model=True)
+    sources.idle = sources.patience  # the model would have another try
+    assert sources.plan([1.0] * 5, 0) == (4, False)
