@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,8 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.generation import Generation, Stats
 from specpilot.infer.loading.names import load_tokenizer
-from specpilot.infer.options import DecodingOptions
+from specpilot.infer.options import DecodingOptions, GenerateOptions
+from specpilot.serve.options import ServeOptions
 
 from .clock import one_day_later
 from .processes import kill_and_resume
@@ -66,6 +68,13 @@ def test_decoders_have_what_the_comparison_has_in_common() -> None:
     common = ["--target", "t", "--draft", "d", "--draft-dtype", "int8", "--dtype", "bfloat16", "--trust-remote-code"]
     assert ComparedDecoder.of(base, "a").words() == common
     assert ComparedDecoder.parse("ngram", base).draft_dtype is None  # there is no draft model that could have it
+
+
+@pytest.mark.parametrize("kind", [GenerateOptions, ServeOptions, ComparedDecoder])
+def test_decoding_options_are_the_same_everywhere(kind: type[DecodingOptions]) -> None:
+    own = {entry.name: (entry.type, entry.default) for entry in fields(kind)}
+    common = {entry.name: (entry.type, entry.default) for entry in fields(DecodingOptions)}
+    assert own | common == own
 
 
 def test_decoders_of_a_file(tmp_path: Path) -> None:
