@@ -1,4 +1,4 @@
-"""Length heads: what they decide, what they learn, and the same inputs in training and in serving."""
+"""Length heads: what they decide, what they are trained on, and the same inputs in training and in serving."""
 
 from itertools import accumulate
 from types import SimpleNamespace

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
-from specpilot.infer.models.causal_lm import Graphs
 from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
 from specpilot.infer.models.static_forward import StaticForward
 from transformers import PreTrainedModel
@@ -21,9 +20,9 @@ GROUPED = {"gemma3", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "q
 SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
 
 
-def of_fixed_shapes(model: PreTrainedModel, graphs: Graphs = "on") -> CausalLM:
+def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
     """A model as it is on a GPU, but for the graphs."""
-    found = CausalLM(model, graphs=graphs)
+    found = CausalLM(model, graphs="on")
     found.lean, found.packed, found.static, found.replaces_layers = None, model, True, True
     return found
 
