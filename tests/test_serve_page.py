@@ -132,19 +132,6 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
     assert shown(page) == expected(["And 5 more?"], 2)
 
 
-def test_a_stopped_text_stays_and_its_conversation_goes_on(page: sync_api.Page) -> None:
-    page.fill("#prompt", PROMPT)
-    page.fill("#max-tokens", "400")
-    page.press("#prompt", "Enter")
-    page.locator(KEPT).first.wait_for()
-    page.click("#stop")
-    done(page, 1)
-    sync_api.expect(page.locator(".stats").first).to_contain_text("stopped")
-    sync_api.expect(page.locator(".verdict")).to_contain_text("Stopped before both texts were written")
-    page.uncheck("#compare")
-    generate(page, "Go on.")
-
-
 def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path) -> None:
     """It continues all text so far, and no token of its bytes shows half a character."""
     decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
