@@ -34,6 +34,8 @@ def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
     assert plain == GenerationDefaults()
     assert plain.sampling_params() == SamplingParams()
     assert plain.budget("auto", 7) == 128
+    # Nor what is about the run, not the text.
+    assert asked(use_cache=False, cache_implementation="static", num_assistant_tokens=5, bos_token_id=3) == plain
 
 
 @pytest.mark.parametrize(

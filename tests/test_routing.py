@@ -165,7 +165,8 @@ def test_routers_are_compared(saved: tuple[str, str, str], tmp_path: Path, capsy
     for command in report["commands"].values():
         assert command in shown
         if command.startswith("specpilot generate"):
-            assert main([*shlex.split(command)[1:], "--max-new-tokens", "2"]) == 0
+            assert main([*shlex.split(command)[1:], "--max-new-tokens", "2", "--stats"]) == 0
+            assert ("arm: " in capsys.readouterr().err) == ("--router" in command)
 
 
 def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
@@ -214,15 +215,6 @@ def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], t
     ):
         with pytest.raises(InputError, match=words):
             SpeculativeDecoder.from_pretrained(**{"target": target, "router": router, **options})  # type: ignore[arg-type]
-
-
-def test_on_the_command_line(saved: tuple[str, str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    target, draft, router = saved
-    words = ["generate", "some words", "--target", target, "--router", router, "--no-chat", "--max-new-tokens", "8"]
-    assert main([*words, "--json"]) == 0
-    chosen = json.loads(capsys.readouterr().out)["arm"]
-    assert main([*words, "--stats", "--length", "[2,3,none]"]) == 0
-    assert f"arm: {[draft, 'exit:1', 'autoregressive'][chosen]}" in capsys.readouterr().err
 
 
 # Early exits against the model's own hidden states, and in the target's cache

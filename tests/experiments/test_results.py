@@ -14,7 +14,7 @@ from specpilot.parser import CommandParser
 
 from experiments.__main__ import command
 from experiments.audit import all_versions, audit, read_advisories
-from experiments.results import Step, chosen, read_steps, run_steps
+from experiments.results import Step, read_steps, run_steps
 
 from ..commands import inert
 
@@ -33,12 +33,6 @@ def test_commands_start(step: Step) -> None:
             CommandParser(of_predictor(words[2:]), prog="train acceptance").read(words[2:])
         else:
             run(words, inert(COMMANDS))
-
-
-def test_steps_come_with_what_they_need() -> None:
-    assert [step.name for step in chosen(STEPS, ["light"])] == ["A", "A-features", "light"]
-    with pytest.raises(InputError, match=r"only='tree\.json': no step has this name; the steps are A, A-features"):
-        chosen(STEPS, ["tree.json"])
 
 
 def test_an_interrupted_run_continues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
