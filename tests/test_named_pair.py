@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 from specpilot import main as cli
 from specpilot.checkpoints import FOLDER, shipped
-from specpilot.commands.generate import generate
-from specpilot.common.errors import InputError
 from specpilot.infer.loading.named_pair import with_named_pair
 from specpilot.infer.options import DecodingOptions
-from specpilot.parser import CommandParser
 
 HUB = "someone/nowhere-at-all"
 
@@ -77,12 +74,3 @@ def test_the_pair_that_is_decoded_with(place: Path, given: dict[str, str], targe
 def test_what_cannot_be_used(place: Path, words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["generate", "hello", *words.split()]) == 2
     assert capsys.readouterr().err.startswith(f"specpilot: error: {problem}")
-
-
-def test_the_remedy_of_a_missing_model(place: Path) -> None:
-    (options, *_) = (
-        CommandParser(generate, "x").read(["hello", "--length", "models/gone", "--draft", "tiny-draft"]).values()
-    )
-    assert with_named_pair(options).target == "models/target"
-    with pytest.raises(InputError, match=r"give it as --draft$"):
-        with_named_pair(replace(options, draft="auto"))

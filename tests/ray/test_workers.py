@@ -179,11 +179,6 @@ def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
         make_all(partial(Different, tmp_path), Console(quiet=True))
 
 
-def test_addresses_and_devices(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="device='cuda:1': Ray gives each worker a device"):
-        make_acceptance_data(AcceptanceDataOptions(device="cuda:1"), tmp_path / "data", workers=TWO)
-
-
 # A cluster of two nodes, of which a worker, a node and the driver are killed while a dataset is made
 
 

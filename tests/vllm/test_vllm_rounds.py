@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,9 +139,3 @@ def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pyt
         make_acceptance_data(SETTINGS, tmp_path / "other", responses=RESPONSES)
     made.rename(tmp_path / "first")  # complete texts are labelled without it
     assert contents(tmp_path / "first") == contents(make_acceptance_data(SETTINGS, made, responses=RESPONSES))
-
-
-def test_an_engine_that_does_not_start() -> None:
-    three = replace(RESPONSES, tensor_parallel=3)  # processes, more than there are devices
-    with pytest.raises(InputError, match=r"^target='tiny': vLLM 0\.32\.0 does not load it \(.+\)$"):
-        print(responses.VllmResponses(SETTINGS, three, None).engine)
