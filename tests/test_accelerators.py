@@ -1,7 +1,7 @@
 """An accelerator's code on a CPU: masks, forwards of fixed shapes, chains drawn and verified where the models are."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -37,6 +37,7 @@ from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, laye
 from specpilot.infer.models.static_forward import StaticForward
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from .architectures import MAKERS
@@ -160,6 +161,10 @@ def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObje
 # Chains drawn and verified where the models are; the signals of their tokens
 
 
+READS = {
+    getattr(torch.Tensor, name)
+    for name in ("tolist", "item", "cpu", "nonzero", "__float__", "__int__", "__bool__", "__index__", "masked_select")
+}
 STOPS = {3, 8}
 PROMPTS = [[1, 2, 3], [4, 5], [6, 1, 6, 1, 6]]
 
@@ -188,6 +193,26 @@ SAMPLINGS = [
     {"temperature": 1.0, "top_k": 5}, {"temperature": 0.7, "top_k": None}, {"temperature": 1.0, "top_p": 0.8},
     {"temperature": 0.0},
 ]  # fmt: skip
+
+
+class Reads(TorchFunctionMode):
+    """Counts what makes a host wait for an accelerator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        masks = func is torch.Tensor.__getitem__ and _has_mask(args[1])
+        self.count += func in READS or func is torch.nonzero or masks
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) and (part.dtype == torch.bool or part.ndim == 0) for part in parts)
 
 
 def decoder(length: str, draft: str = "whole", way: str = "drawn", **options: Any) -> SpeculativeDecoder:
@@ -230,6 +255,42 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
             assert ratios == pytest.approx(given, rel=1e-3)
             stops += sum(bool(STOPS & {*r.drafted}) for output in found[0] for r in output.rounds)
     assert stops > 0 or draft == "trimmed"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2])
+@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+@pytest.mark.parametrize("length", [*PLANNED, *ASKING])
+def test_reads_by_the_host(
+    length: str, verifier: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None while a planned length is drafted, else one a token of the longest draft; one for all verifications."""
+    one = decoder(length, way="static", verifier=verifier)
+    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    engine = one.scheduler.engine
+    propose, step = engine._propose, engine.step
+    drafting: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        with Reads() as reads:
+            drafts = propose(*arguments)
+        longest = max(len(draft.tokens) for draft in drafts.values())
+        assert reads.count <= (0 if length in PLANNED else longest)
+        drafting.append(reads.count)
+        return drafts
+
+    def whole(requests: Any) -> None:
+        joining = any(not request.text for request in requests)
+        with Reads() as reads:
+            step(requests)
+        drawn = all(request.output.rounds and request.output.rounds[-1].drafted for request in requests)
+        if not joining and drawn:
+            assert reads.count == drafting[-1] + 1
+
+    monkeypatch.setattr(engine, "_propose", counted)
+    monkeypatch.setattr(engine, "step", whole)
+    one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
+    assert len(drafting) > 3
+    assert length in PLANNED or max(drafting) > 1
 
 
 @pytest.mark.parametrize("seed", range(3))

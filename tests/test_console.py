@@ -3,7 +3,6 @@
 import io
 import re
 import threading
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -39,23 +38,13 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.fullmatch(
             r"texts: 1,500 of 2,000, \[bold\] 7 tokens/s, [\d,.]+(/s| s each), \d+ (s|min) left", stream.next_line()
         )
-    ended = stream.getvalue()
-    stream.written.clear()
-    assert not stream.written.wait(0.1)
-    assert stream.getvalue() == ended
 
 
-def test_a_short_work_prints_nothing_and_a_closed_stream_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stream = io.StringIO()
-    with progress_bar(Console(file=stream), "texts", 1) as advance:
-        advance()
-    assert stream.getvalue() == ""
+def test_a_closed_stream_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "EVERY", 0.001)
-    with open(tmp_path / "log", "w") as file:
-        closed = Console(file=file)
-    with progress_bar(closed, "texts", 1) as advance:
+    closed = io.StringIO()
+    closed.close()
+    with progress_bar(Console(file=closed), "texts", 1) as advance:
         advance()
 
 

@@ -30,7 +30,7 @@ from specpilot.infer.loading.names import load_model
 from specpilot.infer.models import CausalLM, language_model
 
 from .clock import time_forwards, timed_pair
-from .steps import Known
+from .test_rate_optimal import Known
 
 QUIET = Console(quiet=True)
 PROMPTS = [[1, 2, 3], [4, 5]]

@@ -1,5 +1,6 @@
 """The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -8,7 +9,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,12 +21,18 @@ from specpilot.parser import CommandParser
 
 from experiments.__main__ import command
 
-from .commands import inert
-
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # outside the site
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
+    """``commands`` that read their arguments and do nothing."""
+    return {
+        name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
+        for name, entry in commands.items()
+    }
 
 
 class Block(NamedTuple):

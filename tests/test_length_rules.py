@@ -47,7 +47,7 @@ from specpilot.main import main
 from .drafts import small
 from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, target_distribution
 from .refusals import refused
-from .steps import step
+from .test_rate_optimal import step
 from .tiny import make
 
 probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,25 +115,16 @@ def test_elsewhere_if_the_package_cannot_be_written_to(folder: Path) -> None:
 
 
 @pytest.fixture
-def plain_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment in which none of the extra's packages can be imported."""
-    packages = ("matplotlib", "rouge_score")
+def plain_install(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An environment in which none of the extras' packages can be imported."""
+    packages = ("matplotlib", "rouge_score", "llama_cpp", "ray")
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         monkeypatch.delitem(sys.modules, name)
     for name in packages:
         monkeypatch.setitem(sys.modules, name, None)
     quality._scorer.cache_clear()
-
-
-def test_gguf_files_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "llama_cpp"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
     library.cache_clear()
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
-    with pytest.raises(InputError, match=r"^llama_cpp is not installed: pip install 'specpilot\[gguf\]'$"):
-        load_any_model(file)
+    yield
     library.cache_clear()
 
 
@@ -153,8 +145,11 @@ def test_commands_refuse_before_they_begin(tmp_path: Path, capsys: pytest.Captur
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_several_workers_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
+@pytest.mark.usefixtures("plain_install")
+def test_llama_cpp_and_ray_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"^llama_cpp is not installed: pip install 'specpilot\[gguf\]'$"):
+        load_any_model(tmp_path / "model.gguf")
     with pytest.raises(InputError, match=r"^ray is not installed: pip install 'specpilot\[ray\]'$"):
         make_acceptance_data(AcceptanceDataOptions(limit=1), tmp_path / "data", workers=WorkerOptions(workers=2))
     assert not (tmp_path / "data").exists()

@@ -15,7 +15,7 @@ from specpilot.train.feature_maker import round_examples
 from specpilot.train.length_head_module import LengthHeadModule, reached
 from specpilot.train.options import LengthHeadTrainingOptions
 
-from .steps import step
+from .test_rate_optimal import step
 from .test_replay import traced
 
 CHEAP, DEAR = CostModel(0.05, 1.0, 0.0, 0.05), CostModel(0.9, 1.0, 0.1)

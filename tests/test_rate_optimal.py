@@ -1,25 +1,48 @@
 """Stopping by what a token costs and yields: the price, the rule, and what it learns of a text as it goes."""
 
 import math
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from specpilot.controllers.length import MAX_DRAFT, RateOptimal
+from specpilot.controllers.acceptance.ngram_index import nothing
+from specpilot.controllers.length import MAX_DRAFT, AcceptancePredictor, RateOptimal, Step
 from specpilot.controllers.length.cost_model import CostModel, level_cost, read_cost, tree_cost
 from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS
 from specpilot.controllers.length.rate import RunningRatio, drafting_pays, steady_rate
 from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
+from specpilot.controllers.sampling import SamplingParams
 
 from .drafts import CHEAP, predictor
-from .steps import Known, step
 
 FAIR = CostModel(0.2, 1.0, 0.02)
 costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.0, 0.5))
+
+
+class Known(AcceptancePredictor):
+    """Token i of a round is accepted with probability ``probabilities[i]``, or each with the same one."""
+
+    def __init__(self, probabilities: Sequence[float] | float, mean: float = 0.6, lag: int = 0) -> None:
+        self.mean, self.lag = mean, lag
+        self.probabilities = [probabilities] * MAX_DRAFT if isinstance(probabilities, float) else probabilities
+
+    def predict(self, step: Step) -> float:
+        return self.probabilities[step.index - 1 - self.lag]
+
+
+def step(
+    weights: Sequence[float] = (1.0,), token: int = 0, index: int = 1, sampling: SamplingParams | None = None
+) -> Step:
+    """A token drawn from a draft whose distribution at temperature 1 is proportional to ``weights``."""
+    logits = torch.tensor(weights, dtype=torch.float64).log()
+    q = (sampling or SamplingParams(1.0, None))(logits)
+    return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
 
 
 def drafted(rule: RateOptimal) -> int:
