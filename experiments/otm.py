@@ -1,7 +1,7 @@
 """Acceptance probability of k proposals (SpecTr, Sun et al. 2023, Figures 1, 2, 3 and 5).
 
-Computed by the functions of the verifiers and compared with the closed forms of Appendix B.2. ``p`` is the target and
-``q`` the draft; the paper swaps the two letters.
+Computed by the functions of the verifiers and compared with the closed forms of Appendix B.2 and the bound of Theorem
+1. ``p`` is the target and ``q`` the draft; the paper swaps the two letters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specpilot.infer.models import TextReader
 from specpilot.infer.options import LoadingOptions, PairOptions
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.verify.k_seq import acceptance, division_factor
-from specpilot.infer.verify.otm import optimal_transport
+from specpilot.infer.verify.otm import optimal_transport, upper_bound
 from torch import Tensor
 
 from .figure import canvases, label, save
@@ -81,6 +81,7 @@ def coins() -> list[dict[str, Any]]:
             "k": k,
             "otm": optimal_transport(coin(heads), q, k).acceptance,
             "k_seq": k_seq_acceptance(coin(heads), q, k),
+            "bound": upper_bound(coin(heads), q, k),
             "closed_form": coin_optimum(heads, COIN, k),
         }
         for heads in sorted({*COINS, *(round(0.1 * i, 1) for i in range(11))})
@@ -125,8 +126,8 @@ def plot_otm(result: dict[str, Any], path: Path) -> None:
     _curves(one, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
     one.set_title(f"Figure 1: q = U({SIZE}); circles K-SEQ")
     shown = [row for row in result["coins"] if row["p"] in COINS]
-    _curves(two, shown, "p", "k", {"otm": "x", "k_seq": "o"}, "p = Ber({})")
-    two.set_title(f"Figure 2: q = Ber({COIN}); × OTM, ○ K-SEQ")
+    _curves(two, shown, "p", "k", {"otm": "x", "k_seq": "o", "bound": "_"}, "p = Ber({})")
+    two.set_title(f"Figure 2: q = Ber({COIN}); × OTM, ○ K-SEQ, – bound")
     _curves(three, result["coins"], "k", "p", {"otm": "x"}, "k = {}")
     three.set_title(f"Figure 3: q = Ber({COIN}); × OTM")
     five.plot([r["k"] for r in result["models"]], [r["otm"] for r in result["models"]], "x-", label="OTM-k")

@@ -150,7 +150,7 @@ class Engine:
             reads.append(Read(request, tokens, len(draft.tokens) + 1, tree, states, drawn=drawn))
         logits, hidden = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
-        p: Sequence[TokenDistribution] = []
+        p: Sequence[TokenDistribution]
         if len(reading) == 1 and logits.device.type == "cpu" and not drafts[reading[0]].is_chain:
             p = [RowwiseDistribution(reading[0].sampling, logits)]
         else:

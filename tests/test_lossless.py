@@ -27,7 +27,7 @@ from specpilot.infer.verify import (
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
-from specpilot.infer.verify.otm import optimal_transport, otm
+from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
 from specpilot.infer.verify.spec_infer import spec_infer
 from torch import Tensor
 
@@ -281,6 +281,8 @@ def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[
     p, q = pair
     kept = [sum(x for (_, proposed), x in outcomes(rule, p, q, n).items() if proposed) for n in (k, k + 1)]
     best = optimal_transport(p, q, k).acceptance
+    assert best <= upper_bound(p, q, k) + SOLVER
+    assert upper_bound(p, q, 1) == pytest.approx(float(torch.minimum(p, q).sum()))
     assert kept[0] <= kept[1] + SOLVER
     assert kept[0] <= best + SOLVER
     if rule is otm:
@@ -303,5 +305,7 @@ def test_supports_too_large_are_refused() -> None:
     q = torch.full((100,), 0.01)
     with pytest.raises(InputError, match="OTM with k=4 over 100 tokens: too many unknowns"):
         optimal_transport(q, q, 4)
+    with pytest.raises(InputError, match="take at most 12"):
+        upper_bound(q, q, 2)
     one, none = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     assert optimal_transport(one, none, 2).acceptance == 0

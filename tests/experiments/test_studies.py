@@ -89,6 +89,7 @@ def test_closed_forms_of_the_paper() -> None:
         assert row["k_seq"] == pytest.approx(row["closed_form"]), row  # Appendix D.1: optimal there
     for row in coins():
         assert row["otm"] == pytest.approx(row["closed_form"], abs=1e-6), row  # of the solver
+        assert row["otm"] <= row["bound"] + 1e-6, row
         assert row["k_seq"] <= row["closed_form"] + 1e-12
     assert coin_optimum(0.25, 0.25, 3) == 1
 
