@@ -95,8 +95,9 @@ def parse_yaml(text: str) -> Any:
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # untyped
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-            if twice := [key for key, count in keys.items() if count > 1]:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()  # others are refused below
+            keys = Counter((key.tag, key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode))
+            if twice := [key for (_, key), count in keys.items() if count > 1]:
                 raise ValueError(f"the key {twice[0]!r} is there twice")
             return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 

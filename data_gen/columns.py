@@ -6,7 +6,7 @@ import hashlib
 import json
 import reprlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from ..common.errors import InputError
@@ -122,7 +122,7 @@ def read_examples(
             if len(turns) > 1 and all(turn["role"] == "user" for turn in turns):
                 turns = turns[:1]
                 notes["only the first question is taken: the others follow answers that are not there"] += 1
-            for left in (key for key in UNREAD if row.get(key)):
+            for left in (key for key in UNREAD if isinstance(row.get(key), Sized) and len(row[key])):
                 notes[f"their {left} are left out: the chat template is given the messages alone"] += 1
             as_prompts(turns)  # checks the messages
             prompt = prompt_of(turns)

@@ -90,6 +90,8 @@ def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Rec
             raise InputError(f"{name}: no split {split!r}; it has {splits}: choose one with split (--split)")
         source = source[split]
     if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame, which iterates over names of columns
+        if not source.columns.is_unique:
+            raise InputError(f"{name}: two columns have one name; rename one")
         source = json.loads(source.to_json(orient="records"))
     if not isinstance(source, Iterable):
         raise InputError(f"{name}: no rows; give a path, a datasets.Dataset, or a list of rows, texts or conversations")

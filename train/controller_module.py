@@ -234,6 +234,7 @@ class PredictorModule(ControllerModule):
 
     def measure(self) -> dict[str, float]:
         labels, *predictions = self.gathered(torch.cat(self.seen, -1))
+        self.seen = []
         self.found = [Metrics(logits, labels) for logits in predictions]
         return self.metrics()
 

@@ -100,10 +100,11 @@ class FeatureMaker:
         return model
 
     def describe(self) -> dict[str, Any]:
-        """The part of the identity that comes from the models."""
+        """The part of the identity that comes from the models, and the embedding's bytes."""
         read = self.draft if self.options["context"] != ROUNDS else self.target
         assert read is not None
-        return {"identity": {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}}
+        identity = {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
+        return {"identity": identity, "embedding_bytes": self.embedding.nbytes}
 
     def make(self, unit: Unit, on_done: OnDone = ignore) -> FeatureShard:
         """The tensors of one shard.

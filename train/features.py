@@ -70,6 +70,7 @@ class FeaturePlan:
         self.identity = feature_identity(settings) | models["identity"]
         self.settings, self.options = settings, self.identity["settings"]
         self.hidden_size: int = self.identity["hidden_size"]
+        self.embedding_bytes: int = models["embedding_bytes"]
         manifests = [read_manifest(folder) for folder in settings.folders]
         self.samplings = [SamplingParams(**manifest["sampling"]) for manifest in manifests]
         # Each shard of the data, the kind of its rows, and the index of its folder.
@@ -167,7 +168,8 @@ class FeaturePlan:
         return (
             f"{rows[TRAIN]:,} training and {counted(rows[VALIDATION], 'validation example')} of {self.hidden_size} "
             f"{self.options['states']} numbers: {examples / 1e6:,.1f} MB; "
-            f"{counted(sum(piece.part == TRACES for piece in self.pieces), 'trace')}: at most {traces / 1e6:,.1f} MB"
+            f"{counted(sum(piece.part == TRACES for piece in self.pieces), 'trace')}: at most {traces / 1e6:,.1f} MB; "
+            f"the draft's embedding: {self.embedding_bytes / 1e6:,.1f} MB"
         )
 
     def write(self, output: Path, workers: Workers[Unit, FeatureShard], console: Console) -> None:

@@ -10,8 +10,6 @@ from ..common.options import Options
 if TYPE_CHECKING:
     from rich.console import Console
 
-WRITTEN = ("output", "report", "plot")  # output paths, which do not affect the result
-
 
 def begin() -> Console:
     """A console on standard error."""
@@ -29,7 +27,7 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
     from ..common.files import replacing
     from ..common.machine import commit, machine, versions
 
-    settings = {name: value for name, value in asdict(options).items() if name not in WRITTEN}
+    settings = {name: value for name, value in asdict(options).items() if name != "output"}  # a path affects no result
     made = {"settings": settings, "commit": commit(), "machine": machine(), "versions": versions()}
     line = json.dumps(result | made, default=str)  # paths
     print(line)  # first, so that the result is not lost if the file cannot be written
