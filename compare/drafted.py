@@ -21,7 +21,8 @@ from ..data_gen.prompts import PromptRow
 from ..simulate.replay import TracedStep, replay
 from ..simulate.trace import Trace
 from ..train.metrics import measured
-from .drift import ALARM, Acceptance, Array, Labels, adjusted, drift
+from .drift import Array, drifts, mean_interval, sums_of
+from .interval import ENOUGH
 from .recorded import Measure
 
 ALL = "all"
@@ -31,6 +32,7 @@ DEPTHS = range(8)  # tokens of a round; those after the last are one group
 FEW = 30  # tokens below which a metric is noise
 
 Groups = dict[str, dict[str, Any]]  # figures by group
+Labels = NDArray[np.str_]
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,17 @@ class Drafted:
             }
         )
 
-    def of(self, mask: NDArray[np.bool_]) -> Acceptance:
-        """The acceptance of the tokens of a mask (M,)."""
-        return Acceptance.of(self.prompts[mask], self.accept[mask])
-
     def _acceptance(self, masks: Mapping[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Groups]:
         found: dict[str, Groups] = {}
-        for (way, group), mask in masks.items():
-            if mask.any():
-                found.setdefault(way, {})[group] = self.of(mask).as_dict()
+        if not masks:
+            return found
+        _, sums = sums_of(self.prompts, self.accept, [*masks.values()])
+        for (way, group), mean, low, high, drafted in zip(masks, *mean_interval(sums), sums.drafted.T, strict=True):
+            prompts, tokens = int((drafted > 0).sum()), int(drafted.sum())
+            if tokens:
+                bounds = {"low": float(low), "high": float(high)} if prompts >= ENOUGH else {}
+                counts = {"tokens": tokens, "prompts": prompts}
+                found.setdefault(way, {})[group] = {"acceptance": float(mean), **bounds, **counts}
         return found
 
     def quality(self) -> dict[str, Groups]:
@@ -121,19 +125,20 @@ class Drafted:
 
 
 def drift_of(first: Drafted, second: Drafted) -> dict[str, Groups]:
-    """The drift of each group that both have, by way and group; see :mod:`.drift`."""
+    """The drift of each group that both have, by way and group; see :func:`.drifts`."""
     masks, others = first.masks(), second.masks()
     common = [
         (way, group) for way, labels in first.groups.items() for group in _names(labels)
         if group in second.groups.get(way, ()) and ((way, group) in masks or (way, group) in others)
     ]  # fmt: skip
-    moved = [drift(first.of(masks[ALL, ALL]), second.of(others[ALL, ALL]))]
-    for way, group in common:
-        moved.append(drift(*(each.of(each.groups[way] == group) for each in (first, second))))
+    groups = [(ALL, ALL), *common]
+    one, other = (
+        sums_of(each.prompts, each.accept, [way == ALL or each.groups[way] == group for way, group in groups])
+        for each in (first, second)
+    )
     found: dict[str, Groups] = {}
-    p = adjusted(np.array([row["p"] for row in moved])).tolist()
-    for (way, group), row, own in zip([(ALL, ALL), *common], moved, p, strict=True):
-        found.setdefault(way, {})[group] = row | {"p": own, "found": own <= ALARM}
+    for (way, group), drift in zip(groups, drifts(one, other), strict=True):
+        found.setdefault(way, {})[group] = drift._asdict() | {"difference": drift.difference, "found": drift.found}
     return found
 
 

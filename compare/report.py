@@ -239,7 +239,7 @@ def _drift(report: Report) -> Section:
     lines = {side["data"]: side["acceptance"][way] for way in ways[:1] for side in sides} if rows else {}
     note = (
         "The difference has a 95 % interval. p: the probability of a difference this large anywhere in the table if "
-        "nothing had drifted; bold: at most 0.05."
+        "nothing had drifted, from reassignments of the prompts to the two datasets; bold: at most 0.05."
     )
     chart = _along(ways[0], lines) if lines else None
     return Section("Drift", note, rows, chart, Bars(bars, 0.0) if lines else None)
