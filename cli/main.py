@@ -115,7 +115,9 @@ def _about(word: str, words: list[str], commands: Commands) -> str:
     from .completion import offers, script
 
     if option == "--complete":
-        return "\n".join(offers(os.environ.get("COMP_LINE", ""), commands))
+        line = os.environ.get("COMP_LINE", "").encode()
+        point = int(os.environ.get("COMP_POINT") or len(line))  # the cursor's byte
+        return "\n".join(offers(line[:point].decode(errors="ignore"), commands))
     return script(shell if given else "".join(words[:1]))
 
 

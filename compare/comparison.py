@@ -127,6 +127,17 @@ def compare(
 ) -> Report:
     """Compare decoders on prompts, beside decoding without drafts.
 
+    Args:
+        decoders: the configurations; ``"none"`` is always one.
+        rows: the prompts.
+        loader: loads the target and its drafts; without a draft nothing is replayed, and no rules are added.
+        folder: keeps the results as they are measured.
+        clock: also decode by the clock; otherwise replay alone.
+        rules: add the best fixed length and the best threshold on cumulative confidence.
+        minutes: decides how many of the prompts are used and how often; None: all, once.
+        cost: instead of measured ones: costs, also by name of a decoder.
+        priced: whose these are, in words.
+
     Returns:
         What ``report.json`` holds, without the conclusions of :mod:`.findings`. ``decoders``: rows by name, ``"none"``
         first, whose figures are None where they were not measured: ``spec`` (of a tuned family with the value that is
@@ -137,10 +148,12 @@ def compare(
         by replay of what knew every token's acceptance probability. ``reading``: t_v(3) / t_v(1). ``lengths``: speeds
         by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`. ``hardware``: of
         :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.written`.
-        ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name.
+        ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name. ``refused``: why
+        decoders were left out, by name.
 
     Raises:
-        InputError: a model or controller is missing or does not fit, a name is given twice, or nothing can be compared.
+        InputError: the target or the pair cannot be loaded, a decoder's name, model or controller does not exist or is
+            given twice, or nothing is left to compare.
     """
     console = console or stderr_console()
     with Store(folder) as store:
@@ -183,7 +196,7 @@ class _Comparing:
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
         self.families = FAMILIES if rules and self.pair is not None else {}
         for name in self.families:
-            if name in self.specs:
+            if name in {*self.specs, *self.refused}:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
@@ -249,7 +262,7 @@ class _Comparing:
         found: dict[str, dict[str, Any]] = {}
         alone = {} if self.drafting is None else {NONE: self.drafting}
         for name, spec in (alone | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
-            decoder = self.loader.decoder(spec, CostModel(0.2, 1.0, 0.0))
+            decoder = self.loader.decoder(spec, at_ratio(0.2))
             if len(decoder.drafts) != 1:
                 continue
             plain, prompts = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer), self._encoded(rows)

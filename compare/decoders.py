@@ -192,6 +192,7 @@ class Loader:
         self.base = base
         self._targets: dict[str, Pair] = {}
         self._drafts: dict[tuple[str, str], LanguageModel] = {}
+        self._routed: dict[str, SpeculativeDecoder] = {}
 
     def target(self, options: DecodingOptions | None = None) -> Pair:
         """The target without drafts, loaded as ``options`` say."""
@@ -220,7 +221,9 @@ class Loader:
         if cost is not None and options.uses_costs:
             options = replace(options, cost=cost)  # type: ignore[arg-type]  # an object, as from Python
         if options.router is not None:
-            return SpeculativeDecoder.from_options(options)
+            if repr(options) not in self._routed:
+                self._routed[repr(options)] = SpeculativeDecoder.from_options(options)
+            return self._routed[repr(options)]
         names, ngram = split_drafts(options.drafts)
         drafts = [self.draft(str(name), options) for name in names]
         return SpeculativeDecoder.from_options(options, self.target(options)._replace(drafts=drafts, ngram=ngram))

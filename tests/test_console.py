@@ -40,14 +40,6 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_a_closed_stream_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "EVERY", 0.001)
-    closed = io.StringIO()
-    closed.close()
-    with progress_bar(Console(file=closed), "texts", 1) as advance:
-        advance()
-
-
 def test_messages_are_shown_as_they_are_and_durations_in_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
     stderr_console().print("runs/a[x]/b[/c]/:bug:")
     assert capsys.readouterr().err == "runs/a[x]/b[/c]/:bug:\n"

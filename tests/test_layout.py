@@ -38,11 +38,11 @@ GROUND = {"common", "checkpoints"}
 FLOORS = 8  # of files that import each other, in a folder
 SMALL = 40  # lines of a file that is small
 MOST = {  # at most
-    "lines of the package": 35_414,
+    "lines of the package": 35_553,
     "files of the package": 243,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 18_000,
+    "lines of tests": 18_001,
     "verbs": 20,
     "MiB of tracked files": 36,
 }

@@ -226,11 +226,9 @@ def test_training_continues_a_draft(
     assert result.metrics["acceptance"] > before + (0.01 if own else -0.002)
     target = load_model(settings.target, device="cpu")
     begun = load_initial(target, load_tokenizer(settings.target), settings)
-    untrained = DraftModule(settings, begun, target, left_out=set(), steps=40)
-    rates = untrained.schedule(optimizer := torch.optim.SGD([torch.zeros(1)], 1.0))
-    for _ in range(40):
-        optimizer.step()
-        rates.step()
+    untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
+    rates = untrained.schedule(torch.optim.SGD([torch.zeros(1)], 1.0))
+    rates.step()
     assert rates.get_last_lr() == pytest.approx([0.0], abs=1e-9)  # at the end of the steps
     accept, *_ = untrained.agreement(data_of(settings).validation)
     assert float(accept.mean()) == pytest.approx(before, abs=1e-5)

@@ -19,16 +19,15 @@ from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
 from specpilot.infer.loading.names import load_model
 from specpilot.serve.vllm.controllers import TrainedAcceptanceEstimator, estimate, load_predictor, plan
-from specpilot.serve.vllm.settings import Settings, prepare
+from specpilot.serve.vllm.settings import Settings
 from torch import Tensor
 
 from ..test_vllm_parts import length_head
-from .engines import PAIR, prompts, vllm  # skips where the extra is missing
+from .engines import PAIR, prompts  # skips where the extra is missing
 
 from vllm.platforms import current_platform  # isort: skip
 
 TRAINED = Settings("tiny-lag-free")
-ADAPTIVE = {"method": "draft_model", "model": "tiny-draft", "enable_adaptive_verification": True}
 GPU = "vllm.v1.worker.gpu.spec_decode"
 
 
@@ -89,10 +88,6 @@ def test_the_head_writes_where_the_estimator_of_vllm_writes(estimators: ModuleTy
     assert [[(int(row), int(column)) for row, column in (one >= 0).nonzero()] for one in found] == written
     q = torch.stack([(logits[0] / 1.3).softmax(-1).max(), logits[2].softmax(-1).max()])
     torch.testing.assert_close(found[0][[0, 2], 2], torch.sigmoid(own.slope * q.logit() + own.intercepts[2]))
-
-
-def test_a_lag_free_head_needs_neither_cost_nor_threshold() -> None:
-    prepare(TRAINED, vllm.EngineArgs(model=str(shipped("tiny")), speculative_config=ADAPTIVE))
 
 
 def test_a_drafter_runs_as_often_as_planned_and_the_scheduler_hears_of_it() -> None:
