@@ -133,8 +133,7 @@ def named(sums: Sums, prefix: str) -> tuple[list[str], Sums]:
 @pytest.mark.parametrize(("shared", "sizes"), [(False, (20, 20)), (True, (20, 20)), (False, (5, 100))])
 def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int]) -> None:
     """Of datasets without a drift at most 5 % raise any alarm, be their prompts the same or not, or few in one."""
-    random = np.random.default_rng(0)
-    repeats = 120
+    random, repeats = np.random.default_rng(0), 120
     alarms = found = 0
     for repeat in range(repeats):
         prefixes = ("a", "a" if shared else "b")

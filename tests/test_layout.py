@@ -42,7 +42,7 @@ MOST = {  # at most
     "files of the package": 243,
     "small files of the package": 20,
     "lines of experiments": 6_000,
-    "lines of tests": 18_001,
+    "lines of tests": 18_000,
     "verbs": 20,
     "MiB of tracked files": 36,
 }
