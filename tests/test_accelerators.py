@@ -33,6 +33,8 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import read_together
 from specpilot.infer.generation import Generation
 from specpilot.infer.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
+from specpilot.infer.models.fused_layers import FusedLayers
+from specpilot.infer.models.given import Given
 from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
 from specpilot.infer.models.static_forward import StaticForward
 from specpilot.infer.random_source import RandomSource
@@ -45,14 +47,17 @@ from .drafts import seeded, state_draft, trimmed
 from .test_architectures import each, pair_of
 from .tiny import make
 
-GROUPED = {"gemma3", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3"}  # whose layers are replaced
+FUSED = {"llama", "mistral-full", "qwen2-full", "qwen3-full"}  # whose forward is another
+GROUPED = {"gemma3", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3"}  # whose layers are replaced
 SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
 
 
 def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
     """A model as it is on a GPU, but for the graphs."""
     found = CausalLM(model, graphs="on")
-    found.lean, found.packed, found.static, found.replaces_layers = None, model, True, True
+    found.lean, found.packed, found.static = None, model, True
+    found.fused = FusedLayers(model) if FusedLayers.fits(model) else None
+    found.replaces_layers, found.given = found.fused is None, Given(model, hooks=True)
     return found
 
 
@@ -109,6 +114,7 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
             continue
         for own in caches:
             {"add": own.add, "crop": own.crop_text, "keep": own.keep, "remove": own.remove}[what](*arguments)
+    assert static.fused is not None or name not in FUSED
     assert static.fixed is not None or name not in GROUPED
     forwards = caches[0].forwards.values()
     assert read > len(forwards) > 2

@@ -25,14 +25,15 @@ from ...common.errors import InputError
 from .base import LanguageModel, input_device, is_dispatched, output_size
 from .eagle import state_input_of
 from .fixed_layers import FixedLayers
+from .fused_layers import FusedLayers
 from .given import Given, drops, uncompiled, unwrapped
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, placed
-from .static_forward import read_static
-from .text_cache import Read, TextCache, TreeMask, ends, joined, put_states, read_in_groups
+from .static_forward import LONGEST, fits_static, read_static
+from .text_cache import Read, TextCache, TreeMask, ends, joined, put_drawn, put_states, read_in_groups
 from .trimmed_head import TrimmedHead
 
 Graphs = Literal["on", "off", "compiled"]
@@ -57,7 +58,8 @@ class CausalLM(LanguageModel):
         layers: number of layers.
         lean: a faster forward of the same weights on the CPU, if available.
         static: whether short reads have fixed shapes (:mod:`.static_forward`), which CUDA graphs replay.
-        fixed: the layers of these; None for the model's own.
+        fused: the layers of these in few kernels, for some families.
+        fixed: otherwise their layers; None for the model's own.
         packed: otherwise the model with reordered or rounded weights; the model itself where that gains nothing.
 
     Raises:
@@ -96,13 +98,15 @@ class CausalLM(LanguageModel):
         self.lean = LeanForward(plain, quantization) if LeanForward.fits(plain) else None
         self.packed = pack(plain, quantization) if self.lean is None else plain
         self.static = (
-            graphs != "off" and self.device.type == "cuda" and self.switch is None and not is_dispatched(model)
+            graphs != "off" and self.device.type == "cuda" and self.device.index == torch.cuda.current_device()
+            and self.switch is None and not is_dispatched(model) and not reads_host(model)
             and not any("forward" in vars(module) for module in plain.modules() if module._modules)
         )  # fmt: skip
         self.reads_drawn = self.lean is None and self.switch is None and self.device.type not in ("cpu", "mps")
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self.fixed: FixedLayers | None = None
-        self.replaces_layers = self.static
+        self.fused = FusedLayers(plain, compiled=graphs == "compiled") if self.static and FusedLayers.fits(plain) else None
+        self.replaces_layers = self.static and self.fused is None
         self.graphs = graphs
         instead = self.lean is not None or self.static  # of the modules' own calls
         self.given = Given(model, hooks=instead) if instead or self.packed is not model else None
@@ -127,6 +131,8 @@ class CausalLM(LanguageModel):
         other.state_layers, other._inner = layers, [found[layer - 1] for layer in layers]
         if other.lean is not None:
             other.lean = other.lean.with_layers(layers)
+        if other.fused is not None:
+            other.fused = other.fused.with_layers(layers)
         return other
 
     @staticmethod
@@ -204,14 +210,22 @@ class CausalLM(LanguageModel):
         if self.switch is not None:
             assert isinstance(cache, TokenKVCache)
             return read_by_factors(self._forward, cache, reads, self.switch)
-        if self.static and cache.static and self.ragged:
+        if self.static and cache.static and self.ragged and not torch.is_autocast_enabled(self.device.type):
             if self.replaces_layers:
                 self.replaces_layers = False
                 self.fixed = self._fixed_layers()
-            found = read_static(self, cache, reads)
-            if found is not None:
-                return found
+            return self._read_static(cache, reads)
         return self._forward(cache, reads)
+
+    def _read_static(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        """The forward of fixed shapes for reads that fit it; prompts among them are read on their own."""
+        short = [i for i, read in enumerate(reads) if len(read.tokens) <= LONGEST]
+        others = [i for i, read in enumerate(reads) if len(read.tokens) > LONGEST]
+
+        def forward(group: Sequence[Read]) -> tuple[Tensor, Tensor]:
+            return read_static(self, cache, group) if fits_static(cache, group) else self._forward(cache, group)
+
+        return read_in_groups(reads, [short, others], forward) if short and others else forward(reads)
 
     @torch.inference_mode()
     def _fixed_layers(self) -> FixedLayers | None:
@@ -224,9 +238,7 @@ class CausalLM(LanguageModel):
                 cache = self.new_cache()
                 cache.add(0, 8)
                 _ = self._read_one(cache, Read(0, prompt))
-                found = read_static(model, cache, [Read(0, next_tokens)])
-                assert found is not None
-                logits.append(found[0])
+                logits.append(read_static(model, cache, [Read(0, next_tokens)])[0])
             if not _agree(logits[1], logits[0]):
                 raise ValueError("its logits would be others")
         except (ValueError, AttributeError, IndexError, KeyError, TypeError, RuntimeError) as error:
@@ -257,7 +269,7 @@ class CausalLM(LanguageModel):
         cache.start_forward([read.text], [len(read.tokens)])
         states = None if read.states is None else read.states.unsqueeze(0)
         tokens = torch.tensor([read.tokens], dtype=torch.long).to(self.device, non_blocking=True)
-        read.put_drawn(tokens[0])
+        put_drawn([read], [0], tokens)
         logits, hidden = self.run(cache, tokens, read.keep, read.kept_states, states=states)
         cache.end_forward()
         return logits[0], hidden[0]
@@ -281,8 +293,7 @@ class CausalLM(LanguageModel):
         scores = {name: as_scores(mask, self.model.dtype) for name, mask in masks.items()}
         mask = scores if self.types.by_type else next(iter(scores.values()))
         tokens, positions = inputs[..., 0], inputs[..., 1]
-        for row, read in zip(rows, reads, strict=True):
-            read.put_drawn(tokens[row])
+        put_drawn(reads, rows, tokens)
         logits, hidden = self.run(cache, tokens, keep, kept, mask, positions, states)
         cache.end_forward()
         picked = ends(rows, [read.keep for read in reads], keep), ends(rows, [read.kept_states for read in reads], kept)
@@ -349,6 +360,17 @@ class CausalLM(LanguageModel):
         if states is None:
             states = embeddings.new_zeros(*tokens.shape, self.hidden_size)
         return {"inputs_embeds": self.state_input(embeddings, states.to(embeddings.dtype))}
+
+
+def reads_host(model: PreTrainedModel) -> bool:
+    """Whether the model's experts make the host wait for the device, which no CUDA graph can capture.
+
+    transformers multiplies experts in groups without reading their sizes only in bfloat16.
+    """
+    config: Any = model.config.get_text_config(decoder=True)
+    has_experts = any(type(module).__name__.endswith("Experts") for module in model.modules())
+    experts = getattr(config, "_experts_implementation", None)
+    return has_experts and (experts != "grouped_mm" or model.dtype != torch.bfloat16) and experts != "batched_mm"
 
 
 def _accepted(model: PreTrainedModel) -> set[str]:

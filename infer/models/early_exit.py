@@ -41,6 +41,7 @@ class EarlyExit(CausalLM):
         self.packed = cut(target.packed, layer, target.layers)
         self.layers, self.fixed = layer, None
         self.lean = None if target.lean is None else target.lean.first(layer)
+        self.fused = None if target.fused is None else target.fused.first(layer)
 
     @property
     def parameters(self) -> int:

@@ -1,6 +1,7 @@
 """A decoder whose layers read keys and values from buffers of fixed sizes, as :mod:`.static_forward` runs them.
 
-It shares weights and hooks with the model, which is not changed. Two things differ. Attention multiplies the queries of
+It shares weights and hooks with the model, which is not changed. Three things differ. Root-mean-square norms are one
+kernel (``F.rms_norm``) instead of eight. Attention multiplies the queries of
 a group by the keys and values they share instead of repeating these for each query (grouped-query attention, Ainslie et
 al. 2023): in the shape of Llama-3.1-8B on an H200, four tokens of each of sixteen texts take 9.5 ms instead of 14.9.
 And the layers can be compiled, which joins the many small kernels between the products: one token then takes 5.4 ms
@@ -14,6 +15,7 @@ from copy import copy
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -39,6 +41,40 @@ def grouped_attention(
     return (weights @ value).view(rows, heads, n, -1).transpose(1, 2), None
 
 
+class FusedNorm:
+    """A root-mean-square norm of the last dimension in one kernel.
+
+    Args:
+        weight: (d,). Inputs of another precision are computed in that of the weight.
+    """
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight, self.eps = weight, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shapes (…, d) → (…, d)."""
+        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps).to(x.dtype)
+
+
+@torch.inference_mode()
+def fused_norm(module: nn.Module) -> FusedNorm | None:
+    """The norm ``module`` in one kernel; None if it is none, or gives other results for random inputs."""
+    weight = module._parameters.get("weight")
+    eps = vars(module).get("variance_epsilon", vars(module).get("eps"))
+    named = type(module).__name__.endswith("RMSNorm")
+    if not named or weight is None or weight.ndim != 1 or not isinstance(eps, float) or "forward" in vars(module):
+        return None
+    x = torch.randn(8, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
+    expected = module(x)
+    precision = 4 * torch.finfo(weight.dtype).eps
+    for scale in (weight.detach(), 1.0 + weight.detach().float()):  # Gemma's norms multiply by 1 + weight
+        norm = FusedNorm(scale.to(weight.dtype) if weight.dtype == torch.float64 else scale, eps)
+        found = norm(x)
+        if found.dtype == expected.dtype and torch.allclose(found, expected, precision, precision):
+            return norm
+    return None
+
+
 AttentionInterface.register(GROUPED, grouped_attention)
 
 
@@ -62,16 +98,18 @@ class FixedLayers:
             raise ValueError(f"its attention is {model.config._attn_implementation!r}, not 'sdpa'")
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
             raise ValueError("it has hooks")
-        self.slots: Sequence[LayerSlots] = []  # of the current forward
         configs: dict[int, Any] = {}
 
-        def name_attention(other: Any, module: nn.Module) -> None:
+        def change(other: Any, module: nn.Module) -> None:
+            norm = fused_norm(module)
+            if norm is not None:
+                other.forward = norm
             config = vars(module).get("config")
             if config is not None:
                 own = configs.setdefault(id(config), copy(config))
                 own._attn_implementation, other.config = GROUPED, own
 
-        self.model: PreTrainedModel = mirrored(model, name_attention)
+        self.model: PreTrainedModel = mirrored(model, change)
         found = self.model.get_decoder()._modules.get("layers")
         if not isinstance(found, nn.ModuleList) or len(found) != layers:
             raise ValueError("its layers are not in a list")
@@ -79,7 +117,7 @@ class FixedLayers:
         for index, layer in enumerate(self.layers):
             layer._forward_pre_hooks = copy(layer._forward_pre_hooks)
             layer._forward_pre_hooks_with_kwargs = copy(layer._forward_pre_hooks_with_kwargs)
-            layer.register_forward_pre_hook(self._giving(index), with_kwargs=True)
+            layer.register_forward_pre_hook(_giving(index), with_kwargs=True)
             if compiled:
                 layer.forward = torch.compile(layer.forward, dynamic=False)
                 module: Any
@@ -87,12 +125,14 @@ class FixedLayers:
                     if hasattr(module, "layer_idx"):
                         module.layer_idx = 0  # the code is for all of them
 
-    def _giving(self, index: int) -> Any:
-        """A hook that gives layer ``index`` its slots for the cache."""
 
-        def give(layer: nn.Module, arguments: Any, keywords: dict[str, Any]) -> Any:
-            if not isinstance(keywords.get("past_key_values"), RaggedKVCache):
-                raise ValueError("its layers take no past_key_values")
-            return arguments, keywords | {"past_key_values": self.slots[index]}
+def _giving(index: int) -> Any:
+    """A hook that gives layer ``index`` its slots for the cache."""
 
-        return give
+    def give(layer: nn.Module, arguments: Any, keywords: dict[str, Any]) -> Any:
+        cache = keywords.get("past_key_values")
+        if not isinstance(cache, RaggedKVCache):
+            raise ValueError("its layers take no past_key_values")
+        return arguments, keywords | {"past_key_values": cache.layer_slots[index]}
+
+    return give

@@ -7,6 +7,7 @@ beyond a row's length are hidden by masks.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,10 @@ class RaggedLayer(CacheLayerMixin):
     """Keys and values of one layer, (rows, H, columns, D); attention reads a view of the rows and columns in use.
 
     A layer that shares another layer's keys (Gemma 3n) is never written to and stays empty.
+
+    Attributes:
+        pair: (2, rows, H, columns, D) keys and values in one buffer, in a static cache where their shapes are the same;
+            otherwise None.
     """
 
     is_sliding = False  # windows are part of the masks, which count token positions
@@ -74,17 +79,31 @@ class RaggedLayer(CacheLayerMixin):
 
     def __init__(self, cache: RaggedKVCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.cache = cache
+        self._cache = weakref.ref(cache)  # not a cycle: buffers on a GPU would wait for Python's collector
         self.rows = self.columns = 0  # the sizes of the buffers
+        self.pair: Tensor | None = None
+
+    @property
+    def cache(self) -> RaggedKVCache:
+        """The cache that this is a layer of."""
+        cache = self._cache()
+        assert cache is not None
+        return cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = self._buffer(key_states), self._buffer(value_states)
+        self._make_buffers(key_states, value_states)
         self.is_initialized = True
 
-    def _buffer(self, states: Tensor) -> Tensor:
-        """A buffer of zeros: masked columns are multiplied by zero and must not be NaN."""
-        self.rows, self.columns = self.cache.n_rows, self.cache.n_columns
-        return states.new_zeros(self.cache.n_rows, states.shape[1], self.cache.n_columns, states.shape[-1])
+    def _make_buffers(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Buffers of zeros: masked columns are multiplied by zero and must not be NaN."""
+        rows, columns = self.rows, self.columns = self.cache.n_rows, self.cache.n_columns
+        sizes = [(rows, states.shape[1], columns, states.shape[-1]) for states in (key_states, value_states)]
+        self.pair = None
+        if self.cache.static and sizes[0] == sizes[1]:
+            self.pair = key_states.new_zeros(2, *sizes[0])
+            self.keys, self.values = self.pair.unbind(0)
+        else:
+            self.keys, self.values = key_states.new_zeros(sizes[0]), value_states.new_zeros(sizes[1])
 
     def fit(self, key_states: Tensor, value_states: Tensor) -> None:
         """Resize the buffers to the sizes of the cache, keeping their content."""
@@ -98,8 +117,8 @@ class RaggedLayer(CacheLayerMixin):
         rows, columns = self.rows, self.columns
         kept = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
         old_keys, old_values = self.keys, self.values
-        self.keys, self.values = self._buffer(old_keys), self._buffer(old_values)
         self.cache.forwards.clear()  # they are of the old buffers
+        self._make_buffers(old_keys, old_values)
         for new, old in ((self.keys, old_keys), (self.values, old_values)):
             new[: kept[0], :, : kept[1]] = old[: kept[0], :, : kept[1]]
 
@@ -163,7 +182,7 @@ class RaggedLayer(CacheLayerMixin):
                 buffer[row, :, start : start + len(columns)] = buffer[row][:, columns.to(buffer.device)]
 
     def reset(self) -> None:
-        self.keys = self.values = None
+        self.keys = self.values = self.pair = None
         self.rows = self.columns = 0
         self.is_initialized = False
 
@@ -201,12 +220,14 @@ class RaggedKVCache(Cache, TextCache):
         n_rows, n_columns: sizes of the buffers after the next forward.
         plan: plan of the current forward.
         slots: rows (B, 1) and columns (B, n) that a forward of fixed shape writes to; None in other forwards.
+        layer_slots: the same with the buffers of each layer, for layers that take these for their cache.
         forwards: the forwards of fixed shapes on these buffers.
     """
 
     def __init__(self, layers: int, static: bool = False) -> None:
         self.static = static
         self.slots: tuple[Tensor, Tensor] | None = None
+        self.layer_slots: Sequence[LayerSlots] = ()
         self.forwards: dict[Hashable, Any] = {}
         self._pool: Any = None
         self.own = [RaggedLayer(self) for _ in range(layers)]

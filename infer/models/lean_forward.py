@@ -96,25 +96,11 @@ class LeanForward:
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether this forward is equivalent to the model's: not with adapters, hooks, windows, or replaced parts."""
-        config: Any = model.config
-        weights = [*model.parameters()]
+        """Whether this forward is equivalent to the model's, on the CPU, and its copy of the weights is small enough."""
         return (
-            type(model).__name__ in CLASSES
-            and not is_dispatched(model)
-            and model.device.type == "cpu"
-            and model.dtype in (torch.float32, torch.float64, torch.bfloat16)
-            and all(is_known(module, KNOWN_MODULES) for module in model.modules())
-            and not any(State.of(module).hooks or "forward" in vars(module) for module in model.modules())
-            and all(module.bias is None for name, module in model.named_modules() if name.endswith(UNBIASED))
-            and all(type(p) is nn.Parameter and (p.dtype, p.device) == (model.dtype, model.device) for p in weights)
-            and config._attn_implementation in ("eager", "sdpa")
-            and config.hidden_act == "silu"
-            and config.rope_parameters["rope_type"] in STATIC_ROPE
-            and (types := mask_types(config)) is not None
-            and types.plain
-            and sum(p.numel() * p.element_size() for p in weights) <= LARGEST
-            and as_built(model)
+            model.device.type == "cpu"
+            and sum(p.numel() * p.element_size() for p in model.parameters()) <= LARGEST
+            and has_lean_layout(model)
         )
 
     def tables(self, capacity: int) -> Tables:
@@ -223,6 +209,29 @@ def _projected(reads: Sequence[Read]) -> Tensor | slice | None:
         return slice(-reads[0].keep, None)
     ends = accumulate(read.kept_states for read in reads)
     return torch.tensor([place for read, end in zip(reads, ends, strict=True) for place in range(end - read.keep, end)])
+
+
+def has_lean_layout(model: PreTrainedModel) -> bool:
+    """Whether the model is of these families as its class builds it: without adapters, hooks, windows, other parts."""
+    config: Any = model.config
+    return (
+        type(model).__name__ in CLASSES
+        and not is_dispatched(model)
+        and model.dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+        and (model.dtype != torch.float16 or model.device.type != "cpu")
+        and all(is_known(module, KNOWN_MODULES) for module in model.modules())
+        and not any(State.of(module).hooks or "forward" in vars(module) for module in model.modules())
+        and all(module.bias is None for name, module in model.named_modules() if name.endswith(UNBIASED))
+        and all(
+            type(p) is nn.Parameter and (p.dtype, p.device) == (model.dtype, model.device) for p in model.parameters()
+        )
+        and config._attn_implementation in ("eager", "sdpa")
+        and config.hidden_act == "silu"
+        and config.rope_parameters["rope_type"] in STATIC_ROPE
+        and (types := mask_types(config)) is not None
+        and types.plain
+        and as_built(model)
+    )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ Elsewhere than on CUDA the same code runs without graphs, for tests.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,9 +24,10 @@ from torch import Tensor
 from .fixed_layers import SIZES
 from .kv_cache import LayerSlots, RaggedKVCache, size_above
 from .masks import as_scores, laid_out, layer_masks, longest_path
-from .text_cache import Read, Results, ends, put_states
+from .text_cache import Read, Results, ends, put_drawn, put_states
 
 LONGEST = 64  # longer reads are bound by arithmetic, not by launches
+MOST_TOKENS = 512  # rows times tokens: the graphs of larger shapes hold gigabytes of logits and attention scores
 WARM = 2  # forwards of a shape before it is captured: some are used once, and the first ones prepare libraries
 
 
@@ -48,16 +50,19 @@ class Shape(NamedTuple):
 class StaticForward:
     """The forward of one shape on the buffers of one cache: B rows, n tokens, E other columns.
 
+    It holds no reference to the cache, whose buffers would otherwise wait for Python's collector of cycles.
+
     Args:
         model: a :class:`.causal_lm.CausalLM`.
 
     Attributes:
         inputs: (B, n, 4 + E) of each token, see :func:`.masks.laid_out`.
         states: (B, n, d) the states before each token, for models that read them.
+        seconds: duration of the capture; None if the forward is not captured.
     """
 
     def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape) -> None:
-        self.model, self.cache, self.shape = model, cache, shape
+        self.model, self.shape = model, shape
         rows, tokens, others, *_ = shape
         device = model.device
         self.inputs = torch.zeros(rows, tokens, 4 + others, dtype=torch.long, device=device)
@@ -67,65 +72,97 @@ class StaticForward:
         self.rows = torch.arange(rows, device=device).unsqueeze(1)
         self.columns = torch.arange(cache.n_columns, device=device)
         self.slots: list[LayerSlots] = []
-        if model.fixed is not None:
+        if model.fused is not None:
+            self.tables = model.fused.tables(cache.n_columns)  # the same ones in every replay
+        elif model.fixed is not None:
             places = self.rows, self.inputs[..., 2]
             self.slots = [LayerSlots(layer, *places) for layer in cache.own[: model.layers]]
         self.uses = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.seconds: float | None = None
         self.results: Results
 
-    def __call__(self) -> Results:
+    def __call__(self, cache: RaggedKVCache) -> Results:
         """Logits (B, n, V) and states (B, n, d) of ``inputs``; the next call overwrites them."""
         self.uses += 1
         if self.graph is None and self.uses > WARM and self.model.static and self.model.device.type == "cuda":
-            self._capture()
+            self._capture(cache)
         if self.graph is None:
-            return self._compute()
+            return self._compute(cache)
         self.graph.replay()
         return self.results
 
-    def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self.model.device)
-        # A capture takes its workspaces from its own pool and leaves none there for graphs of other pools:
-        # those would outlive the pool, or be cleared by graphs of torch.compile.
-        torch._C._cuda_clearCublasWorkspaces()
-        try:
-            with torch.cuda.graph(graph, pool=self.cache.pool(), capture_error_mode="thread_local"):
-                self.results = self._compute()
-        except RuntimeError as error:
-            self.model.static = False
-            reason = str(error).strip().splitlines()[0]
-            warnings.warn(
-                f"{self.model.name}: runs without CUDA graphs, since it cannot be captured ({reason})", stacklevel=2
-            )
-        else:
-            self.graph = graph
-        finally:
+    def _capture(self, cache: RaggedKVCache) -> None:
+        device, graph, pool = self.model.device, torch.cuda.CUDAGraph(), cache.pool()
+        started = time.perf_counter()
+        with torch.cuda.device(device):  # a capture is on a stream of the current device
+            current = torch.cuda.current_stream(device)
+            torch.cuda.synchronize(device)
+            # A capture takes its workspaces from its own pool and leaves none there for graphs of other pools:
+            # those would outlive the pool, or be cleared by graphs of torch.compile.
             torch._C._cuda_clearCublasWorkspaces()
+            try:
+                stream = torch.cuda.Stream(device)
+                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                    self.results = self._compute(cache)
+            except RuntimeError as error:
+                leave_capture(device, current, pool)
+                self.model.static = False
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(
+                    f"{self.model.name}: runs without CUDA graphs, since it cannot be captured ({reason})", stacklevel=2
+                )
+            else:
+                self.graph, self.seconds = graph, time.perf_counter() - started
+            finally:
+                torch._C._cuda_clearCublasWorkspaces()
 
-    def _compute(self) -> Results:
+    def _compute(self, cache: RaggedKVCache) -> Results:
+        assert self.model.types is not None
         tokens, positions, columns = self.inputs[..., :3].unbind(-1)
-        self.cache.slots = self.rows, columns
-        if self.model.fixed is not None:
-            self.model.fixed.slots = self.slots
+        masks = {
+            name: as_scores(mask, self.model.model.dtype)
+            for name, mask in layer_masks(self.model.types, self.inputs, self.columns).items()
+        }
+        if self.model.fused is not None:
+            (mask,) = masks.values()
+            buffers = [layer.pair for layer in cache.own[: self.model.layers]]
+            return self.model.fused(  # type: ignore[no-any-return]
+                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states
+            )
+        cache.slots, cache.layer_slots = (self.rows, columns), self.slots
         try:
-            assert self.model.types is not None
-            found = layer_masks(self.model.types, self.inputs, self.columns)
-            masks = {name: as_scores(mask, self.model.model.dtype) for name, mask in found.items()}
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
             n = self.shape.tokens
-            with torch._dynamo.config.patch(recompile_limit=SIZES):
-                return self.model.run(self.cache, tokens, n, n, mask, positions, self.states)  # type: ignore[no-any-return]
+            with torch._dynamo.config.patch(recompile_limit=SIZES, accumulated_recompile_limit=SIZES):
+                return self.model.run(cache, tokens, n, n, mask, positions, self.states)  # type: ignore[no-any-return]
         finally:
-            self.cache.slots = None
+            cache.slots, cache.layer_slots = None, ()
 
 
-def read_static(model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results | None:
-    """The results of ``reads``; None if they are too long, or the cache has no buffers yet."""
+def leave_capture(device: torch.device, stream: Any, pool: Any) -> None:
+    """Go back to ``stream`` and to the allocator's usual memory after a failed capture.
+
+    ``torch.cuda.graph`` does neither where ending the capture raises.
+    """
+    torch.cuda.set_stream(stream)
+    end_allocation = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end_allocation is not None:
+        end_allocation(device.index, pool)
+
+
+def fits_static(cache: RaggedKVCache, reads: Sequence[Read]) -> bool:
+    """Whether :func:`read_static` takes ``reads``: the cache has buffers, and they are short and few enough."""
     longest = max(len(read.tokens) for read in reads)
     if longest > LONGEST or not cache.initialized:
-        return None
+        return False
+    rows = max(cache.rows[read.text] for read in reads) + 1
+    return size_above(rows) * size_above(longest) <= MOST_TOKENS
+
+
+def read_static(model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+    """The results of ``reads``, which :func:`fits_static`."""
+    longest = max(len(read.tokens) for read in reads)
     plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
     cache.fit()
     n, rows = size_above(longest), size_above(plan.high)
@@ -138,9 +175,8 @@ def read_static(model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Resu
     forward.inputs.copy_(inputs, non_blocking=True)
     if forward.states is not None:
         put_states(reads, own, forward.states.zero_())
-    for row, read in zip(own, reads, strict=True):
-        read.put_drawn(forward.inputs[row, :, 0])
-    logits, hidden = forward()
+    put_drawn(reads, own, forward.inputs[..., 0])
+    logits, hidden = forward(cache)
     cache.end_forward()
     # Copies, since the next replay overwrites the results.
     picked = ends(own, [read.keep for read in reads], n), ends(own, [read.kept_states for read in reads], n)

@@ -122,15 +122,25 @@ class Read(NamedTuple):
     states: Tensor | None = None
     drawn: Tensor | None = None
 
-    def put_drawn(self, row: Tensor) -> None:
-        """Put the tokens that the host has not read at the end of ``row`` (n,)."""
-        if self.drawn is not None:
-            row[len(row) - len(self.drawn) :] = self.drawn
-
     @property
     def kept_states(self) -> int:
         """Number of hidden states that are returned."""
         return self.keep if self.hidden is None else self.hidden
+
+
+def put_drawn(reads: Sequence[Read], rows: Sequence[int], tokens: Tensor) -> None:
+    """Put what the host has not read of ``reads`` at the ends of ``rows`` of ``tokens`` (B, n), all at once."""
+    drawn = [(row, read.drawn) for row, read in zip(rows, reads, strict=True) if read.drawn is not None]
+    if not drawn:
+        return
+    n = tokens.shape[1]
+    if len(drawn) == 1:
+        (row, values), *_ = drawn
+        tokens[row, n - len(values) :] = values
+        return
+    places = [[row, column] for row, values in drawn for column in range(n - len(values), n)]
+    index = torch.tensor(places).to(tokens.device, non_blocking=True)
+    tokens[index[:, 0], index[:, 1]] = torch.cat([values for _, values in drawn])
 
 
 def put_states(reads: Sequence[Read], rows: Sequence[int], states: Tensor) -> None:

@@ -1,0 +1,263 @@
+"""The layers of Llama, Mistral, Qwen2 and Qwen3 in few kernels, for the forwards of fixed shapes of :mod:`.static_forward`.
+
+On a GPU every small kernel of a forward costs about two microseconds, whatever it computes. transformers runs 45 kernels
+for each layer, these layers run 14 for one token and 15 for several:
+
+* ``F.rms_norm`` is one kernel instead of eight;
+* queries, keys and values are one product, and so are gate and up;
+* queries and keys are rotated together, and values with them by an angle of zero, so that one kernel writes keys and
+  values to the cache;
+* the queries of heads that share keys are rows of one head in attention, which reads the keys once;
+* the output of attention and of the MLP is added to the residual by the product that computes it.
+
+No memory is added: the weights that are multiplied together become views of one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .eagle import state_input_of
+from .kv_cache import size_above
+from .lean_forward import has_lean_layout
+from .trimmed_head import TrimmedHead
+
+FUSED_ATTENTION = 2048  # columns up to which PyTorch's memory-efficient kernel is faster than two products
+EFFICIENT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class FusedLayer:
+    """The weights of one decoder layer.
+
+    Attributes:
+        attention_norm, mlp_norm: (d,) weights of the root-mean-square norms.
+        qkv: ((H + 2 H_kv)·D, d) projection to queries, keys and values.
+        bias: ((H + 2 H_kv)·D,) its bias, or None.
+        head_norm: (H + H_kv, D) weights by which queries and keys of each head are normalised, or None.
+        out: (d, H·D) output projection of attention.
+        gate_up: (2·m, d) projection to gate and up.
+        down: (d, m) output projection of the MLP.
+    """
+
+    attention_norm: Tensor
+    qkv: Tensor
+    bias: Tensor | None
+    head_norm: Tensor | None
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+    @classmethod
+    def of(cls, layer: Any, heads: int, kv_heads: int) -> FusedLayer:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = attention.q_proj, attention.k_proj, attention.v_proj
+        head_norm = None
+        if "q_norm" in attention._modules:
+            q, k = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
+            head_norm = torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)])
+        return cls(
+            layer.input_layernorm.weight.detach(),
+            joined_rows([part.weight for part in qkv]),
+            None if attention.q_proj.bias is None else torch.cat([part.bias.detach() for part in qkv]),
+            head_norm,
+            attention.o_proj.weight.detach(),
+            layer.post_attention_layernorm.weight.detach(),
+            joined_rows([mlp.gate_proj.weight, mlp.up_proj.weight]),
+            mlp.down_proj.weight.detach(),
+        )
+
+
+class FusedLayers:
+    """The forward of one model of these families, which shares its weights.
+
+    Args:
+        compiled: compile what lies between the products by ``torch.compile``.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, compiled: bool = False) -> None:
+        config: Any = model.config
+        self.model: Any = model  # its modules are untyped
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.head_size: int = self.model.model.layers[0].self_attn.head_dim
+        self.eps: float = config.rms_norm_eps
+        with torch.inference_mode(False), torch.no_grad():
+            self.layers = [FusedLayer.of(layer, self.heads, self.kv_heads) for layer in self.model.model.layers]
+        self.embedding: Tensor = self.model.model.embed_tokens.weight.detach()
+        self.norm: Tensor = self.model.model.norm.weight.detach()
+        head = self.model.lm_head
+        self.head: Tensor = head.weight.detach()
+        self.trimmed = head if isinstance(head, TrimmedHead) else None
+        self.state_input = state_input_of(model)
+        self.state_layers: tuple[int, ...] = ()
+        self.rotate, self.gated = rotate, gated
+        if compiled:
+            self.rotate, self.gated = (torch.compile(part, dynamic=True) for part in (rotate, gated))
+        self._tables: list[tuple[Tensor, Tensor]] = []  # a list, so that early exits share them
+
+    @staticmethod
+    def fits(model: PreTrainedModel) -> bool:
+        """Whether these layers compute what the model's own do, up to rounding."""
+        return has_lean_layout(model) and model.config.rms_norm_eps == _epsilon(model)
+
+    def first(self, layers: int) -> FusedLayers:
+        """A forward of only the first ``layers``, final norm and head."""
+        shorter = copy(self)
+        shorter.layers = self.layers[:layers]
+        return shorter
+
+    def with_layers(self, layers: tuple[int, ...]) -> FusedLayers:
+        """The same forward, which also returns the outputs of ``layers``."""
+        other = copy(self)
+        other.state_layers = layers
+        return other
+
+    def tables(self, capacity: int) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of the rotary angles of at least ``capacity`` positions, (capacity, D) each."""
+        if not self._tables or len(self._tables[0][0]) < capacity:
+            positions = torch.arange(size_above(capacity), device=self.embedding.device)[None]
+            cos, sin = self.model.model.rotary_emb(self.embedding[:1], positions)
+            half = self.head_size // 2
+            # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign is part of the table.
+            signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+            self._tables[:] = [(cos[0], signed)]
+        return self._tables[0]
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        columns: Tensor,
+        mask: Tensor,
+        buffers: Sequence[Tensor],
+        tables: tuple[Tensor, Tensor],
+        states: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (B, n, V) and states (B, n, d + L·d) of n tokens of each of B texts.
+
+        Args:
+            tokens, positions: (B, n).
+            rows, columns: (B, 1) and (B, n) places of the new keys and values.
+            mask: (B, 1, n, C) additive mask.
+            buffers: (2, rows, H_kv, C, D) keys and values of each layer.
+            tables: those of :meth:`tables`.
+            states: (B, n, d) the states before each token, for drafts that read them.
+        """
+        batch, n = tokens.shape
+        count, size = self.heads + 2 * self.kv_heads, self.head_size
+        group = self.heads // self.kv_heads
+        cos, sin = self._angles(positions, tables)
+        mask = mask.expand(batch, group, n, -1).reshape(batch, 1, group * n, -1)
+        x = F.embedding(tokens, self.embedding)
+        if self.state_input is not None:
+            assert states is not None
+            x = self.state_input(x, states)
+        x = x.view(batch * n, -1)  # (N, d), N = B·n
+        inner: list[Tensor] = []
+        for number, (layer, kept) in enumerate(zip(self.layers, buffers, strict=False), 1):  # an early exit has fewer
+            normed = F.rms_norm(x, x.shape[-1:], layer.attention_norm, self.eps)
+            heads = F.linear(normed, layer.qkv, layer.bias).view(batch, n, count, size)
+            if layer.head_norm is not None:
+                turned = heads[:, :, : self.heads + self.kv_heads]
+                torch.mul(F.rms_norm(turned, (size,), None, self.eps), layer.head_norm, out=turned)
+            heads = self.rotate(heads, cos, sin)
+            kept[:, rows, :, columns] = heads[:, :, self.heads :].unflatten(2, (2, self.kv_heads))
+            mixed = attend(heads[:, :, : self.heads], kept[0, :batch], kept[1, :batch], mask)
+            # In place, unless the last layer's output is returned as well.
+            add = Tensor.addmm if number - 1 in self.state_layers else Tensor.addmm_
+            x = add(x, mixed, layer.out.t())
+            normed = F.rms_norm(x, x.shape[-1:], layer.mlp_norm, self.eps)
+            x.addmm_(self.gated(F.linear(normed, layer.gate_up)), layer.down.t())
+            if number in self.state_layers:
+                inner.append(x)
+        hidden = F.rms_norm(x, x.shape[-1:], self.norm, self.eps)
+        logits = F.linear(hidden, self.head)
+        if self.trimmed is not None:
+            logits = self.trimmed.spread(logits)
+        if inner:
+            hidden = torch.cat([hidden, *inner], -1)
+        return logits.view(batch, n, -1), hidden.view(batch, n, -1)
+
+    def _angles(self, positions: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines (B, n, H + 2 H_kv, D) by which heads are rotated: values not at all."""
+        rotated = self.heads + self.kv_heads
+        found = []
+        for table, still in zip(tables, (1.0, 0.0), strict=True):
+            angles = table.new_full((*positions.shape, rotated + self.kv_heads, self.head_size), still)
+            angles[:, :, :rotated] = F.embedding(positions, table).unsqueeze(2)
+            found.append(angles)
+        return found[0], found[1]
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate ``heads`` (B, n, R, D) by angles of the same shape."""
+    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """SwiGLU: (N, 2·m) → (N, m)."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate).mul_(up)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attention of queries (B, n, H, D) to keys and values (B, H_kv, C, D); (B·n, H·D).
+
+    Args:
+        mask: (B, 1, G·n, C) additive mask, by query head of a group of G = H / H_kv and token.
+    """
+    batch, n, heads, size = q.shape
+    kv_heads, columns = keys.shape[1:3]
+    rows = heads // kv_heads * n  # queries that share keys
+    q = q.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, rows, size)
+    scale = size**-0.5
+    if columns > FUSED_ATTENTION:
+        scores = torch.add(mask, q @ keys.transpose(2, 3), alpha=scale)
+        mixed = scores.softmax(-1) @ values
+    elif q.device.type == "cuda" and q.dtype in EFFICIENT_DTYPES and size % 8 == 0:
+        # Called by name: scaled_dot_product_attention may take cuDNN, which plans anew for every shape.
+        mixed = torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, keys, values, mask.expand(-1, kv_heads, -1, -1), False, scale=scale
+        )[0]
+    else:
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+    return mixed.unflatten(2, (-1, n)).permute(0, 3, 1, 2, 4).reshape(batch * n, heads * size)
+
+
+def joined_rows(parts: Sequence[nn.Parameter]) -> Tensor:
+    """One weight (Σ out, in) whose rows are those of ``parts``, which become views of it.
+
+    Weights that were made in inference mode cannot become views; the one weight is then a copy.
+    """
+    first, place = parts[0], parts[0].data_ptr()
+    consecutive = True
+    for part in parts:
+        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        consecutive = consecutive and same and part.is_contiguous() and part.data_ptr() == place
+        place += part.nbytes
+    rows = [len(part) for part in parts]
+    if consecutive:
+        return first.detach().as_strided((sum(rows), *first.shape[1:]), first.stride(), first.storage_offset())
+    whole = torch.cat([part.detach() for part in parts])
+    if any(part.is_inference() for part in parts):
+        return whole
+    for part, values in zip(parts, whole.split(rows), strict=True):
+        part.data = values
+    return whole
+
+
+def _epsilon(model: PreTrainedModel) -> float | None:
+    """The epsilon of all norms of a model of these families; None if they differ."""
+    epsilons = {module.variance_epsilon for module in model.modules() if hasattr(module, "variance_epsilon")}
+    return epsilons.pop() if len(epsilons) == 1 else None
