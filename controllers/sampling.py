@@ -103,3 +103,18 @@ def require_finite(mass: float) -> None:
     """Raise InputError if ``mass``, a sum of probabilities, is NaN."""
     if not math.isfinite(mass):
         raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")
+
+
+def draw_unchecked(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """Inverse-CDF sampling without a read by the host; of NaN probabilities it gives the last token.
+
+    Args:
+        probabilities: (..., V).
+        uniforms: (...) numbers in [0, 1).
+
+    Returns:
+        Tokens (...).
+    """
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    points = uniforms.unsqueeze(-1) * cumulative[..., -1:]
+    return torch.searchsorted(cumulative, points, right=True).squeeze(-1).clamp(max=probabilities.shape[-1] - 1)

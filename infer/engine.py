@@ -70,6 +70,7 @@ class Engine:
         self.cache = target.new_cache()
         self.timer = RoundTimer(target.device)
         self.rows = 0  # requests of the current round
+        self.stream: torch.cuda.Stream | None = None  # of the last round on CUDA
 
     def step(self, requests: Sequence[Request]) -> None:
         """One round: every request drafts, one target forward reads all drafts, each request verifies its draft.
@@ -79,6 +80,7 @@ class Engine:
         A joining request drafts nothing; the same forward reads its prompt. Between rounds the caches hold a prefix of
         each request's text; the target's lacks only the last token.
         """
+        self._follow_stream()
         started, mark = time.perf_counter(), self.timer.mark()
         joining = self._begin(requests)
         drafts = self._propose(requests, joining)  # y_1 … y_K, or a tree of them, for each request
@@ -102,6 +104,14 @@ class Engine:
                 request.recorder.record(request, draft, verdict, p[request], logits[request])
         self._start_drafting(joining)
         self._clock(drafts, joining, time.perf_counter() - started, mark)
+
+    def _follow_stream(self) -> None:
+        """Order this round after the last one, which another thread may have run on another CUDA stream."""
+        if self.target.device.type == "cuda":
+            stream = torch.cuda.current_stream(self.target.device)
+            if self.stream is not None and self.stream != stream:
+                stream.wait_stream(self.stream)
+            self.stream = stream
 
     def _begin(self, requests: Sequence[Request]) -> list[Request]:
         """Give each joining request a row of the cache, and return these requests."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import InputError
-from ..controllers.sampling import require_finite
+from ..controllers.sampling import draw_unchecked, require_finite
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -32,13 +32,6 @@ def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
         return draw(probabilities.cpu(), uniforms.cpu()).to(device)
     require_finite(float(probabilities.sum()))
     return draw_unchecked(probabilities, uniforms)
-
-
-def draw_unchecked(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """:func:`draw` without a read by the host; of NaN probabilities it gives the last token."""
-    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-    points = uniforms.unsqueeze(-1) * cumulative[..., -1:]
-    return torch.searchsorted(cumulative, points, right=True).squeeze(-1).clamp(max=probabilities.shape[-1] - 1)
 
 
 class RandomSource:

@@ -330,11 +330,22 @@ def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str) -
                 logits[end - read.keep : end] = float("nan")
         return logits, hidden
 
-    model.forward = failing  # type: ignore[method-assign]
+    def failing_steps(cache: Any, reads: Any, *arguments: Any) -> Any:
+        drafted = draft_unread(cache, reads, *arguments)
+        if drafted is not None:
+            for place, read in enumerate(reads):
+                if read.text.prompt == PROMPTS[1]:
+                    drafted.probabilities[:, place] = drafted.chosen[:, place] = float("nan")
+            drafting.append(len(reads))
+        return drafted
+
+    draft_unread, drafting = model.draft_unread, list[int]()
+    model.forward, model.draft_unread = failing, failing_steps  # type: ignore[method-assign]
     requests = [one.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
     with pytest.raises(InputError, match="NaN"):
         one.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
+    assert bool(drafting) == (which == "draft" and way == "static")
 
 
 @pytest.mark.parametrize("kind", ["few", "all", "greedy"])

@@ -19,6 +19,7 @@ from ...controllers.sampling import require_finite
 from ..distribution import TokenDistribution, draw_unread
 from ..draft import NO_DRAFT, Draft, Drawn
 from ..models import EarlyExit, Read, TextCache
+from ..models.sampled import DraftedTokens, Sampled
 from ..request import Request
 from .base import ModelDrafter
 
@@ -72,6 +73,18 @@ class Chain:
         self._append(0, q, hidden)
         self.drafting = len(self.tokens) < min(self.longest, self.planned)
         return False
+
+    def add_drafted(
+        self, drafted: DraftedTokens, place: int, count: int, uniforms: list[float], vocab_size: int
+    ) -> None:
+        """Add ``count`` tokens that were drawn on the device with ``uniforms``: text ``place`` of ``drafted``."""
+        of_text = slice(place, place + 1)
+        for step in range(count):
+            q = TokenDistribution(drafted.probabilities[step, of_text], drafted.tokens[step, of_text], vocab_size)
+            self.drawn.append((drafted.drawn[step, of_text], drafted.chosen[step, of_text]))
+            self.tokens.append(0)
+            self.distributions.append(q)
+        self.uniforms, self.drafting = uniforms, False
 
     def add_read(
         self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None
@@ -143,6 +156,8 @@ class ChainDrafter(ModelDrafter):
     def extend(self, chains: Sequence[Chain]) -> None:
         """Draft ``chains`` to their ends, one forward for the next tokens of all."""
         self.read_prompts([chain.request for chain in chains if chain.drafting])
+        if self.model.reads_drawn and not self.reads_states:  # reading states uses them up
+            self._draft_planned([chain for chain in chains if chain.drafting])
         while drafting := [chain for chain in chains if chain.drafting]:
             logits, hidden = self.model.forward(self.cache, [self.read(chain) for chain in drafting])
             q = self.distributions([chain.request for chain in drafting], logits, [1] * len(drafting))
@@ -152,6 +167,25 @@ class ChainDrafter(ModelDrafter):
             for row, chain in enumerate(drafting):
                 with failing_alone(chain):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
+
+    def _draft_planned(self, chains: Sequence[Chain]) -> None:
+        """Draft whole chains at once, if all lengths are planned, the sampling is the same, and the model can do it."""
+        samplings = {chain.request.sampling for chain in chains}
+        counts = [min(chain.longest, chain.planned or 0) for chain in chains]
+        if len(samplings) != 1 or not all(counts):
+            return
+        uniforms = [
+            [chain.request.rng.uniform() for _ in range(count)] for chain, count in zip(chains, counts, strict=True)
+        ]
+        drafted = self.model.draft_unread(
+            self.cache, [self.read(chain) for chain in chains], counts, uniforms, Sampled(*samplings, self.vocab_size),
+            MAX_DRAFT,
+        )  # fmt: skip
+        for place, (chain, count, numbers) in enumerate(zip(chains, counts, uniforms, strict=True)):
+            if drafted is None:
+                chain.request.rng.give_back(numbers)
+            else:
+                chain.add_drafted(drafted, place, count, numbers, self.vocab_size)
 
     def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
         """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once.

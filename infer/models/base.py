@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ...common.errors import InputError
 from .gguf_model import GgufModel
+from .sampled import DraftedTokens, Sampled
 from .text_cache import Read, TextCache, TreeMask
 from .trimmed_head import TrimmedHead
 
@@ -68,6 +69,22 @@ class LanguageModel(ABC):
             Logits (N, V) and hidden states (N', d + L·d) in the order of the reads, the last ones first: N is the sum
             of ``keep``, N' the sum of ``kept_states``, and L the number of ``state_layers``.
         """
+
+    def draft_unread(
+        self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], uniforms: Sequence[Sequence[float]],
+        sampled: Sampled, steps: int,
+    ) -> DraftedTokens | None:  # fmt: skip
+        """Draw ``counts`` tokens after each of ``reads`` without the host, one after another.
+
+        Args:
+            uniforms: the numbers in [0, 1) that they are drawn with.
+            steps: the largest number of tokens that chains of these requests have.
+
+        Returns:
+            The tokens, of which those after a text's last mean nothing; None, and nothing is read, where the model
+            cannot do this.
+        """
+        return None
 
     def check_unchanged(self, role: str) -> None:  # noqa: B027 — a file's model does not change
         """Raise InputError if the model, the ``role`` of a decoder, is no longer the one that this was made of."""

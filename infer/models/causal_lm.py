@@ -32,6 +32,8 @@ from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, placed
+from .sampled import DraftedTokens, Sampled
+from .static_draft import draft_static
 from .static_forward import LONGEST, fits_static, read_static
 from .text_cache import Read, TextCache, TreeMask, ends, joined, put_drawn, put_states, read_in_groups
 from .trimmed_head import TrimmedHead
@@ -105,7 +107,9 @@ class CausalLM(LanguageModel):
         self.reads_drawn = self.lean is None and self.switch is None and self.device.type not in ("cpu", "mps")
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self.fixed: FixedLayers | None = None
-        self.fused = FusedLayers(plain, compiled=graphs == "compiled") if self.static and FusedLayers.fits(plain) else None
+        self.fused = (
+            FusedLayers(plain, compiled=graphs == "compiled") if self.static and FusedLayers.fits(plain) else None
+        )
         self.replaces_layers = self.static and self.fused is None
         self.graphs = graphs
         instead = self.lean is not None or self.static  # of the modules' own calls
@@ -210,10 +214,8 @@ class CausalLM(LanguageModel):
         if self.switch is not None:
             assert isinstance(cache, TokenKVCache)
             return read_by_factors(self._forward, cache, reads, self.switch)
-        if self.static and cache.static and self.ragged and not torch.is_autocast_enabled(self.device.type):
-            if self.replaces_layers:
-                self.replaces_layers = False
-                self.fixed = self._fixed_layers()
+        if self._runs_static(cache):
+            self._replace_layers()
             return self._read_static(cache, reads)
         return self._forward(cache, reads)
 
@@ -226,6 +228,26 @@ class CausalLM(LanguageModel):
             return read_static(self, cache, group) if fits_static(cache, group) else self._forward(cache, group)
 
         return read_in_groups(reads, [short, others], forward) if short and others else forward(reads)
+
+    def draft_unread(
+        self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], uniforms: Sequence[Sequence[float]],
+        sampled: Sampled, steps: int,
+    ) -> DraftedTokens | None:  # fmt: skip
+        assert isinstance(cache, RaggedKVCache)
+        if not self._runs_static(cache):
+            return None
+        self._replace_layers()
+        return draft_static(self, cache, reads, counts, uniforms, sampled, steps)
+
+    def _runs_static(self, cache: RaggedKVCache) -> bool:
+        """Whether short reads have fixed shapes now."""
+        return self.static and cache.static and self.ragged and not torch.is_autocast_enabled(self.device.type)
+
+    def _replace_layers(self) -> None:
+        """Make layers for forwards of fixed shapes before the first one."""
+        if self.replaces_layers:
+            self.replaces_layers = False
+            self.fixed = self._fixed_layers()
 
     @torch.inference_mode()
     def _fixed_layers(self) -> FixedLayers | None:

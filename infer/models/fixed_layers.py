@@ -10,7 +10,6 @@ instead of 7.4. All layers share the compiled code, so that it takes seconds ins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from .given import mirrored
-from .kv_cache import LayerSlots, RaggedKVCache
+from .kv_cache import RaggedKVCache
 
 GROUPED = "specpilot_grouped_query"
 SIZES = 512  # sizes for which a layer's code is compiled at most, over all models of a process

@@ -1,7 +1,7 @@
-"""The layers of Llama, Mistral, Qwen2 and Qwen3 in few kernels, for the forwards of fixed shapes of :mod:`.static_forward`.
+"""The layers of Llama, Mistral, Qwen2 and Qwen3 in few kernels, for forwards of fixed shapes (:mod:`.static_forward`).
 
-On a GPU every small kernel of a forward costs about two microseconds, whatever it computes. transformers runs 45 kernels
-for each layer, these layers run 14 for one token and 15 for several:
+On a GPU every small kernel of a forward costs about two microseconds, whatever it computes. transformers runs 45
+kernels for each layer, these layers run 14 for one token and 15 for several:
 
 * ``F.rms_norm`` is one kernel instead of eight;
 * queries, keys and values are one product, and so are gate and up;
@@ -143,8 +143,9 @@ class FusedLayers:
         buffers: Sequence[Tensor],
         tables: tuple[Tensor, Tensor],
         states: Tensor | None,
+        keep: int,
     ) -> tuple[Tensor, Tensor]:
-        """Logits (B, n, V) and states (B, n, d + L·d) of n tokens of each of B texts.
+        """Logits (B, keep, V) and states (B, keep, d + L·d) of the last of n tokens of each of B texts.
 
         Args:
             tokens, positions: (B, n).
@@ -181,13 +182,15 @@ class FusedLayers:
             x.addmm_(self.gated(F.linear(normed, layer.gate_up)), layer.down.t())
             if number in self.state_layers:
                 inner.append(x)
+        if keep < n:
+            x, inner = _last(x, batch, keep), [_last(part, batch, keep) for part in inner]
         hidden = F.rms_norm(x, x.shape[-1:], self.norm, self.eps)
         logits = F.linear(hidden, self.head)
         if self.trimmed is not None:
             logits = self.trimmed.spread(logits)
         if inner:
             hidden = torch.cat([hidden, *inner], -1)
-        return logits.view(batch, n, -1), hidden.view(batch, n, -1)
+        return logits.view(batch, keep, -1), hidden.view(batch, keep, -1)
 
     def _angles(self, positions: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines (B, n, H + 2 H_kv, D) by which heads are rotated: values not at all."""
@@ -198,6 +201,11 @@ class FusedLayers:
             angles[:, :, :rotated] = F.embedding(positions, table).unsqueeze(2)
             found.append(angles)
         return found[0], found[1]
+
+
+def _last(values: Tensor, batch: int, keep: int) -> Tensor:
+    """The last ``keep`` tokens of each text, (B·n, d) → (B·keep, d)."""
+    return values.view(batch, -1, values.shape[-1])[:, -keep:].reshape(batch * keep, -1)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

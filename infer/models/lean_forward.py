@@ -96,7 +96,7 @@ class LeanForward:
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether this forward is equivalent to the model's, on the CPU, and its copy of the weights is small enough."""
+        """Whether this forward is equivalent to the model's, on the CPU, and the copy of its weights small enough."""
         return (
             model.device.type == "cpu"
             and sum(p.numel() * p.element_size() for p in model.parameters()) <= LARGEST

@@ -54,6 +54,7 @@ class StaticForward:
 
     Args:
         model: a :class:`.causal_lm.CausalLM`.
+        keep: number of last tokens of each text with results. Default: all.
 
     Attributes:
         inputs: (B, n, 4 + E) of each token, see :func:`.masks.laid_out`.
@@ -61,8 +62,8 @@ class StaticForward:
         seconds: duration of the capture; None if the forward is not captured.
     """
 
-    def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape) -> None:
-        self.model, self.shape = model, shape
+    def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape, keep: int | None = None) -> None:
+        self.model, self.shape, self.keep = model, shape, shape.tokens if keep is None else keep
         rows, tokens, others, *_ = shape
         device = model.device
         self.inputs = torch.zeros(rows, tokens, 4 + others, dtype=torch.long, device=device)
@@ -83,7 +84,7 @@ class StaticForward:
         self.results: Results
 
     def __call__(self, cache: RaggedKVCache) -> Results:
-        """Logits (B, n, V) and states (B, n, d) of ``inputs``; the next call overwrites them."""
+        """Logits (B, keep, V) and states (B, keep, d) of ``inputs``; the next call overwrites them."""
         self.uses += 1
         if self.graph is None and self.uses > WARM and self.model.static and self.model.device.type == "cuda":
             self._capture(cache)
@@ -128,14 +129,14 @@ class StaticForward:
             (mask,) = masks.values()
             buffers = [layer.pair for layer in cache.own[: self.model.layers]]
             return self.model.fused(  # type: ignore[no-any-return]
-                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states
+                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
             )
         cache.slots, cache.layer_slots = (self.rows, columns), self.slots
         try:
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
-            n = self.shape.tokens
+            keep = self.keep
             with torch._dynamo.config.patch(recompile_limit=SIZES, accumulated_recompile_limit=SIZES):
-                return self.model.run(cache, tokens, n, n, mask, positions, self.states)  # type: ignore[no-any-return]
+                return self.model.run(cache, tokens, keep, keep, mask, positions, self.states)  # type: ignore[no-any-return]
         finally:
             cache.slots, cache.layer_slots = None, ()
 

@@ -1,0 +1,37 @@
+"""What a draft draws on a device without the host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...controllers.sampling import SamplingParams
+
+
+class Sampled(NamedTuple):
+    """The sampling of a chain.
+
+    Attributes:
+        sampling: sampling parameters with top-k, or of temperature 0.
+        size: number of the target's tokens, to which logits are cut.
+    """
+
+    sampling: SamplingParams
+    size: int
+
+
+class DraftedTokens(NamedTuple):
+    """K tokens of each of B texts, on the device.
+
+    Attributes:
+        probabilities: (K, B, k) of the distribution that each token was drawn from.
+        tokens: (K, B, k) the tokens of these probabilities.
+        drawn: (K, B) the tokens that were drawn.
+        chosen: (K, B) their probabilities.
+    """
+
+    probabilities: Tensor
+    tokens: Tensor
+    drawn: Tensor
+    chosen: Tensor

@@ -1,0 +1,160 @@
+"""Draft steps of fixed shapes: the forward, the distribution and the draw of a token without the host.
+
+A step draws the next token of every text and makes it the input of the next step, so that a chain of K tokens is K
+replays of a CUDA graph. The host sends the random numbers once and reads nothing. It is for chains whose length depends
+on none of their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...controllers.sampling import draw_unchecked
+from .kv_cache import RaggedKVCache, size_above
+from .masks import laid_out
+from .sampled import DraftedTokens, Sampled
+from .static_forward import MOST_TOKENS, Shape, StaticForward
+from .text_cache import Read, Results, put_drawn
+
+LONGEST_READ = 8  # tokens of a text before its first drafted token that such a step reads
+LARGEST_SUPPORT = 1024  # tokens of positive probability: the distributions of all steps are kept on the device
+
+
+class Draws:
+    """Draws the tokens of up to S steps of B texts.
+
+    Attributes:
+        uniforms: (B, S) float64 random numbers, one for each step.
+        step: (1,) the number of steps so far.
+        drafted: the results of the steps.
+    """
+
+    def __init__(self, model: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
+        self.sampled, device = sampled, model.device
+        kept = model.kept_below(sampled.size)
+        self.kept = None if kept is None else kept.to(device)
+        width = min(sampled.size, model.vocab_size) if self.kept is None else len(self.kept)
+        support = sampled.sampling.support
+        assert support is not None
+        k = min(support, width)
+        precision = torch.float64 if model.model.dtype == torch.float64 else torch.float32
+        self.uniforms = torch.zeros(rows, steps, dtype=torch.float64, device=device)
+        self.step = torch.zeros(1, dtype=torch.long, device=device)
+        self.drafted = DraftedTokens(
+            torch.zeros(steps, rows, k, dtype=precision, device=device),
+            torch.zeros(steps, rows, k, dtype=torch.long, device=device),
+            torch.zeros(steps, rows, dtype=torch.long, device=device),
+            torch.zeros(steps, rows, dtype=precision, device=device),
+        )
+        # The last column is for padding, and no position lies beyond the model's context.
+        last = cache.n_columns - 1
+        most_positions = last if model.context is None else min(last, model.context - 1)
+        self.bounds = torch.tensor([model.vocab_size - 1, most_positions, last, last, last], device=device)
+
+    def take(self, logits: Tensor, inputs: Tensor, following: Tensor) -> None:
+        """Draw a token of each row of ``logits`` (B, V), and make it the input of the next step.
+
+        Args:
+            inputs: (B, 5) of the last tokens, as :func:`.masks.laid_out`.
+            following: (B, 1, 5) inputs of the next step.
+        """
+        logits = logits[:, : self.sampled.size] if self.kept is None else logits[:, self.kept]
+        probabilities, tokens = self.sampled.sampling.top(logits)
+        assert tokens is not None
+        if self.kept is not None:
+            tokens = self.kept[tokens]
+        uniforms = self.uniforms.index_select(1, self.step).squeeze(1)
+        places = draw_unchecked(probabilities, uniforms).unsqueeze(-1)
+        drawn, chosen = tokens.gather(-1, places), probabilities.gather(-1, places)
+        results = probabilities, tokens, drawn.squeeze(-1), chosen.squeeze(-1)
+        for kept, result in zip(self.drafted, results, strict=True):
+            kept.index_copy_(0, self.step, result.unsqueeze(0))
+        self.step.add_(1)
+        advanced = torch.cat([drawn, inputs[:, 1:] + 1], -1)
+        following.copy_(torch.minimum(advanced, self.bounds).unsqueeze(1))
+
+
+class ChainOfSteps:
+    """The steps of one number of rows on the buffers of one cache."""
+
+    def __init__(self, model: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
+        self.model, self.rows = model, rows
+        self.draws = Draws(model, cache, rows, steps, sampled)
+        self.forwards: dict[int, DraftStep] = {}
+
+    def forward_of(self, cache: RaggedKVCache, tokens: int) -> DraftStep:
+        """The step that reads ``tokens`` tokens of each text."""
+        if tokens not in self.forwards:
+            shape = Shape(self.rows, tokens, 1, self.model.layers, self.model.state_layers)
+            self.forwards[tokens] = DraftStep(self.model, cache, shape, self)
+        return self.forwards[tokens]
+
+
+class DraftStep(StaticForward):
+    """A forward of fixed shape, and the draw of each text's next token."""
+
+    def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape, chain: ChainOfSteps) -> None:
+        super().__init__(model, cache, shape, keep=1)
+        self.draws = chain.draws
+        self.following = self.inputs if shape.tokens == 1 else chain.forward_of(cache, 1).inputs
+
+    def _compute(self, cache: RaggedKVCache) -> Results:
+        logits, hidden = super()._compute(cache)
+        self.draws.take(logits[:, -1], self.inputs[:, -1], self.following)
+        return logits, hidden
+
+
+def draft_static(
+    model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int], uniforms: Sequence[Sequence[float]],
+    sampled: Sampled, steps: int,
+) -> DraftedTokens | None:  # fmt: skip
+    """``counts`` tokens after each of ``reads``, drawn with as many ``uniforms``; None where steps have no fixed shape.
+
+    Texts of fewer tokens than others have results that mean nothing after their last.
+
+    Args:
+        steps: the largest number of tokens of any chain.
+    """
+    support = sampled.sampling.support
+    longest = max(len(read.tokens) for read in reads)
+    if support is None or support > LARGEST_SUPPORT or longest > LONGEST_READ or not cache.initialized:
+        return None
+    n, rows = size_above(longest), size_above(max(cache.rows[read.text] for read in reads) + 1)
+    if rows * n > MOST_TOKENS or max(counts) > steps:
+        return None
+    # A step reads the token that the one before has drawn; the last token is not read.
+    cache.start_forward(
+        [read.text for read in reads], [len(read.tokens) + count - 1 for read, count in zip(reads, counts, strict=True)]
+    )
+    cache.fit()
+    key = rows, steps, sampled, model.layers, model.state_layers
+    chain = cache.forwards.get(key)
+    if chain is None:
+        chain = cache.forwards[key] = ChainOfSteps(model, cache, rows, steps, sampled)
+    first = chain.forward_of(cache, n)
+    own = [cache.rows[read.text] for read in reads]
+    inputs = laid_out(reads, own, [cache.lengths[row] for row in own], (rows, n, 1), cache.n_columns - 1)
+    first.inputs.copy_(inputs, non_blocking=True)
+    put_drawn(reads, own, first.inputs[..., 0])
+    numbers = [[0.0] * steps] * rows
+    for row, of_text in zip(own, uniforms, strict=True):
+        numbers[row] = [*of_text, *[0.0] * (steps - len(of_text))]
+    chain.draws.uniforms.copy_(torch.tensor(numbers, dtype=torch.float64), non_blocking=True)
+    chain.draws.step.zero_()
+    first(cache)
+    following = chain.forward_of(cache, 1)
+    for _ in range(max(counts) - 1):
+        following(cache)
+    cache.end_forward()
+    return DraftedTokens(*(_picked(result[: max(counts)], own) for result in chain.draws.drafted))
+
+
+def _picked(values: Tensor, rows: list[int]) -> Tensor:
+    """A copy of ``rows`` of ``values`` (K, B, …), since the next chain overwrites these."""
+    if rows == list(range(rows[0], rows[-1] + 1)):
+        return values[:, rows[0] : rows[-1] + 1].clone()
+    return values[:, torch.tensor(rows).to(values.device, non_blocking=True)]
