@@ -102,6 +102,7 @@ def measure_shape(
                     subject = Subject(name, pair.target, pair.draft, graphs, bandwidth)
                 if results.measure(task, partial(call, subject)) is None:
                     subject = None
+                measurements.clear(device)  # caches and their graphs refer to each other
             del subject
             measurements.clear(device)
     torch.compiler.reset()
@@ -168,5 +169,9 @@ def main(options: GpuOptions) -> None:
     measure(options, results)
     counted = {name: results.current(name) for name in results.entries if name.startswith("kernels: ")}
     if any(counted.values()):
-        console.print(kernels.as_table({name: values for name, values in counted.items() if values}))
-    console.print(step_table(results))
+        console.print(
+            kernels.as_table({name.removeprefix("kernels: "): values for name, values in counted.items() if values})
+        )
+    table = step_table(results)
+    if table.rows:
+        console.print(table)

@@ -288,7 +288,7 @@ def long_forward(subject: Subject, columns: int, rows: int, tokens: int) -> dict
 
 @torch.inference_mode()
 def captures(subject: Subject) -> dict[str, Any]:
-    """Of the first calls of a shape the milliseconds, the capture's being the longest of the later ones, and its MiB."""
+    """Milliseconds of the first calls of a shape, of which one captures, and MiB that stay reserved."""
     model = reader(subject.target, subject.graphs)
     result: dict[str, Any] = {}
     for rows, tokens in ((1, 1), (1, 8), (16, 1), (16, 4)):

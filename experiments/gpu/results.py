@@ -109,8 +109,8 @@ class Results:
                 torch.cuda.empty_cache()
             except RuntimeError as error:
                 raise InputError(
-                    f"gpu: does not answer any more ({str(error).splitlines()[0]}); run the same command again: it goes "
-                    "on with what is missing, and what failed comes last"
+                    f"gpu: does not answer any more ({str(error).splitlines()[0]}); run the same command again: "
+                    "it goes on with what is missing, and what failed comes last"
                 ) from error
 
 
