@@ -131,10 +131,12 @@ def measure(options: GpuOptions, results: Results) -> None:
     failed = {name for name in results.entries if results.has_failed(name)}
     turns: list[tuple[TasksOf, bool]] = [(measurements.tasks, False), (measurements.late_tasks, False), (_all, True)]
     for tasks, again in turns:
+
+        def wanted(task: str, again: bool = again) -> bool:
+            return results.current(task) is None and (task in failed) == again
+
         for name in several(options.shapes):
-            measure_shape(
-                name, options, results, tasks, lambda task: results.current(task) is None and (task in failed) == again
-            )
+            measure_shape(name, options, results, tasks, wanted)
             measurements.clear(device)
     if "tests" in several(options.parts):
         started = time.perf_counter()

@@ -46,12 +46,11 @@ def test_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     ]  # fmt: skip
     assert {"ours, K=4, 16 texts", "transformers, 4 texts", "ours, entropy:0.5", "ours, K=8"} <= {*speeds}
     others = [name for name in names if not name.startswith("speed")]
+    kind = "tiny, graphs on"
     assert others == [
-        "floor", "steps: tiny, graphs on", "profile: tiny, graphs on, 1 tokens", "profile: tiny, graphs on, 8 tokens",
-        "rounds: tiny, graphs on", *(
-            f"long: tiny, graphs on, {columns} columns, {shape}" for columns in (256, 512) for shape in ("1x1", "1x8", "3x1")
-        ), "long: tiny, graphs on, captures", "long: tiny, graphs on, prompts", "stages: tiny, graphs on",
-        "steps: tiny, graphs off", "tests",
+        "floor", f"steps: {kind}", f"profile: {kind}, 1 tokens", f"profile: {kind}, 8 tokens", f"rounds: {kind}",
+        *(f"long: {kind}, {n} columns, {shape}" for n in (256, 512) for shape in ("1x1", "1x8", "3x1")),
+        f"long: {kind}, captures", f"long: {kind}, prompts", f"stages: {kind}", "steps: tiny, graphs off", "tests",
     ]  # fmt: skip
     assert names[-2:] == ["speed: tiny, graphs on, transformers, static cache, compiled", "tests"]  # what takes longest
     assert {"launches", "graphs", "reads"} <= found["rounds: tiny, graphs on"]["result"]["K=4"].keys()
