@@ -1,6 +1,9 @@
 """The measurements of a GPU from end to end, on a CPU with a tiny pair."""
 
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +174,31 @@ def test_operators_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["ours"]["of a layer"]["index_put_"] == 2
     assert found["ours"]["of a layer"].get("mm", 0) <= 7
     assert sum(found["ours"]["of a layer"].values()) == found["ours"]["a layer"]
+
+
+def test_the_two_runs_of_the_documentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Typed as they stand, with a Python that notes what it is asked for: options that exist, results copied."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "out").mkdir()
+    stub = 'printf "%s " "$@" >>calls; echo >>calls; touch runs/gpu.json\n'
+    for name, lines in {"python3": "case $* in *pip*) exit;; esac\n" + stub, "nvidia-smi": "\n"}.items():
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + lines)
+        (tmp_path / "bin" / name).chmod(0o755)
+    blocks = re.findall(r"```bash\n(export .*?)```", Path("docs/gpu.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    calls = []
+    for block in blocks:
+        environment = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "OUT": str(tmp_path / "out")}
+        (tmp_path / "calls").unlink(missing_ok=True)
+        subprocess.run(["bash", "-c", block], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+        calls.append((tmp_path / "calls").read_text().splitlines())
+        assert (tmp_path / "out" / "gpu.json").exists()
+        assert (tmp_path / "out" / "gpu.txt").exists()
+    assert [len(lines) for lines in calls] == [3, 2]
+    assert calls[0][1].split() == "-m pytest -n 8 -vv -m gpu tests/gpu".split()
+    for line in (calls[0][0], calls[0][2], *calls[1]):
+        words = line.split()
+        assert words[:3] == ["-m", "experiments", "gpu"]
+        with pytest.raises(SystemExit, match="0"):
+            main([*words[2:], "--print-config"])
+        assert "parts" in capsys.readouterr().out
