@@ -195,7 +195,7 @@ def test_the_two_runs_of_the_documentation(tmp_path: Path, capsys: pytest.Captur
         assert (tmp_path / "out" / "gpu.json").exists()
         assert (tmp_path / "out" / "gpu.txt").exists()
     assert [len(lines) for lines in calls] == [3, 2]
-    assert calls[0][1].split() == "-m pytest -n 8 -vv -m gpu tests/gpu".split()
+    assert calls[0][1].split() == ["-m", "pytest", "-n", "8", "-vv", "-m", "gpu", "tests/gpu"]
     for line in (calls[0][0], calls[0][2], *calls[1]):
         words = line.split()
         assert words[:3] == ["-m", "experiments", "gpu"]
