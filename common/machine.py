@@ -22,14 +22,17 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
-def commit() -> str | None:
+def commit(file: Path = Path(__file__)) -> str | None:
     """The commit that this code was checked out at, with ``+changes`` if its files differ; None if installed.
 
     Changes of the documentation, where the results are written, do not count.
+
+    Args:
+        file: a file of the checkout.
     """
     if shutil.which("git") is None:
         return None
-    here = Path(__file__).resolve()
+    here = file.resolve()
 
     def git(*arguments: str) -> str | None:
         found = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True, check=False)

@@ -35,7 +35,7 @@ EXPERIMENTS = {
     "real": Experiment("real.fetch", "Fetch SmolLM2-135M-Instruct with what was trained for it."),
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),
     "synthetic-pair": Experiment("synthetic_pair", "Write a random pair of any size with a chosen acceptance."),
-    "gpu": Experiment("gpu", "Measure costs and speeds on a GPU, for docs/results/gpu.json."),
+    "gpu": Experiment("gpu.command", "Measure costs and speeds on a GPU."),
     "results": Experiment("results", "Measure results of the documentation anew, in hours."),
 }
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from specpilot.commands.measuring import begin
@@ -72,9 +72,32 @@ class SyntheticPairOptions(Shape, FolderOptions, DeviceOptions):
     dtype: DType = "bfloat16"
 
 
+class Strength(NamedTuple):
+    """What the bisections choose.
+
+    Attributes:
+        scale: Factor of the residual branches of the target's later layers.
+        sharpness: Factor of the logits.
+    """
+
+    scale: float
+    sharpness: float
+
+
+class Pair(NamedTuple):
+    """A target and a draft that shares its first layers, and how strong the draft was made."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel
+    strength: Strength
+
+
 @torch.no_grad()
-def synthetic_pair(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """A target and a draft that shares its first layers, both in memory on ``device``.
+def synthetic_pair(shape: Shape, device: torch.device, dtype: torch.dtype, strength: Strength | None = None) -> Pair:
+    """A pair in memory on ``device``.
+
+    Args:
+        strength: that of an earlier pair of this shape, which saves the bisections.
 
     Raises:
         InputError: random models of this shape cannot disagree so much.
@@ -95,27 +118,42 @@ def synthetic_pair(shape: Shape, device: torch.device, dtype: torch.dtype) -> tu
     draft = cut(target, shape.draft_layers, shape.layers)
     draft.config = copy(target.config)
     draft.config.num_hidden_layers = shape.draft_layers
-    texts = torch.randint(shape.vocabulary, (TEXTS, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
-    later = [layer for layer in target.model.layers[shape.draft_layers :]]
-    scaled = 1.0  # of the later layers' branches, by now
+    if strength is None:
+        strength = _bisected(target, draft, shape)
+    else:
+        _scale_layers(target, shape, strength.scale)
+        target.model.norm.weight.fill_(strength.sharpness)  # shared with the draft
+    return Pair(target, draft, strength)
+
+
+def _scale_layers(target: LlamaForCausalLM, shape: Shape, factor: float) -> None:
+    """Multiply the residual branches of the layers that the draft does not have."""
+    for layer in target.model.layers[shape.draft_layers :]:
+        for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
+            weight.mul_(factor)
+
+
+def _bisected(target: LlamaForCausalLM, draft: PreTrainedModel, shape: Shape) -> Strength:
+    """Give the pair the acceptance and the entropy of ``shape``."""
+    texts = torch.randint(shape.vocabulary, (TEXTS, TOKENS), generator=torch.Generator().manual_seed(0))
+    texts = texts.to(target.device)
+    scaled = sharpness = 1.0  # by now
 
     def agreement(scale: float) -> float:
-        nonlocal scaled
-        for layer in later:
-            for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
-                weight.mul_(scale / scaled)
+        nonlocal scaled, sharpness
+        _scale_layers(target, shape, scale / scaled)
         scaled = scale
         target.model.norm.weight.fill_(1.0)  # shared with the draft
         p, q = (torch.cat(list(_logits(model, texts))) for model in (target, draft))
-        sharp = _bisect(lambda factor: -float(_entropy(p * factor)), 1e-3, 1e3, -shape.entropy)
-        target.model.norm.weight.fill_(sharp)
-        return float(torch.minimum((p * sharp).softmax(-1), (q * sharp).softmax(-1)).sum(-1).mean())
+        sharpness = _bisect(lambda factor: -float(_entropy(p * factor)), 1e-3, 1e3, -shape.entropy)
+        target.model.norm.weight.fill_(sharpness)
+        return float(torch.minimum((p * sharpness).softmax(-1), (q * sharpness).softmax(-1)).sum(-1).mean())
 
     if agreement(1.0) > shape.acceptance:
         raise InputError(f"acceptance={shape.acceptance}: these layers agree more; take fewer draft layers, or more")
     scale = _bisect(lambda scale: -agreement(scale), 1e-3, 1.0, -shape.acceptance)
     agreement(scale)
-    return target, draft
+    return Strength(scale, sharpness)
 
 
 def _logits(model: PreTrainedModel, texts: Tensor) -> Iterator[Tensor]:
@@ -151,7 +189,7 @@ def main(options: SyntheticPairOptions) -> None:
     console = begin()
     dtype = DTYPES[options.dtype]
     assert isinstance(dtype, torch.dtype)
-    target, draft = synthetic_pair(options, pick_device(options.device), dtype)
+    target, draft, _ = synthetic_pair(options, pick_device(options.device), dtype)
     for name, model in (("target", target), ("draft", draft)):
         model.save_pretrained(options.output / name)
         load_tokenizer("tiny").save_pretrained(options.output / name)

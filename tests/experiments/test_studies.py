@@ -115,7 +115,7 @@ SIZES = {
 
 @pytest.mark.parametrize("acceptance", [0.5, 0.8])
 def test_synthetic_pairs_have_the_chosen_acceptance(acceptance: float) -> None:
-    target, draft = synthetic_pair(Shape(**SIZES, acceptance=acceptance), torch.device("cpu"), torch.float32)
+    target, draft, _ = synthetic_pair(Shape(**SIZES, acceptance=acceptance), torch.device("cpu"), torch.float32)
     assert measured(target, draft)["acceptance"] == pytest.approx(acceptance, abs=0.1)
     decoder = SpeculativeDecoder(target, draft, length=1)
     outputs = decoder.generate([[i + 1] for i in range(20)], max_new_tokens=40, top_k=None)

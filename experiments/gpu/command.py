@@ -1,0 +1,179 @@
+"""The command: parts of all shapes, each result written as it is measured.
+
+A run that was interrupted goes on where it was; results of another commit or another card are measured again. What
+fails is recorded and the run goes on; the next run measures it again, after everything else.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from specpilot.commands.measuring import begin
+from specpilot.common.errors import InputError
+from specpilot.common.options import File, Options, Several
+from specpilot.compare.table import Table
+from specpilot.infer.models.causal_lm import Graphs
+
+from ..synthetic_pair import Pair, Strength, measured, synthetic_pair
+from . import kernels, measurements
+from .results import CHECKOUT, Results, card
+from .subject import SHAPES, Subject
+
+Part = Literal["kernels", "floor", "steps", "profile", "rounds", "speed", "long", "stages", "tests"]
+ShapeName = Literal["Llama-3.1-8B", "Llama-3.2-1B", "Qwen3-0.6B", "tiny"]
+TasksOf = Callable[[str, str, str], Iterator[measurements.Task]]  # of a part, a shape's name, and graphs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuOptions(Options):
+    """Benchmark.
+
+    Attributes:
+        parts: What to measure, in this order within a shape, of kernels, floor, steps, profile, rounds, speed, long,
+            stages and tests. Kernels needs no GPU.
+        shapes: Models, of Llama-3.1-8B, Llama-3.2-1B, Qwen3-0.6B and tiny, which is for trying the program.
+        graphs: How forwards run, of on, compiled and off; off only for steps.
+        device: Device; on cpu the same code runs without graphs, to try the program.
+        output: File of the results; those of this commit and this card that are there are not measured again.
+    """
+
+    parts: Annotated[tuple[Part, ...], Several()] | Part = (
+        "kernels", "floor", "steps", "profile", "rounds", "speed", "long", "stages", "tests",
+    )  # fmt: skip
+    shapes: Annotated[tuple[ShapeName, ...], Several()] | ShapeName = ("Llama-3.1-8B", "Llama-3.2-1B", "Qwen3-0.6B")
+    graphs: Annotated[tuple[Graphs | bool, ...], Several()] | Graphs | bool = ("on",)
+    device: Literal["cuda", "cpu"] = "cuda"
+    output: File = Path("runs/gpu.json")
+
+
+def several(values: Any) -> tuple[Any, ...]:
+    """The values of an option that takes one or a list; in a list YAML reads on and off as true and false."""
+    values = values if isinstance(values, tuple) else (values,)
+    return tuple({True: "on", False: "off"}.get(value, value) for value in values)
+
+
+def pair_of(name: str, device: torch.device, results: Results) -> Pair | None:
+    """The pair of a shape, made as strong as it was made before; None if that fails, which is recorded."""
+    earlier = results.current(f"pair: {name}")
+    strength = None if earlier is None else Strength(earlier["scale"], earlier["sharpness"])
+    made: list[Pair] = []
+
+    def make() -> dict[str, float]:
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        pair = synthetic_pair(SHAPES[name], device, dtype, strength)
+        made.append(pair)
+        return measured(pair.target, pair.draft) | pair.strength._asdict()
+
+    if earlier is None:
+        results.measure(f"pair: {name}", make)
+    else:
+        try:
+            make()
+        except Exception as error:
+            results.console.print(f"pair: {name}: {type(error).__name__}: {error}", markup=False)
+    return made[0] if made else None
+
+
+def measure_shape(
+    name: str, options: GpuOptions, results: Results, tasks: TasksOf, wanted: Callable[[str], bool]
+) -> None:
+    """The ``wanted`` ones of a shape's measurements."""
+    device = torch.device(options.device)
+    bandwidth = (results.current("floor") or {}).get("read TB/s")
+    pair: Pair | None = None
+    for graphs in several(options.graphs):
+        for part in several(options.parts):
+            subject: Subject | None = None
+            for task, call in tasks(part, name, graphs):
+                if not wanted(task):
+                    continue
+                pair = pair or pair_of(name, device, results)
+                if pair is None:
+                    return
+                if subject is None:  # after a failure a new one: its decoder may be in the middle of something
+                    subject = Subject(name, pair.target, pair.draft, graphs, bandwidth)
+                if results.measure(task, partial(call, subject)) is None:
+                    subject = None
+                measurements.clear(device)  # caches and their graphs refer to each other
+            del subject
+            measurements.clear(device)
+    torch.compiler.reset()
+
+
+def run_tests(output: Path) -> dict[str, Any]:
+    """The tests that need a GPU, in eight processes; what they print is in ``tests.txt`` beside ``output``."""
+    words = [sys.executable, "-m", "pytest", "-n", "8", "-vv", "-m", "gpu", "tests/gpu"]
+    log = output.parent.resolve() / "tests.txt"
+    with open(log, "w", encoding="utf-8") as file:
+        done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, cwd=CHECKOUT, check=False)
+    lines = log.read_text("utf-8").strip().splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return {"passed": done.returncode == 0, "last line": lines[-1] if lines else "", "failed": failed}
+
+
+def measure(options: GpuOptions, results: Results) -> None:
+    device = torch.device(options.device)
+    if "kernels" in several(options.parts):
+        for architecture in kernels.ARCHITECTURES:
+            for tokens in kernels.TOKENS:
+                count: Callable[[], Any] = partial(kernels.count, architecture, tokens)
+                results.measure(f"kernels: {architecture}, {tokens} tokens", count)
+    if {"floor", "steps"} & {*several(options.parts)}:
+        results.measure("floor", partial(measurements.floor, device))
+    failed = {name for name in results.entries if results.has_failed(name)}
+    turns: list[tuple[TasksOf, bool]] = [(measurements.tasks, False), (measurements.late_tasks, False), (_all, True)]
+    for tasks, again in turns:
+
+        def wanted(task: str, again: bool = again) -> bool:
+            return results.current(task) is None and (task in failed) == again
+
+        for name in several(options.shapes):
+            measure_shape(name, options, results, tasks, wanted)
+            measurements.clear(device)
+    if "tests" in several(options.parts):
+        started = time.perf_counter()
+        results.add("tests", run_tests(options.output), time.perf_counter() - started)
+
+
+def _all(part: str, name: str, graphs: str) -> Iterator[measurements.Task]:
+    yield from measurements.tasks(part, name, graphs)
+    yield from measurements.late_tasks(part, name, graphs)
+
+
+def step_table(results: Results) -> Table:
+    """One row for each shape and kind of graphs."""
+    rows = []
+    shown = ("1x1", "1x4", "1x8", "4x4", "16x4", "draft step")
+    for key in results.entries:
+        values = results.current(key)
+        if key.startswith("steps: ") and values is not None:
+            name, graphs = key.removeprefix("steps: ").split(", graphs ")
+            row = {"model": name, "graphs": graphs} | {n: f"{values[n]:.2f}" for n in shown}
+            share = values.get("share of the floor")
+            rows.append(row | {"of the floor": "" if share is None else f"{share:.0%}"})
+    return Table("milliseconds of a forward by texts x tokens", rows)
+
+
+def main(options: GpuOptions) -> None:
+    """Measure costs and speeds on a GPU with random models of real sizes; needs no network."""
+    console = begin()
+    if options.device == "cuda" and {*several(options.parts)} != {"kernels"} and not torch.cuda.is_available():
+        raise InputError("gpu: torch sees no CUDA device on this machine; run it where there is one")
+    results = Results(options.output, card(options.device), console)
+    measure(options, results)
+    counted = {name: results.current(name) for name in results.entries if name.startswith("kernels: ")}
+    if any(counted.values()):
+        console.print(
+            kernels.as_table({name.removeprefix("kernels: "): values for name, values in counted.items() if values})
+        )
+    table = step_table(results)
+    if table.rows:
+        console.print(table)

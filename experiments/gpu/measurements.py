@@ -1,0 +1,345 @@
+"""The parts that measure a :class:`.subject.Subject`: forwards, rounds, speed, profiles, long texts, stages."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.distribution import TokenDistribution
+from specpilot.infer.models import CausalLM, Read
+from specpilot.infer.random_source import RandomSource
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from transformers import PreTrainedModel
+
+from .subject import PAIRS, Subject, milliseconds, reader, seconds
+
+
+def text(length: int) -> list[int]:
+    """So many tokens."""
+    return [(7 * i) % 1000 + 1 for i in range(length)]
+
+
+PROMPT = text(128)
+NEW = 128  # tokens of a text
+SAMPLING = SamplingParams(1.0, 50)
+PASSES = 2
+FORWARDS = [(1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 4), (16, 1), (16, 4)]  # texts and tokens of each
+LENGTHS = (0, 4, 2, 1, 3, 6, 8)  # planned ones, by worth
+RULES = ("cumulative-confidence:0.3", "entropy:0.5", "heuristic:5", "online-confidence:0.4")
+COLUMNS = (2048, 8192)
+ROOM = 64  # tokens that are reserved after a long prompt
+TEXTS = 64
+PROMPTS = range(70, 1500, 75)  # lengths
+PROFILED = 5  # forwards
+TOP = 25  # kernels
+LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+Task = tuple[str, Callable[[Subject], Any]]
+
+
+def tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
+    """The measurements of a part, each with its name, the ones of most worth first; without graphs only steps."""
+    kind = f"{subject_name}, graphs {graphs}"
+    if graphs == "off" and part != "steps":
+        return
+    if part == "steps":
+        yield f"steps: {kind}", steps
+    if part == "profile":
+        for tokens in (1, 8):
+            yield f"profile: {kind}, {tokens} tokens", partial(kernels_of_forward, tokens=tokens)
+    if part == "rounds" and subject_name in PAIRS:
+        yield f"rounds: {kind}", rounds
+    if part == "speed" and subject_name in PAIRS:
+        for name, way in ways(graphs == "on"):
+            yield f"speed: {kind}, {name}", way
+    if part == "long":
+        for columns in COLUMNS:
+            for rows, tokens in ((1, 1), (1, 8), (TEXTS, 1)):
+                name = f"long: {kind}, {columns} columns, {rows}x{tokens}"
+                yield name, partial(long_forward, columns=columns, rows=rows, tokens=tokens)
+        yield f"long: {kind}, captures", captures
+        yield f"long: {kind}, prompts", prompts
+    if part == "stages":
+        yield f"stages: {kind}", stages
+
+
+def late_tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
+    """What takes minutes, after all shapes: transformers compiles its forward."""
+    if part == "speed" and graphs == "on" and subject_name in PAIRS:
+        way = partial(timed_way, partial(transformers_way, cache_implementation="static"), 1)
+        yield f"speed: {subject_name}, graphs {graphs}, transformers, static cache, compiled", way
+
+
+def floor(device: torch.device) -> dict[str, float]:
+    """Bandwidth of reading in TB/s, and microseconds of the launch of an eager kernel."""
+    large = torch.ones(2**32 if device.type == "cuda" else 2**20, dtype=torch.bfloat16, device=device)
+    read = large.numel() * 2 / milliseconds(device, lambda: large.sum(dtype=torch.float32)) / 1e9
+    small = torch.zeros(1, device=device)
+    launches = milliseconds(device, lambda: [small.add_(1) for _ in range(100)]) * 10
+    return {"read TB/s": round(read, 6), "launch µs": round(launches, 2)}
+
+
+def weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of the weights that a forward reads: all but an embedding that is not the head's too."""
+    embedding: Any = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()
+    unread = 0 if embedding.weight is head.weight else embedding.weight.nbytes
+    return int(sum(parameter.nbytes for parameter in model.parameters()) - unread)
+
+
+def repeated_forward(
+    model: CausalLM, rows: int, tokens: int, prompt: Sequence[int] = PROMPT, room: int = NEW
+) -> Callable[[], None]:
+    """A forward of ``tokens`` for each of ``rows`` texts, which can be repeated."""
+    cache = model.new_cache()
+    for row in range(rows):
+        model.begin(cache, row, prompt, room)
+    for row in range(rows):
+        model.forward(cache, [Read(row, list(prompt))])
+    reads = [Read(row, text(tokens), tokens) for row in range(rows)]
+
+    def forward() -> None:
+        model.forward(cache, reads)
+        for row in range(rows):
+            cache.crop_text(row, len(prompt))
+
+    return forward
+
+
+def timed_forward(model: CausalLM, rows: int, tokens: int) -> float:
+    """Milliseconds of a forward of ``tokens`` for each of ``rows`` texts."""
+    return milliseconds(model.device, repeated_forward(model, rows, tokens))
+
+
+def draft_step(model: CausalLM) -> float:
+    """Milliseconds of a draft step: a forward of one token, its distribution, and a draw on the host."""
+    cache, rng = model.new_cache(), RandomSource(0)
+    model.begin(cache, 0, PROMPT, NEW)
+    model.forward(cache, [Read(0, PROMPT)])
+
+    def draw() -> None:
+        logits, _ = model.forward(cache, [Read(0, [1])])
+        TokenDistribution.from_logits(SAMPLING, logits).sample(0, rng)
+        cache.crop_text(0, len(PROMPT))
+
+    return milliseconds(model.device, draw)
+
+
+@torch.inference_mode()
+def steps(subject: Subject) -> dict[str, Any]:
+    """Milliseconds of forwards by rows and tokens, and the share of the bandwidth that one token reaches."""
+    model = reader(subject.target, subject.graphs)
+    times: dict[str, Any] = {}
+    first = seconds(subject.device, lambda: times.update({"1x1": timed_forward(model, 1, 1)}))
+    times = {"first seconds": round(first, 1)} | times
+    times |= {f"{rows}x{n}": timed_forward(model, rows, n) for rows, n in FORWARDS if (rows, n) != (1, 1)}
+    times["draft step"] = draft_step(model)
+    if subject.bandwidth is not None:
+        share = weight_bytes(subject.target) / (times["1x1"] * subject.bandwidth * 1e9)
+        times["share of the floor"] = round(share, 3)
+    return times
+
+
+def rounds(subject: Subject) -> dict[str, Any]:
+    """Milliseconds of a round of K tokens beside its parts, with launches and reads by the host."""
+    target, draft = (reader(model, subject.graphs) for model in (subject.target, subject.draft))
+    with torch.inference_mode():
+        verification = {n: timed_forward(target, 1, n) for n in (1, 2, 3, 5, 9)}
+        drafting = draft_step(draft)
+    result: dict[str, Any] = {"draft step": drafting, "verification": verification}
+    decoder = subject.decoder
+    for k in (1, 2, 4, 8):
+        decode(decoder, length=k)
+        outputs = [decode(decoder, length=k) for _ in range(PASSES)]
+        own = median(output.stats.seconds / max(1, len(output.rounds) - 1) for output in outputs) * 1e3
+        stats = outputs[0].stats
+        result[f"K={k}"] = {
+            "ms": round(own, 3),
+            "to its parts": round(own / (k * drafting + verification[k + 1]), 3),
+            "acceptance": round(stats.n_accepted / max(1, stats.n_drafted), 3),
+        }
+    result["K=4"] |= per_round(decoder, 1, length=4)
+    for texts in (1, 4, 16):
+        result[f"confidence, {texts} texts"] = per_round(decoder, texts, length="confidence:0.4")
+    return result
+
+
+def per_round(decoder: SpeculativeDecoder, texts: int, **options: Any) -> dict[str, float]:
+    """Launches, replayed graphs, and reads by the host of a round that so many ``texts`` share."""
+    decode(decoder, [PROMPT] * texts, **options)  # captures the graphs
+    with profiler() as profiled:
+        outputs = decode(decoder, [PROMPT] * texts, max_new_tokens=min(16, NEW), **options)
+    rounds = max(len(output.rounds) for output in outputs)
+    counts = {event.key: event.count / rounds for event in profiled.key_averages()}
+    return {
+        name: round(sum(counts.get(key, 0) for key in keys), 1)
+        for name, keys in {
+            "launches": LAUNCHES,
+            "graphs": ("cudaGraphLaunch",),
+            "reads": ("Memcpy DtoH (Device -> Pageable)", "Memcpy DtoH (Device -> Pinned)"),
+        }.items()
+    }
+
+
+def profiler() -> Any:
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()]
+    return profile(activities=activities)
+
+
+def decode(decoder: SpeculativeDecoder, prompts: Any = PROMPT, **options: Any) -> Any:
+    return decoder.generate(prompts, **{"max_new_tokens": NEW, "temperature": 1.0, "top_k": 50, "seed": 1} | options)
+
+
+@torch.inference_mode()
+def kernels_of_forward(subject: Subject, tokens: int) -> dict[str, Any]:
+    """The kernels of one forward of one text by their time; with graphs it is a replay. On a CPU operators."""
+    forward = repeated_forward(reader(subject.target, subject.graphs), 1, tokens)
+    wall = milliseconds(subject.device, forward)
+    with profiler() as profiled:
+        for _ in range(PROFILED):
+            forward()
+    cuda = subject.device.type == "cuda"
+    kind = DeviceType.CUDA if cuda else DeviceType.CPU
+    counts: dict[str, tuple[float, float]] = {}
+    for event in profiled.key_averages():
+        time = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if event.device_type == kind and event.count:
+            counts[event.key] = event.count / PROFILED, time / PROFILED
+    order = sorted(counts, key=lambda key: -counts[key][1])
+    layers = subject.target.config.num_hidden_layers
+    computing = {key: count for key, (count, _) in counts.items() if not key.startswith(("Memcpy", "Memset"))}
+    return {
+        "ms": wall,
+        "µs": round(sum(time for _, time in counts.values()), 1),
+        "kernels": round(sum(computing.values()), 1),
+        "kernels a layer": sum(int(count // layers) for count in computing.values()),
+        "top": [[key[:160], round(counts[key][0], 1), round(counts[key][1], 1)] for key in order[:TOP]],
+    }
+
+
+def ways(beside_transformers: bool) -> Iterator[Task]:
+    """Ways to decode, by the worth of their speeds."""
+
+    def ours(length: Any, texts: int = 1) -> Task:
+        name = f"ours, {'' if isinstance(length, str) else 'K='}{length}"
+        return name + f", {texts} texts" * (texts > 1), partial(timed_way, partial(our_way, length=length), texts)
+
+    def theirs(name: str, texts: int = 1, assisted: bool = False, **options: Any) -> Iterator[Task]:
+        if beside_transformers:
+            way = partial(transformers_way, assisted=assisted, **options)
+            # What is compiled or captured depends on the length; eager forwards need but their libraries.
+            timed = partial(timed_way, way, texts, warm=None if options else 8)
+            yield f"transformers{name}" + f", {texts} texts" * (texts > 1), timed
+
+    yield ours(0)
+    yield from theirs("")
+    yield ours(4)
+    yield ours(2)
+    yield from theirs(", assisted", assisted=True)
+    yield ours("confidence:0.4")
+    for texts in (4, 16):
+        yield ours(0, texts)
+        yield ours(4, texts)
+        yield from theirs("", texts)
+    for length in (*LENGTHS, *RULES):
+        if length not in (0, 2, 4):
+            yield ours(length)
+    yield from theirs(", static cache", cache_implementation="static", disable_compile=True)
+
+
+Way = Callable[[Subject, int, int], Any]  # of the texts and the tokens of each
+
+
+def timed_way(way: Way, texts: int, subject: Subject, warm: int | None = None) -> dict[str, Any]:
+    """Tokens per second of all texts: the median of the passes, after a text of ``warm`` tokens. Default: a whole."""
+    way(subject, texts, min(warm or NEW, NEW))
+    passes = [seconds(subject.device, lambda: way(subject, texts, NEW)) for _ in range(PASSES)]
+    return {"tokens/s": round(texts * NEW / median(passes), 1), "passes": [round(one, 3) for one in passes]}
+
+
+def our_way(subject: Subject, texts: int, new: int, *, length: Any) -> None:
+    decode(subject.decoder, [PROMPT] * texts, length=length, max_new_tokens=new)
+
+
+def transformers_way(subject: Subject, texts: int, new: int, *, assisted: bool = False, **options: Any) -> None:
+    model: Any = subject.target
+    ids = torch.tensor([PROMPT] * texts, device=subject.device)
+    if assisted:
+        options["assistant_model"] = subject.draft
+    model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=50, max_new_tokens=new, min_new_tokens=new,
+        pad_token_id=0, **options,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def long_forward(subject: Subject, columns: int, rows: int, tokens: int) -> dict[str, float]:
+    """Milliseconds of a forward after prompts that fill so many columns, but for the room behind them."""
+    model = reader(subject.target, subject.graphs)
+    forward = repeated_forward(model, rows, tokens, text(columns - ROOM - 1), ROOM)
+    return {"ms": milliseconds(subject.device, forward)}
+
+
+@torch.inference_mode()
+def captures(subject: Subject) -> dict[str, Any]:
+    """Milliseconds of the first calls of a shape, of which one captures, and MiB that stay reserved."""
+    model = reader(subject.target, subject.graphs)
+    result: dict[str, Any] = {}
+    for rows, tokens in ((1, 1), (1, 8), (16, 1), (16, 4)):
+        forward = repeated_forward(model, rows, tokens)
+        clear(subject.device)
+        before, times = reserved(subject.device), []
+        for _ in range(6):
+            times.append(round(seconds(subject.device, forward) * 1e3, 2))
+        clear(subject.device)
+        result[f"{rows}x{tokens}"] = {"ms": times, "MiB": round((reserved(subject.device) - before) / 2**20, 1)}
+    return result
+
+
+def reserved(device: torch.device) -> int:
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+
+def clear(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@torch.inference_mode()
+def prompts(subject: Subject) -> dict[int, list[float]]:
+    """Milliseconds of prompts of several lengths, read for the first and the second time."""
+    model = reader(subject.target, subject.graphs)
+    cache = model.new_cache()
+    model.begin(cache, 0, [1] * max(PROMPTS), NEW)
+    model.forward(cache, [Read(0, PROMPT)])  # the buffers
+    result: dict[int, list[float]] = {}
+    for length in PROMPTS:
+        reads = [Read(0, text(length))]
+        result[length] = []
+        for _ in range(2):
+            cache.crop_text(0, 0)
+            spent = seconds(subject.device, partial(model.forward, cache, reads))
+            result[length].append(round(spent * 1e3, 3))
+    return result
+
+
+def stages(subject: Subject) -> dict[str, float]:
+    """Tokens per second of rolling out 64 texts together, and of reading them in one forward each."""
+    model = reader(subject.target, subject.graphs)
+    decoder = SpeculativeDecoder(model, None)
+    texts = [[i + 1, *PROMPT] for i in range(TEXTS)]
+    decoder.generate(texts, max_new_tokens=8, temperature=1.0)
+    outputs: list[Any] = []
+    spent = seconds(
+        subject.device, lambda: outputs.extend(decoder.generate(texts, max_new_tokens=NEW // 2, temperature=1.0))
+    )
+    with torch.inference_mode():
+        read = 1024 / timed_forward(model, 1, 1024) * 1e3
+    return {"rolled out": round(sum(len(output.tokens) for output in outputs) / spent), "read": round(read)}

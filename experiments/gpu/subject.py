@@ -1,0 +1,90 @@
+"""What is measured: a random pair of a real size, read as it is on a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import torch
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.models import CausalLM, language_model
+from specpilot.infer.models.causal_lm import Graphs
+from transformers import PreTrainedModel
+
+from ..synthetic_pair import Shape
+
+SHAPES = {
+    "Llama-3.1-8B": Shape(),
+    "Llama-3.2-1B": Shape(layers=16, draft_layers=2, hidden=2048, intermediate=8192),
+    "Qwen3-0.6B": Shape(
+        layers=28, draft_layers=2, hidden=1024, intermediate=3072, heads=16, kv_heads=8, vocabulary=151936
+    ),
+    "tiny": Shape(
+        layers=3, draft_layers=1, hidden=32, intermediate=64, heads=2, kv_heads=1, vocabulary=1024, acceptance=0.8
+    ),
+}
+PAIRS = ("Llama-3.1-8B", "Llama-3.2-1B", "tiny")  # whose first layers draft
+REPEATS = 20
+
+
+def reader(model: PreTrainedModel, graphs: Graphs) -> CausalLM:
+    """``model`` as it is on a GPU; on a CPU with the same code, but for the graphs."""
+    wrapped = language_model(model, graphs=graphs)
+    assert isinstance(wrapped, CausalLM)
+    if model.device.type == "cpu":
+        wrapped.lean, wrapped.packed, wrapped.reads_drawn = None, model, True
+        wrapped.static = wrapped.replaces_layers = graphs != "off"
+    return wrapped
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A pair and how its forwards are run.
+
+    Attributes:
+        name: of its shape.
+        bandwidth: of the device's memory, in TB/s; None if it is not known.
+    """
+
+    name: str
+    target: PreTrainedModel
+    draft: PreTrainedModel
+    graphs: Graphs
+    bandwidth: float | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
+
+    @property
+    def shape(self) -> Shape:
+        return SHAPES[self.name]
+
+    @cached_property
+    def decoder(self) -> SpeculativeDecoder:
+        return SpeculativeDecoder(reader(self.target, self.graphs), reader(self.draft, self.graphs))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what was launched."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(device: torch.device, call: Callable[[], Any]) -> float:
+    """Wall time of a call and of what it launches."""
+    synchronize(device)
+    started = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - started
+
+
+def milliseconds(device: torch.device, call: Callable[[], Any]) -> float:
+    """Median wall time of a call and of what it launches."""
+    times = [seconds(device, call) for _ in range(REPEATS + 5)]
+    return round(median(times[5:]) * 1e3, 4)
