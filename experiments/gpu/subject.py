@@ -13,6 +13,7 @@ import torch
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.models import CausalLM, language_model
 from specpilot.infer.models.causal_lm import Graphs
+from specpilot.infer.models.fused_layers import FusedLayers
 from transformers import PreTrainedModel
 
 from ..synthetic_pair import Shape
@@ -37,7 +38,10 @@ def reader(model: PreTrainedModel, graphs: Graphs) -> CausalLM:
     assert isinstance(wrapped, CausalLM)
     if model.device.type == "cpu":
         wrapped.lean, wrapped.packed, wrapped.reads_drawn = None, model, True
-        wrapped.static = wrapped.replaces_layers = graphs != "off"
+        wrapped.static = graphs != "off"
+        wrapped.fused = FusedLayers(model) if wrapped.static and FusedLayers.fits(model) else None
+        wrapped.replaces_layers = wrapped.static and wrapped.fused is None
+        wrapped.given = None  # weights have become views since
     return wrapped
 
 
