@@ -39,10 +39,10 @@ from ..data_gen.prompts import PromptRow
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
-from ..infer.models import CausalLM
 from ..infer.options import AUTO
 from ..infer.prompting import day_of
 from ..infer.text_stream import COPY, DRAFT, TextStream, written
+from ..models import CausalLM
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing

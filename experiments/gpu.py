@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from rich.console import Console
-from specpilot.commands.measuring import begin
+from specpilot.cli.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, versions
@@ -28,8 +28,8 @@ from specpilot.compare.table import Table
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.models import CausalLM, LanguageModel, Read, language_model
 from specpilot.infer.random_source import RandomSource
+from specpilot.models import CausalLM, LanguageModel, Read, language_model
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 

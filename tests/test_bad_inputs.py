@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from specpilot import main as cli
+from specpilot.cli import main as cli
 
 from .bad_files import FILES, make_bad_files
 

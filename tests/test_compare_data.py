@@ -12,7 +12,7 @@ import pytest
 import specpilot
 import torch
 from rich.console import Console
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.comparison import trained_on
 from specpilot.compare.decoders import NONE, ComparedDecoder
@@ -35,8 +35,8 @@ from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_d
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
-from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
+from specpilot.models import CausalLM
 
 from .drafts import predictor
 from .test_compare_page import Parsed

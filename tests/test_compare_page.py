@@ -12,6 +12,8 @@ import pytest
 import specpilot
 from datasets import Dataset
 from rich.console import Console
+from specpilot.cli.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
+from specpilot.cli.real_model import talk
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
@@ -24,10 +26,8 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.prompts import PromptRow, load_prompts
-from specpilot.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
 from specpilot.infer.options import DecodingOptions
 from specpilot.infer.text_stream import TextStream, written
-from specpilot.real_model import talk
 from specpilot.simulate.replay import replay
 
 from .test_compare import changed, made

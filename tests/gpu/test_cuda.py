@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.cli.main import main
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.engine import RoundTimer
-from specpilot.infer.models import LanguageModel, language_model
-from specpilot.infer.models.causal_lm import Graphs
-from specpilot.main import main
+from specpilot.models import LanguageModel, language_model
+from specpilot.models.causal_lm import Graphs
 from transformers import PreTrainedModel
 
 from ..drafts import options_of
