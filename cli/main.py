@@ -109,9 +109,9 @@ def _about(word: str, words: list[str], commands: Commands) -> str:
     """What ``--version``, ``--completion SHELL``, or a shell that completes a line, prints."""
     option, given, shell = word.partition("=")
     if option == "--version":
-        from .. import __version__
+        from importlib.metadata import version
 
-        return f"specpilot {__version__}"
+        return f"specpilot {version('specpilot')}"
     from .completion import offers, script
 
     if option == "--complete":

@@ -36,7 +36,7 @@ def test_help_stays_light() -> None:
         "import sys\n"
         "def tops():\n    return {name.partition('.')[0] for name in sys.modules}\n"
         "before = tops() | set(sys.stdlib_module_names)\n"
-        "import specpilot\nfrom specpilot import main as cli\ndir(specpilot)\n"
+        "import specpilot\nfrom specpilot.cli import main as cli\ndir(specpilot)\n"
         f"for words in {commands!r}:\n"
         "    try:\n        cli.main([*words, '--help'])\n"
         "    except SystemExit as stop:\n        assert stop.code == 0\n"
