@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..common.errors import InputError
+from ..train.options import PREDICTORS
 from .commands import train
-from .common.errors import InputError
 from .parser import CommandParser
-from .train.options import PREDICTORS
 
 BASH = "complete -o default -C 'specpilot --complete' specpilot"
 SCRIPTS = {

@@ -21,26 +21,26 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from .common.errors import InputError
-from .common.machine import commit
-from .compare.comparison import Report, Task, compare
-from .compare.decoders import ComparedDecoder, Loader
-from .compare.engines.assisted import generate
-from .compare.findings import EXAMPLE, concluded, words_of
-from .compare.report import document_of, write
-from .controllers.length.cost_model import CostModel
-from .controllers.sampling import SamplingParams
-from .data_gen.acceptance import make_acceptance_data
-from .data_gen.options import AcceptanceDataOptions
-from .data_gen.prompts import PromptRow, load_prompts
-from .infer.generation import Generation
-from .infer.options import DecodingOptions
-from .infer.text_stream import TextStream
+from ..common.errors import InputError
+from ..common.machine import commit
+from ..compare.comparison import Report, Task, compare
+from ..compare.decoders import ComparedDecoder, Loader
+from ..compare.engines.assisted import generate
+from ..compare.findings import EXAMPLE, concluded, words_of
+from ..compare.report import document_of, write
+from ..controllers.length.cost_model import CostModel
+from ..controllers.sampling import SamplingParams
+from ..data_gen.acceptance import make_acceptance_data
+from ..data_gen.options import AcceptanceDataOptions
+from ..data_gen.prompts import PromptRow, load_prompts
+from ..infer.generation import Generation
+from ..infer.options import DecodingOptions
+from ..infer.text_stream import TextStream
+from ..train.acceptance import train_acceptance
+from ..train.export import export
+from ..train.options import LagFreeTrainingOptions, SpecDecTrainingOptions
+from ..train.run_folder import METRICS
 from .trace_view import show_trace
-from .train.acceptance import train_acceptance
-from .train.export import export
-from .train.options import LagFreeTrainingOptions, SpecDecTrainingOptions
-from .train.run_folder import METRICS
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 OURS, COPIES, TREES = "lag-free head", "lag-free+copies", "lag-free+copies+trees"

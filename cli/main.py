@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from typing import TypeAlias, Union
 
+from ..common.errors import InputError, did_you_mean
 from .commands import (
     bench,
     compare,
@@ -25,7 +26,6 @@ from .commands import (
     serve,
     train,
 )
-from .common.errors import InputError, did_you_mean
 from .parser import CommandParser
 
 Command: TypeAlias = Callable[..., None]
@@ -109,9 +109,9 @@ def _about(word: str, words: list[str], commands: Commands) -> str:
     """What ``--version``, ``--completion SHELL``, or a shell that completes a line, prints."""
     option, given, shell = word.partition("=")
     if option == "--version":
-        from . import __version__
+        from importlib.metadata import version
 
-        return f"specpilot {__version__}"
+        return f"specpilot {version('specpilot')}"
     from .completion import offers, script
 
     if option == "--complete":

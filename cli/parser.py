@@ -20,8 +20,8 @@ from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
 
-from .common.errors import InputError, did_you_mean
-from .common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object
+from ..common.errors import InputError, did_you_mean
+from ..common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.panel import Panel
 
-from .common.errors import InputError
-from .common.machine import machine
-from .compare.decoders import NONE, ComparedDecoder, Loader
-from .infer.generation import Stats
-from .infer.options import DecodingOptions
-from .infer.prompting import encode_prompt
-from .infer.text_stream import TextStream
+from ..common.errors import InputError
+from ..common.machine import machine
+from ..compare.decoders import NONE, ComparedDecoder, Loader
+from ..infer.generation import Stats
+from ..infer.options import DecodingOptions
+from ..infer.prompting import encode_prompt
+from ..infer.text_stream import TextStream
 from .trace_view import show_trace
 
 TARGET = "SmolLM2-135M-Instruct"

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from .infer.generation import Generation
-    from .infer.text_stream import TextStream
+    from ..infer.generation import Generation
+    from ..infer.text_stream import TextStream
 
 ACCEPTED = "green"
 OWN = "bold"
@@ -26,7 +26,7 @@ def render(generation: Generation, stream: TextStream, *, rejected: bool = True)
     """
     from rich.text import Text
 
-    from .infer.text_stream import written
+    from ..infer.text_stream import written
 
     text = Text()
     for by, piece in written(generation.rounds, stream):

@@ -39,10 +39,10 @@ from ..data_gen.prompts import PromptRow
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.generation import Stats
-from ..infer.models import CausalLM
 from ..infer.options import AUTO
 from ..infer.prompting import day_of
 from ..infer.text_stream import COPY, DRAFT, TextStream, written
+from ..models import CausalLM
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing
@@ -66,9 +66,7 @@ from .settings import (
     AS_MEASURED,
     FAMILIES,
     FIXED,
-    RATIOS,
     at_ratio,
-    by_hardware,
     by_length,
     crossed,
     ratio_of,
@@ -146,8 +144,8 @@ def compare(
         per token, ``tokens_per_forward``, and the ``accepted`` share of drafted tokens. ``costs``: by the same names,
         with the time of a trained predictor. ``timed``: records of the clock by name and prompt. ``informed``: speed-up
         by replay of what knew every token's acceptance probability. ``reading``: t_v(3) / t_v(1). ``lengths``: speeds
-        by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`. ``hardware``: of
-        :func:`.by_hardware`. ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.written`.
+        by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`.
+        ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.written`.
         ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name. ``refused``: why
         decoders were left out, by name.
 
@@ -355,13 +353,11 @@ class _Comparing:
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
     def _rule(self, spec: ComparedDecoder) -> Rule:
-        """Its length controller; one that goes by costs also at those of other hardware."""
+        """The rule of the decoder's length controller."""
         cost = self.costs.get(spec.name)
-        ratios = RATIOS if spec.uses_costs else ()
-        lengths = {AS_MEASURED: self.loader.decoder(spec, cost).length}
-        lengths |= {ratio: self.loader.decoder(spec, at_ratio(ratio)).length for ratio in ratios}
+        length = self.loader.decoder(spec, cost).length
         identity = {"spec": spec.identity, "costs": None if cost is None else cost.as_dict()}
-        return Rule(spec.name, tuple(lengths), identity, lambda traces: lambda index, x: lengths[x])
+        return Rule(spec.name, (AS_MEASURED,), identity, lambda traces: lambda index, x: length)
 
     def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]]:
         """What predicts acceptance in the replay, and its identity: the draft's confidence, and trained predictors."""
@@ -418,11 +414,9 @@ class _Comparing:
     def _figures(self, specs: Mapping[str, ComparedDecoder], rows: Mapping[str, Report]) -> Report:
         figures: Report = {"refused": self.refused, "trained_on": trained_on(self.specs, self.rows)}
         if self.replayed:
-            names = [name for name in rows if (name, AS_MEASURED) in self.replayed or name in self.families]
             figures |= {
                 "lengths": by_length(self.replayed, FIXED, self.costs[NONE]),
                 **drafted_of(self.checks, self.rows).figures(),
-                "hardware": by_hardware(self.replayed, names, self.costs[NONE]),
             }
         own = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
         if found := fastest(rows, own):

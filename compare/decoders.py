@@ -28,11 +28,11 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.generation import Stats
 from ..infer.loading.controllers import length_digests
-from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import Pair, load_target, wrapped_draft
-from ..infer.models import GgufModel, LanguageModel, language_model
 from ..infer.options import DecodingOptions
 from ..infer.random_source import RandomSource
+from ..models import GgufModel, LanguageModel, language_model
+from ..models.loading.names import load_tokenizer
 from .options import VllmBenchOptions, WorkloadOptions
 
 NONE, NGRAM, DEFAULT = "none", "ngram", "default"

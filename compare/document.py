@@ -62,7 +62,6 @@ class Chart:
         ticks: of x, whose first and last one are its ends; ``log``: on a logarithmic scale.
         shares: whether y is from 0 to 1; otherwise a line is drawn at y = 1.
         diagonal: whether to draw y = x.
-        here: x of a vertical line with that word.
     """
 
     width: ClassVar[int] = 420
@@ -79,7 +78,6 @@ class Chart:
     log: bool = False
     shares: bool = True
     diagonal: bool = False
-    here: float | None = None
 
     @cached_property
     def drawn(self) -> dict[str, Sequence[Point]]:

@@ -34,7 +34,7 @@ from ..data_gen.dataset import read_manifest
 from ..data_gen.draft_states import at_drafted_tokens, match_all, signals_of
 from ..data_gen.kinds import LABELLED, RoundsRow, Text, read_texts
 from ..data_gen.prompts import load_prompts
-from ..infer.models import CausalLM, LanguageModel, language_model, output_embedding
+from ..models import CausalLM, LanguageModel, language_model, output_embedding
 from ..train.datasets import check_same, load_same
 from .decoders import trained_among
 from .drafted import DEPTHS, OWN, UNKNOWN, Drafted, between

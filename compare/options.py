@@ -92,8 +92,6 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
         cost: Costs for the replay and for what decides by costs, instead of measured ones: a file of `specpilot bench
             cost --output`, or a draft step in units of a verification.
-        hardware: Replay alone, at costs computed from a datasheet and the sizes of the models, such as "h100:8B/1B",
-            or "m4-max:8B/1B:4" for weights of 4 bits.
         data: Instead of decoding: a folder of acceptance data or of rounds (`data on-policy`, `serve --log-rounds`), or
             several of one pair, as "[A,B]". Their draft is that of the data unless `draft` names it. Or JSON of a vLLM
             server's responses.
@@ -111,7 +109,6 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     length: str | int | tuple[str | int, ...] | None = None
     rules: bool = True
     cost: str | float | None = None
-    hardware: str | None = None
     data: Annotated[str | tuple[str, ...], Several()] | None = None
     against: Annotated[str | tuple[str, ...], Several()] | None = None
     clock: bool = True

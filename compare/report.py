@@ -35,7 +35,7 @@ WRITERS = {
 
 def document_of(report: Report) -> Document:
     """The document of a report, as ``report.json`` has it."""
-    makers = (_drift, _speed, _by_length, _by_place, _reliability, _hardware, _acceptance, _calibration, _mosaic)
+    makers = (_drift, _speed, _by_length, _by_place, _reliability, _acceptance, _calibration, _mosaic)
     sections = [made for make in makers if not (made := make(report)).empty]
     return Document(_title(report), report["sentences"], report.get("commands", {}), sections, _remarks(report))
 
@@ -243,31 +243,6 @@ def _drift(report: Report) -> Section:
     )
     chart = _along(ways[0], lines) if lines else None
     return Section("Drift", note, rows, chart, Bars(bars, 0.0) if lines else None)
-
-
-# hardware
-
-
-def _hardware(report: Report) -> Section:
-    found = report.get("hardware") or {"speeds": {}, "ratios": []}
-    decoders = report.get("decoders", {})
-    names = {name: decoders[name]["family"] or decoders[name]["title"] for name in found["speeds"]}
-    ratios = found["ratios"]
-    lines = {names[name]: [*map(Point, ratios, speeds)] for name, speeds in found["speeds"].items()}
-    rows = []
-    for index, ratio in enumerate(ratios if lines else []):
-        speed, fastest = max((points[index].y, name) for name, points in lines.items())
-        fastest, tokens = (fastest, f"{speed:.2f}") if speed > 1 else ("no drafts", "1")
-        rows.append({"cost ratio": f"{ratio:g}", "fastest": fastest, "tokens": tokens})
-    here = found["here"] if ratios and ratios[0] <= found["here"] <= ratios[-1] else None
-    x, y = "time of a drafted token / time of a target forward", "tokens per time of a target forward"
-    note = (
-        "Tokens in the time that the target takes for one, by how dear drafting is; reading several tokens is taken to "
-        "cost the target as much as one. What goes by costs decides by these; of rules the best length or threshold is "
-        "taken at each."
-    )
-    chart = Chart(x, y, lines, ratios, log=True, shares=False, here=here)
-    return Section("On other hardware", note, rows, chart, narrow=True)
 
 
 # texts

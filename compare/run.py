@@ -11,18 +11,19 @@ from typing import Any
 
 from ..checkpoints import shipped
 from ..common.errors import InputError
+from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
 from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
-from .comparison import Task
+from .comparison import MEASURED, Task
 from .comparison import compare as compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
 from .document import page
 from .findings import commands, concluded
-from .hardware import given_costs
 from .options import CompareOptions
 from .report import document_of, write
 from .responses import read_data
@@ -117,14 +118,14 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
 
 
 def _of_data(options: CompareOptions) -> Comparison:
-    cost, priced = given_costs(options.hardware, options.cost)
+    cost, priced = _costs(options)
     given = [(one,) if isinstance(one, str) else one for one in (options.data, options.against) if one is not None]
     return Comparison(report_of([read_data(folders, options) for folders in given], cost, priced), options.output)
 
 
 def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None) -> Comparison:
     options = paired(options)
-    cost, priced = given_costs(options.hardware, options.cost)
+    cost, priced = _costs(options)
     if decoders is None:
         decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
         decoders += [ComparedDecoder.parse(word, options.base) for word in options.words]
@@ -135,10 +136,16 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
     with threads(1) if shipped(options.target) else nullcontext():
         found = compare_decoders(
             decoders, rows, Loader(options.base), task, options.output,
-            clock=options.clock and options.hardware is None, rules=options.rules, minutes=options.minutes, cost=cost,
+            clock=options.clock, rules=options.rules, minutes=options.minutes, cost=cost,
             priced=priced,
         )  # fmt: skip
     return Comparison(concluded(found, commands(found, options.output)), options.output)
+
+
+def _costs(options: CompareOptions) -> tuple[CostModel | None, str]:
+    """The costs to replay at and where they come from, as a phrase; None if they are to be measured here."""
+    source = cost_source(options.cost)
+    return (source.cost, source.describe()) if isinstance(source, PresetCosts) else (None, MEASURED)
 
 
 def paired(options: CompareOptions) -> CompareOptions:

@@ -1,4 +1,4 @@
-"""What replayed settings come to: the best value of a rule, speeds by draft length, and speeds on other hardware.
+"""Results of replayed settings: the best value of a rule, and speeds by draft length.
 
 Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn, so that the
 best of a grid owes nothing to luck.
@@ -7,7 +7,7 @@ best of a grid owes nothing to luck.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..controllers.length import CumulativeConfidence, Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
@@ -15,7 +15,6 @@ from .decoders import ComparedDecoder
 from .recorded import Counts, Rule, Setting, speed_of
 
 FIXED, CONFIDENCE = "fixed length", "cumulative confidence"
-RATIOS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)  # a drafted token's time to that of a target forward
 AS_MEASURED = 0.0  # the parameter of a decoder at the costs that were measured
 
 Replayed = Mapping[Setting, Sequence[Counts]]
@@ -85,7 +84,7 @@ def crossed(family: str, chosen: tuple[float, float, float], replayed: Replayed)
 
 
 def at_ratio(ratio: float) -> CostModel:
-    """Costs of hardware on which a drafted token takes ``ratio`` target forwards."""
+    """Costs with which a drafted token takes ``ratio`` target forwards."""
     return CostModel(ratio, 1.0, 0.0)
 
 
@@ -98,23 +97,3 @@ def by_length(replayed: Replayed, family: str, cost: CostModel) -> list[dict[str
     """The speed-up, and its interval, of each draft length of a family of fixed lengths."""
     lengths = sorted(x for name, x in replayed if name == family)
     return [{"length": x, **speed_of(replayed[family, x], cost).as_dict()} for x in lengths]
-
-
-def by_hardware(replayed: Replayed, names: Sequence[str], cost: CostModel) -> dict[str, Any]:
-    """The speed-ups of decoders by the cost ratio.
-
-    A decoder that goes by costs was replayed at each of them; of a family the best member is taken at each ratio.
-
-    Args:
-        names: decoders and families.
-        cost: the measured one.
-    """
-    speeds = {}
-    for name in names:
-        own = {x: counts for (other, x), counts in replayed.items() if other == name}
-        repriced = own.keys() >= {AS_MEASURED, *RATIOS}
-        speeds[name] = [
-            max(speed_of(counts, at_ratio(r)).value for x, counts in own.items() if not repriced or x == r)
-            for r in RATIOS
-        ]
-    return {"ratios": list(RATIOS), "here": ratio_of(cost), "speeds": speeds}

@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from ..common.console import stderr_console
 from ..common.files import MANIFEST
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
-from ..infer.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
-from ..infer.models import language_model
+from ..models import language_model
+from ..models.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
 from .builder import Item, TargetBuilder, make_dataset, pair_identity
 from .dataset import day_in
 from .kinds import AcceptanceRow, AnswerRow

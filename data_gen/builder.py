@@ -20,11 +20,11 @@ from ..common.errors import InputError
 from ..common.files import MANIFEST
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.loading.generation_defaults import generation_defaults, stop_tokens_of
-from ..infer.loading.names import load_any_model, load_tokenizer
-from ..infer.models import LanguageModel, language_model
 from ..infer.prompting import day_of
 from ..infer.random_source import drawn_for
+from ..models import LanguageModel, language_model
+from ..models.loading.generation_defaults import generation_defaults, stop_tokens_of
+from ..models.loading.names import load_any_model, load_tokenizer
 from .dataset import ShardWriter, day_in
 from .kinds import Row, Rows
 from .options import (

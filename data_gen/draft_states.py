@@ -22,7 +22,7 @@ from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.sampling import SamplingParams
 from ..infer.distribution import TokenDistribution
-from ..infer.models import CausalLM, LanguageModel, Read, TextReader, TreeMask
+from ..models import CausalLM, LanguageModel, Read, TextReader, TreeMask
 from .kinds import Text
 from .rollout import MAX_SCORES
 

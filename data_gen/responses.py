@@ -23,9 +23,9 @@ from ..checkpoints import shipped
 from ..common.errors import InputError, optional_import
 from ..common.json_file import build
 from ..infer.integrations.vllm_build import check_version, installed_version
-from ..infer.loading.names import load_stop_tokens, load_tokenizer
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
+from ..models.loading.names import load_stop_tokens, load_tokenizer
 from .builder import DatasetBuilder, GivenTexts, Item, make_dataset
 from .dataset import read_manifest, whole_manifest
 from .kinds import ResponseRow, read_dataset

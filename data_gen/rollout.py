@@ -31,12 +31,12 @@ from ..infer.draft import Draft
 from ..infer.drafters.base import Autoregressive
 from ..infer.engine import Engine
 from ..infer.generation import Generation
-from ..infer.models import LanguageModel, Read
 from ..infer.random_source import RandomSource, draw
 from ..infer.request import DraftingArm, Request
 from ..infer.scheduler import Scheduler
 from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
+from ..models import LanguageModel, Read
 
 MAX_SCORES = 1 << 22  # logits computed at once, N·V; on a CPU larger pieces are slower because of memory allocation
 

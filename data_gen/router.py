@@ -18,7 +18,7 @@ from ..infer.costs import step_times
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import PromptLookup
 from ..infer.loading.routing import load_arms
-from ..infer.models import LanguageModel, Read
+from ..models import LanguageModel, Read
 from .builder import Item, TargetBuilder, make_dataset
 from .kinds import RouterRow, Rows
 from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions

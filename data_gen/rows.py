@@ -182,7 +182,7 @@ def _read_table(path: Path, text: str) -> list[Record]:
 def _read_hub(source: str, split: str) -> list[Record]:
     import datasets
 
-    from ..infer.loading.model_files import ask_hub
+    from ..models.loading.model_files import ask_hub
 
     name, _, config = source.partition(":")
     answer = ask_hub(name, dataset=True)

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from mkdocs.structure.files import File, Files
-from specpilot.main import COMMANDS, main
+from specpilot.cli.main import COMMANDS, main
 from specpilot.train.options import PREDICTORS
 
 ROOT = Path(__file__).resolve().parent.parent

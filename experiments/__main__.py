@@ -10,8 +10,8 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-from specpilot.main import Command, Commands
-from specpilot.main import main as run
+from specpilot.cli.main import Command, Commands
+from specpilot.cli.main import main as run
 
 
 class Experiment(NamedTuple):

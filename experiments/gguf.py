@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 from specpilot.common.console import quiet
 from specpilot.common.errors import InputError, optional_import
-from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models.trimmed_head import TrimmedHead
+from specpilot.models.loading.names import load_model, load_tokenizer
+from specpilot.models.trimmed_head import TrimmedHead
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 

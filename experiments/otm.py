@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specpilot.commands.measuring import begin, finish
+from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.options import File
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import TextReader
 from specpilot.infer.options import LoadingOptions, PairOptions
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.verify.k_seq import acceptance, division_factor
 from specpilot.infer.verify.otm import optimal_transport, upper_bound
+from specpilot.models import TextReader
 from torch import Tensor
 
 from .figure import canvases, label, save

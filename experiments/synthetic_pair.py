@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import torch
-from specpilot.commands.measuring import begin
+from specpilot.cli.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, Options, Range
-from specpilot.infer.loading.devices import DTYPES, pick_device
-from specpilot.infer.loading.names import load_tokenizer
-from specpilot.infer.models.early_exit import cut
 from specpilot.infer.options import DeviceOptions, DType
+from specpilot.models.early_exit import cut
+from specpilot.models.loading.devices import DTYPES, pick_device
+from specpilot.models.loading.names import load_tokenizer
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 

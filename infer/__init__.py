@@ -1,1 +1,1 @@
-"""Decoding: models and their KV caches, drafters, verification, the decoding loop."""
+"""Decoding: the loop, drafters, verification, pairs and controllers."""

@@ -21,8 +21,8 @@ from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.length import MAX_DRAFT
 from ..controllers.length.cost_model import LEAST_SHARE, CostModel
 from ..controllers.sampling import SamplingParams
+from ..models import LanguageModel, TextReader
 from .distribution import TokenDistribution
-from .models import LanguageModel, TextReader
 from .random_source import RandomSource
 
 DRAFTED = 8  # tokens of a timed draft; the result is per token

@@ -28,6 +28,8 @@ from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
+from ..models import EncoderDecoder, GgufModel, LanguageModel
+from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .config import DecoderConfig, check_options, grows_trees, with_default_drafts
 from .drafters.beams import Beams
 from .drafters.ngram import Ngram, split_drafts
@@ -37,11 +39,9 @@ from .engine import Engine
 from .generation import Generation
 from .integrations.custom_generate import custom_generate
 from .loading.controllers import load_copies, load_length
-from .loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .loading.named_pair import with_named_pair
 from .loading.pair import Model, Name, Pair, check_pair, load_pair, steered, with_states, wrap_model
 from .loading.routing import Routing, load_routing
-from .models import EncoderDecoder, GgufModel, LanguageModel
 from .options import DecodingOptions
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from ..common.errors import InputError
+from ..models import EarlyExit, LanguageModel
 from .config import DecoderConfig
 from .drafters.base import Autoregressive
 from .drafters.beams import BeamDrafter, JointDrafter
@@ -17,7 +18,6 @@ from .drafters.oracle import OracleDrafter
 from .drafters.tree import AUTO_TREE, TreeDrafter
 from .engine import Engine
 from .loading.routing import Routing
-from .models import EarlyExit, LanguageModel
 from .request import Drafter, DraftingArm
 
 

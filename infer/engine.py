@@ -15,9 +15,9 @@ import torch
 
 from ..common.errors import InputError
 from ..controllers.router import Router
+from ..models import LanguageModel, Read, TreeMask
 from .distribution import RowwiseDistribution, TokenDistribution, distributions
 from .draft import NO_DRAFT, Draft
-from .models import LanguageModel, Read, TreeMask
 from .request import Drafter, Request
 from .verify import Verdict
 from .verify.on_device import RULES, Drafted, verify_drawn

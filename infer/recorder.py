@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..controllers.length import RateOptimal
+from ..models.text_cache import ancestors_of
 from .distribution import TokenDistribution
 from .draft import Draft
-from .models.text_cache import ancestors_of
 from .request import Request
 from .verify import Verdict
 

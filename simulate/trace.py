@@ -19,8 +19,8 @@ from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.rollout import readable
 from ..infer.distribution import TokenDistribution
-from ..infer.models import LanguageModel, TextReader, TreeMask
 from ..infer.random_source import RandomSource
+from ..models import LanguageModel, TextReader, TreeMask
 
 END = -1  # nothing is drafted after this node
 

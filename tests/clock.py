@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 import torch
-from specpilot.infer.models import CausalLM, RaggedKVCache, Read
+from specpilot.models import CausalLM, RaggedKVCache, Read
 
 from .tiny import make
 

@@ -27,10 +27,10 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.planned import PlannedLength
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import language_model
-from specpilot.infer.models.eagle import state_input_of
-from specpilot.infer.models.trimmed_head import TrimmedHead, spread_logits, trim_head
+from specpilot.models import language_model
+from specpilot.models.eagle import state_input_of
+from specpilot.models.loading.names import load_model
+from specpilot.models.trimmed_head import TrimmedHead, spread_logits, trim_head
 from specpilot.train.draft_model import new_draft
 from torch import nn
 from transformers import PreTrainedModel

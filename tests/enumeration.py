@@ -13,10 +13,10 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.generation import Generation
-from specpilot.infer.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader
-from specpilot.infer.models.longrope import TokenKVCache
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.otm import Transport, optimal_transport
+from specpilot.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader
+from specpilot.models.longrope import TokenKVCache
 from torch import Tensor
 from transformers import PreTrainedModel
 

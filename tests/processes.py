@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specpilot.main import main
+from specpilot.cli.main import main
 
 MODELS = ("bloom", "falcon", "gpt2", "llama", "longt5", "mpt", "mt5", "opt", "qwen3", "t5", "umt5")  # of tests.tiny
 PRELOADED = [  # imported once, by the process that all others are forked from

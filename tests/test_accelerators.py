@@ -39,6 +39,9 @@ from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, laye
 from specpilot.infer.models.static_forward import StaticForward
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
+from specpilot.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
+from specpilot.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
+from specpilot.models.static_forward import StaticForward
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 

@@ -22,8 +22,8 @@ from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions
 from specpilot.data_gen.rollout import roll_out
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM
 from specpilot.infer.random_source import draw, sample_seed
+from specpilot.models import CausalLM
 
 from .tiny import ARCHITECTURES, make, pair_and_prompts
 from .training import assert_labels

@@ -13,7 +13,7 @@ from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import AcceptanceRow, text_of
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation
-from specpilot.infer.models import CausalLM
+from specpilot.models import CausalLM
 from torch import Tensor
 from transformers import PreTrainedModel
 

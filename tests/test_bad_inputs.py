@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from specpilot import main as cli
+from specpilot.cli import main as cli
 
 from .bad_files import FILES, make_bad_files
 
@@ -183,11 +183,6 @@ TABLES["compare --output @out {}"] = [
     ("--data [@files/acceptance,@place/prompts.txt]", "acceptance among responses"),
     ("--against @files/acceptance", "name that with --data"),
     ("--data @files/acceptance --minutes 1", "minutes=1.0: would be ignored"),
-    ("--data @files/acceptance --cost 0.2 --hardware h100:8B/1B", "costs are given twice"),
-    ("--data @files/acceptance --hardware h100:8B", "give a machine and the sizes"),
-    ("--data @files/acceptance --hardware abacus:8B/1B", "abacus is not known; give one of b200, h200"),
-    ("--data @files/acceptance --hardware h100:0B/1B", "sizes must be positive"),
-    ("--data @files/acceptance --hardware h100:8B/1B:64", "1 to 32 bits"),
     ("--length 2,2", "the name '2' is given twice"),
     ("--no-rules --length llama.cpp", "as draft or none; nothing else is left to compare"),
     ("--length llama.cpp,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation"),

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specpilot.cli.main import main
 from specpilot.data_gen.columns import read_examples
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.main import main
 
 from .processes import kill_and_resume
 

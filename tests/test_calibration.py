@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.calibration import Calibration, parse_calibration
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller

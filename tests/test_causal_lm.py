@@ -7,9 +7,9 @@ from copy import deepcopy
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.infer.models import CausalLM, Read, lean_forward, linear
-from specpilot.infer.models.causal_lm import forward_with_hidden
-from specpilot.infer.models.lean_forward import FAMILIES, LeanForward
+from specpilot.models import CausalLM, Read, lean_forward, linear
+from specpilot.models.causal_lm import forward_with_hidden
+from specpilot.models.lean_forward import FAMILIES, LeanForward
 from transformers import MambaConfig, MambaForCausalLM
 
 from .architectures import target_of

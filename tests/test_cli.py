@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from specpilot import main as cli
-from specpilot.commands import train
+from specpilot.cli import main as cli
+from specpilot.cli.commands import train
+from specpilot.cli.parser import CommandParser, described, one_line
 from specpilot.common import options
 from specpilot.common.errors import InputError
 from specpilot.data_gen.options import BatchOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.parser import CommandParser, described, one_line
 from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 
 from .refusals import refused
@@ -36,7 +36,7 @@ def test_help_stays_light() -> None:
         "import sys\n"
         "def tops():\n    return {name.partition('.')[0] for name in sys.modules}\n"
         "before = tops() | set(sys.stdlib_module_names)\n"
-        "import specpilot\nfrom specpilot import main as cli\ndir(specpilot)\n"
+        "import specpilot\nfrom specpilot.cli import main as cli\ndir(specpilot)\n"
         f"for words in {commands!r}:\n"
         "    try:\n        cli.main([*words, '--help'])\n"
         "    except SystemExit as stop:\n        assert stop.code == 0\n"
@@ -75,7 +75,7 @@ def test_env_as_json() -> None:
     program = (
         "import os, sys\n"
         "if sys.platform == 'linux':\n    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from specpilot.main import main\nmain(['env', '--json'])\n"
+        "from specpilot.cli.main import main\nmain(['env', '--json'])\n"
     )
     call = [sys.executable, "-c", program]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -108,7 +108,7 @@ def test_env_as_json() -> None:
     ],
 )
 def test_what_the_shell_is_told(line: str, error: str | None) -> None:
-    program = f"specpilot() {{ '{sys.executable}' -m specpilot.main \"$@\"; }}; {line}"
+    program = f"specpilot() {{ '{sys.executable}' -m specpilot.cli.main \"$@\"; }}; {line}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == ((0, "") if error is None else (2, f"specpilot: error: {error}\n"))
 
@@ -353,7 +353,7 @@ def test_each_predictor_has_options_of_its_own(
     monkeypatch.chdir(tmp_path)
     Path("features.yaml").write_text("predictor: features\n")
     trained: list[object] = []
-    monkeypatch.setattr("specpilot.commands.train._train", lambda train, options, run: trained.append(options))
+    monkeypatch.setattr("specpilot.cli.commands.train._train", lambda train, options, run: trained.append(options))
     cli.run(["train", "acceptance", "--data", "a", "--output", "b", *words])
     assert [type(options) for options in trained] == [kind]
     with pytest.raises(InputError, match="predictor='other': choose one of lag-free, specdec, features, length-head"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.common.machine import machine, versions
 from specpilot.compare import comparison
@@ -29,8 +29,8 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.generation import Generation, Stats
-from specpilot.infer.loading.names import load_tokenizer
 from specpilot.infer.options import DecodingOptions, GenerateOptions
+from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.options import ServeOptions
 
 from .clock import one_day_later

@@ -12,13 +12,12 @@ import pytest
 import specpilot
 import torch
 from rich.console import Console
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.comparison import trained_on
 from specpilot.compare.decoders import NONE, ComparedDecoder
 from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
 from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
-from specpilot.compare.hardware import computed_cost, given_costs
 from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.responses import read_responses
@@ -36,8 +35,8 @@ from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_d
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
-from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
+from specpilot.models import CausalLM
 
 from .drafts import predictor
 from .test_compare_page import Parsed
@@ -382,15 +381,3 @@ def test_responses_that_do_not_tell(metrics: dict[str, Any], message: str, tmp_p
     with pytest.raises(InputError, match=message) as found:
         read_responses([file])
     assert "--per-request-spec-decode-metrics detailed" in str(found.value)
-
-
-# costs of other machines
-
-
-def test_computed_costs() -> None:
-    cost = computed_cost("h200:8.03B/1.24B")
-    assert cost.t_draft / cost.verification(1) == pytest.approx(1.24 / 8.03)
-    # Two bytes a weight at 4.8 TB/s, two operations a weight at 989 TFLOPS.
-    assert (cost.t_verify, cost.t_verify_token) == pytest.approx((8.03e9 * 2 / 4.8e12, 8.03e9 * 2 / 989e12))
-    assert computed_cost("H200:8.03b/1240M:4").verification(1) == pytest.approx(cost.t_verify / 4 + cost.t_verify_token)
-    assert given_costs("h200:8B/1B", None)[1].startswith("costs computed from the datasheet")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
 from specpilot.compare.engines.vllm import DRAFTED as LENGTHS
@@ -26,8 +26,8 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.engine import RoundTimer
 from specpilot.infer.generation import Stats
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import CausalLM, language_model
+from specpilot.models import CausalLM, language_model
+from specpilot.models.loading.names import load_model
 
 from .clock import time_forwards, timed_pair
 from .test_rate_optimal import Known

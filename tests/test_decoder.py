@@ -7,7 +7,7 @@ import pytest
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed, Oracle
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM
+from specpilot.models import CausalLM
 
 from .drafts import options_of
 from .test_architectures import transformers_greedy

@@ -17,8 +17,8 @@ from specpilot.data_gen.on_policy import rounds_of
 from specpilot.infer.config import leaves_drafts_open, with_default_drafts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Generation, Round
-from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions, GenerateOptions
+from specpilot.models import CausalLM
 from specpilot.serve.options import ServeOptions
 
 from .clock import time_forwards

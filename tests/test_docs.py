@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from specpilot.commands.train import of_predictor
-from specpilot.main import COMMANDS, main
-from specpilot.parser import CommandParser
+from specpilot.cli.commands.train import of_predictor
+from specpilot.cli.main import COMMANDS, main
+from specpilot.cli.parser import CommandParser
 
 from experiments.__main__ import command
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import linear
 from specpilot.infer.random_source import sample_seed
+from specpilot.models import linear
 
 from .architectures import pair
 from .drafts import AUTO, COPIES, LENGTHS, PROMPTS, STATE_WAYS, options_of, real, small

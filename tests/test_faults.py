@@ -12,15 +12,15 @@ from random import Random
 import httpx
 import pytest
 import yaml
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.store import Store
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import MANIFEST, ShardWriter, read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Rows, read_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models.kv_cache import RaggedLayer
 from specpilot.infer.random_source import RandomSource
+from specpilot.models.kv_cache import RaggedLayer
 from specpilot.serve.round_log import RoundLog
 
 from .folders import assert_whole, contents, one_bit, truncated

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import from_draft
 from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
 from specpilot.data_gen.kinds import AcceptanceRow, read_shard, text_of
-from specpilot.infer.models.causal_lm import forward_with_hidden
+from specpilot.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
 from specpilot.train.acceptance_module import AcceptanceDataModule
 from specpilot.train.data_module import ResumableLoader

@@ -13,7 +13,7 @@ from specpilot.controllers.checkpoints.fingerprint import (
     tokenizer_fingerprint,
     weights_digest,
 )
-from specpilot.infer.loading.names import load_model
+from specpilot.models.loading.names import load_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
 from .architectures import MAKERS

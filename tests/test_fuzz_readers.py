@@ -27,7 +27,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from specpilot.checkpoints import FOLDER, shipped
-from specpilot.commands import generate
+from specpilot.cli.commands import generate
+from specpilot.cli.parser import CommandParser
 from specpilot.common.errors import InputError
 from specpilot.common.files import sha256
 from specpilot.compare.store import Store
@@ -36,10 +37,9 @@ from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.router_dataset import Times
 from specpilot.data_gen.rows import read_rows
-from specpilot.infer.loading.model_files import find_files
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models.gguf_model import GgufFile
-from specpilot.parser import CommandParser
+from specpilot.models.gguf_model import GgufFile
+from specpilot.models.loading.model_files import find_files
+from specpilot.models.loading.names import load_model
 from specpilot.train.options import SpecDecTrainingOptions
 from specpilot.train.run_folder import read_checkpoint, read_run
 

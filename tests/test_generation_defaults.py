@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.loading import generation_defaults as defaults
-from specpilot.infer.loading.generation_defaults import GenerationDefaults, generation_defaults
-from specpilot.infer.loading.names import load_model
+from specpilot.models.loading import generation_defaults as defaults
+from specpilot.models.loading.generation_defaults import GenerationDefaults, generation_defaults
+from specpilot.models.loading.names import load_model
 from transformers import GenerationConfig
 
 from .refusals import refused

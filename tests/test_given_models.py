@@ -7,9 +7,9 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import language_model, linear
-from specpilot.infer.models.causal_lm import forward_with_hidden
-from specpilot.infer.models.given import Given
+from specpilot.models import language_model, linear
+from specpilot.models.causal_lm import forward_with_hidden
+from specpilot.models.given import Given
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers import (

@@ -13,8 +13,8 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
 from specpilot.infer.drafters.beams import Beams, draft_beams
-from specpilot.infer.models import TextReader, language_model
 from specpilot.infer.random_source import RandomSource
+from specpilot.models import TextReader, language_model
 
 from .drafts import reading
 from .enumeration import DEPTH, PROMPT, Remembering, assert_same, decoder_distribution, target_distribution

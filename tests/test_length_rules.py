@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.cli.main import main
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
@@ -42,7 +43,6 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.controllers import length_digest
 from specpilot.infer.random_source import RandomSource
-from specpilot.main import main
 
 from .drafts import small
 from .enumeration import DEPTH, PROMPT, assert_same, output_distribution, target_distribution

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.router import SingleArm
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, LanguageModel, language_model, linear
-from specpilot.infer.models.linear import Int4Linear, Int8Linear, PackedForward, PackedLinear, pack
+from specpilot.models import CausalLM, LanguageModel, language_model, linear
+from specpilot.models.linear import Int4Linear, Int8Linear, PackedForward, PackedLinear, pack
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D

@@ -23,10 +23,10 @@ from specpilot.data_gen.feature_shards import FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.devices import check_dtype
-from specpilot.infer.loading.model_files import Source, check_format
-from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models.base import input_device, is_dispatched
+from specpilot.models.base import input_device, is_dispatched
+from specpilot.models.loading.devices import check_dtype
+from specpilot.models.loading.model_files import Source, check_format
+from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 from torch import Tensor
@@ -156,7 +156,7 @@ CLIENT = """
 import json, sys, time
 from specpilot.common.errors import InputError
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.infer.loading.names import load_model, load_tokenizer
+from specpilot.models.loading.names import load_model, load_tokenizer
 
 waits = []
 time.sleep = waits.append  # before a request is repeated

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.infer.distribution import TokenDistribution, residual
 from specpilot.infer.draft import Draft, Drawn
-from specpilot.infer.models import ancestors_of
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify import (
     LOSSY,
@@ -29,6 +28,7 @@ from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
 from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
 from specpilot.infer.verify.spec_infer import spec_infer
+from specpilot.models import ancestors_of
 from torch import Tensor
 
 from .enumeration import Script, as_distribution, distribution, output_distribution

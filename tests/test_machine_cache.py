@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from specpilot import main as cli
 from specpilot.checkpoints import FOLDER
+from specpilot.cli import main as cli
 from specpilot.common import machine_cache
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock
@@ -21,8 +21,8 @@ from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import OnPolicyDataOptions
 from specpilot.infer.costs import T_DRAFT, T_TOKEN, pair_costs
 from specpilot.infer.loading.controllers import length_digest
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import CausalLM, language_model
+from specpilot.models import CausalLM, language_model
+from specpilot.models.loading.names import load_model
 
 from .clock import time_forwards
 from .tiny import make

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from specpilot import main as cli
 from specpilot.checkpoints import FOLDER, shipped
+from specpilot.cli import main as cli
 from specpilot.infer.loading.named_pair import with_named_pair
 from specpilot.infer.options import DecodingOptions
 

@@ -36,7 +36,7 @@ from specpilot.infer.drafters import prompt_lookup
 from specpilot.infer.drafters.ngram import Ngram, TextCopies
 from specpilot.infer.drafters.prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
 from specpilot.infer.loading.controllers import load_copies
-from specpilot.infer.loading.names import load_model, load_tokenizer
+from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.copies import copied_tokens, train_copies
 from specpilot.train.export import export
 from specpilot.train.options import CopyTrainingOptions

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import pytorch_lightning  # noqa: F401 - before matplotlib is hidden, which it looks for
 from specpilot import checkpoints
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError, optional_import
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions, WorkerOptions
-from specpilot.infer.loading.names import load_any_model
-from specpilot.infer.models.llama_context import library
+from specpilot.models.llama_context import library
+from specpilot.models.loading.names import load_any_model
 
 from experiments.__main__ import EXPERIMENTS
 from experiments.__main__ import main as experiments

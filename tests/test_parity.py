@@ -26,9 +26,9 @@ from specpilot.data_gen.draft_states import after_target_text, read_positions
 from specpilot.data_gen.kinds import AcceptanceRow, Text, text_of
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.random_source import sample_seed
+from specpilot.models import CausalLM
 
 TOLERANCE = 1e-5
 MAX_TOKENS = 6

@@ -20,7 +20,7 @@ from specpilot.data_gen.kinds import AnswerRow, read_dataset
 from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.data_gen.rows import RowSource
-from specpilot.infer.loading.names import load_tokenizer
+from specpilot.models.loading.names import load_tokenizer
 
 from .clock import one_day_later
 from .folders import contents

@@ -12,8 +12,8 @@ from specpilot.controllers.length import Fixed, Heuristic, LengthController, Ste
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.models import CausalLM, TextReader
 from specpilot.infer.random_source import RandomSource
+from specpilot.models import CausalLM, TextReader
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace, trace
 

@@ -20,7 +20,7 @@ from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.integrations import vllm_build
-from specpilot.infer.loading.names import load_tokenizer
+from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
 from .folders import contents

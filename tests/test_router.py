@@ -14,7 +14,7 @@ from specpilot.controllers.router import PolicyRouter, RouterPolicy, SingleArm
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards
-from specpilot.infer.models import CausalLM, EarlyExit, EncoderDecoder
+from specpilot.models import CausalLM, EarlyExit, EncoderDecoder
 
 from .refusals import refused
 from .test_checkpoint import CONFIGS

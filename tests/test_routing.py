@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.cli.main import main
 from specpilot.common.errors import InputError
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints.checkpoint import save_controller
@@ -19,10 +20,9 @@ from specpilot.controllers.router.policy import RouterConfig
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
-from specpilot.infer.models import CausalLM, EarlyExit, LanguageModel, TextReader, language_model
-from specpilot.main import main
+from specpilot.models import CausalLM, EarlyExit, LanguageModel, TextReader, language_model
+from specpilot.models.loading.names import load_model, load_tokenizer
 from transformers import PreTrainedModel
 
 from .drafts import EVEN

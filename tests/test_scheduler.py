@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, RaggedKVCache, Read
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
+from specpilot.models import CausalLM, RaggedKVCache, Read
 from torch import Tensor
 
 from .clock import time_forwards

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.serve.run import answering
 

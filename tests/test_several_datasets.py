@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.predictor import PredictorConfig
 from specpilot.controllers.checkpoints.checkpoint import load_controller
@@ -17,8 +17,8 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.options import AcceptanceDataOptions
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import output_embedding
+from specpilot.models import output_embedding
+from specpilot.models.loading.names import load_model
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.datasets import joint_manifest, router_rows
 from specpilot.train.export import export

@@ -16,11 +16,11 @@ from specpilot.data_gen.router import RouterDatasetBuilder
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.draft import Draft
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.loading.draft_folder import SharedWith, save_draft
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import CausalLM, Read, ancestors_of
-from specpilot.infer.models.eagle import StateInput, state_input_of
 from specpilot.infer.request import Request
+from specpilot.models import CausalLM, Read, ancestors_of
+from specpilot.models.eagle import StateInput, state_input_of
+from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.loading.names import load_model
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.controllers.length import Fixed, Step
 from specpilot.data_gen.draft_states import read_rounds
 from specpilot.data_gen.kinds import RoundsRow, text_of
 from specpilot.data_gen.on_policy import rounds_of
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import CausalLM
+from specpilot.models import CausalLM
+from specpilot.models.loading.names import load_model
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 from transformers import PreTrainedModel

@@ -15,10 +15,10 @@ from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.data_gen.options import AnswersDataOptions
-from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models.causal_lm import forward_with_hidden
-from specpilot.infer.models.eagle import state_input_of
-from specpilot.infer.models.trimmed_head import TrimmedHead
+from specpilot.models.causal_lm import forward_with_hidden
+from specpilot.models.eagle import state_input_of
+from specpilot.models.loading.names import load_model, load_tokenizer
+from specpilot.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
 from specpilot.train.draft_model import choose_layers, load_initial, new_draft
 from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits

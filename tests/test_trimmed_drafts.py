@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.loading.draft_folder import SharedWith, save_draft
-from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models import CausalLM, Read
-from specpilot.infer.models.trimmed_head import TrimmedHead
+from specpilot.models import CausalLM, Read
+from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.loading.names import load_model, load_tokenizer
+from specpilot.models.trimmed_head import TrimmedHead
 from specpilot.train.draft_model import new_draft
 from transformers import PreTrainedModel
 

@@ -19,7 +19,7 @@ from specpilot.controllers.length import Confidence, Fixed, LengthController
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.integrations.vllm_build import check_version, expand_batch_to_tokens
-from specpilot.infer.loading.names import load_model
+from specpilot.models.loading.names import load_model
 from specpilot.serve.vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
 from specpilot.serve.vllm.drafted_request import DraftedRequest, Drawn
 from specpilot.serve.vllm.settings import Settings, apply, settings_of

@@ -28,10 +28,10 @@ from specpilot.data_gen.router_dataset import read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.loading.draft_folder import SharedWith, save_draft
-from specpilot.infer.loading.names import load_model, load_tokenizer
-from specpilot.infer.models import CausalLM
 from specpilot.infer.options import DecodingOptions
+from specpilot.models import CausalLM
+from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibration import load_draft, load_rows
 from specpilot.train.draft_model import new_draft

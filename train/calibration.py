@@ -25,7 +25,7 @@ from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.draft_states import read_positions
 from ..data_gen.kinds import AcceptanceRow, Text, read_texts
-from ..infer.models import LanguageModel, language_model
+from ..models import LanguageModel, language_model
 from .datasets import joint_manifest, load_same, split
 from .metrics import Metrics
 from .options import CalibrateOptions

@@ -19,7 +19,7 @@ from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import Document, answers
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import CopyRates, PromptLookup
-from ..infer.models import output_embedding
+from ..models import output_embedding
 from .controller_module import Batch, PredictorModule, seeded
 from .data_module import ResumableData
 from .datasets import check_same, joint_fingerprint, joint_sampling, load_same, require_both, split

@@ -14,10 +14,10 @@ from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import LABELLED, AcceptanceRow, RouterRow
 from ..data_gen.router_dataset import RouterDataset, read_router_dataset
-from ..infer.loading.devices import pick_device
-from ..infer.loading.names import load_any_model
-from ..infer.models import LoadedModel
 from ..infer.random_source import text_seed
+from ..models import LoadedModel
+from ..models.loading.devices import pick_device
+from ..models.loading.names import load_any_model
 from .options import MIXED, FeatureDataOptions
 
 T = TypeVar("T")

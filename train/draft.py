@@ -20,12 +20,12 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION, day_in
 from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
-from ..infer.loading.draft_folder import check_place, save_draft, shared_names, shared_of
-from ..infer.loading.generation_defaults import stop_tokens_of
-from ..infer.loading.names import load_model, load_tokenizer
-from ..infer.models.eagle import Eagle3Input, state_input_of
-from ..infer.models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from ..infer.prompting import day_of
+from ..models.eagle import Eagle3Input, state_input_of
+from ..models.loading.draft_folder import check_place, save_draft, shared_names, shared_of
+from ..models.loading.generation_defaults import stop_tokens_of
+from ..models.loading.names import load_model, load_tokenizer
+from ..models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftDataModule, DraftModule
 from .fitting import Training, TrainingResult, fit, train_run

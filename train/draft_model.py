@@ -11,12 +11,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.initialization import no_init_weights
 
 from ..common.errors import InputError
-from ..infer.loading.draft_folder import SharedWith, shared_of
 from ..infer.loading.pair import load_draft
-from ..infer.models import CausalLM, GgufModel
-from ..infer.models.eagle import StateInput, add_state_input, state_input_of
-from ..infer.models.early_exit import layers_name
-from ..infer.models.trimmed_head import keep_trimmed, trim_head
+from ..models import CausalLM, GgufModel
+from ..models.eagle import StateInput, add_state_input, state_input_of
+from ..models.early_exit import layers_name
+from ..models.loading.draft_folder import SharedWith, shared_of
+from ..models.trimmed_head import keep_trimmed, trim_head
 from .options import DraftTrainingOptions
 
 TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings about all layers together

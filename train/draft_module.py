@@ -25,10 +25,10 @@ from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
 from transformers.cache_utils import DynamicCache
 
 from ..data_gen.documents import Document
-from ..infer.models.causal_lm import forward_with_hidden
-from ..infer.models.eagle import state_input_of
-from ..infer.models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
-from ..infer.models.trimmed_head import TrimmedHead
+from ..models.causal_lm import forward_with_hidden
+from ..models.eagle import state_input_of
+from ..models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
+from ..models.trimmed_head import TrimmedHead
 from .controller_module import ControllerModule
 from .data_module import ResumableData
 from .datasets import require_both, split

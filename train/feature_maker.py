@@ -28,11 +28,11 @@ from ..data_gen.draft_states import (
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.kinds import Text
 from ..data_gen.workers import OnDone, ignore
-from ..infer.loading.generation_defaults import stop_tokens_of
-from ..infer.loading.names import load_tokenizer
 from ..infer.loading.pair import with_states
-from ..infer.models import CausalLM, LoadedModel, language_model, output_embedding
 from ..infer.random_source import RandomSource, text_seed
+from ..models import CausalLM, LoadedModel, language_model, output_embedding
+from ..models.loading.generation_defaults import stop_tokens_of
+from ..models.loading.names import load_tokenizer
 from ..simulate.trace import END, STATES, Trace, as_tensors, trace
 from .datasets import load_same
 from .options import ROUNDS, TARGET
@@ -63,7 +63,7 @@ class FeatureMaker:
     Args:
         identity: the dataset's, see :func:`~.datasets.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
-        placement: keywords of :func:`~specpilot.infer.loading.names.load_model` for the target, or None.
+        placement: keywords of :func:`~specpilot.models.loading.names.load_model` for the target, or None.
 
     Raises:
         InputError: a model is missing or not the one the data was made with, or traces are asked for that cannot be

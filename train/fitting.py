@@ -20,7 +20,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError, optional_import
 from ..common.files import FolderLock
-from ..infer.loading.devices import pick_device
+from ..models.loading.devices import pick_device
 from .callbacks import Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly
 from .controller_module import ControllerModule
 from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, is_first_node, read_checkpoint

@@ -24,7 +24,7 @@ from ..common.errors import InputError
 from ..common.files import replacing
 from ..data_gen.documents import Document
 from ..data_gen.feature_shards import FeatureShard, Part, StoredShard, mapped
-from ..infer.models.causal_lm import forward_with_hidden
+from ..models.causal_lm import forward_with_hidden
 
 
 class TargetStates(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..compare.options import CostBenchOptions, ServeBenchOptions, VllmBenchOptions
+from ...compare.options import CostBenchOptions, ServeBenchOptions, VllmBenchOptions
 from .measuring import begin, finish
 
 
 def cost(options: CostBenchOptions) -> None:
     """Measure what drafting and verifying a token costs here."""
-    from ..compare.cost import bench_cost, trained_judge
-    from ..compare.decoders import load
+    from ...compare.cost import bench_cost, trained_judge
+    from ...compare.decoders import load
 
     console = begin()
     decoder, prompts = load(options)
@@ -25,7 +25,7 @@ def serve(options: ServeBenchOptions) -> None:
 
     One has a trained controller, one drafts a fixed length, and one decodes without drafts.
     """
-    from ..compare.engines.serve import as_table, bench_serve
+    from ...compare.engines.serve import as_table, bench_serve
 
     console = begin()
     result = bench_serve(options, console)
@@ -38,7 +38,7 @@ def vllm(options: VllmBenchOptions) -> None:
 
     One request is measured alone, and 64 at once.
     """
-    from ..compare.engines.vllm import as_table, bench_vllm
+    from ...compare.engines.vllm import as_table, bench_vllm
 
     console = begin()
     result = bench_vllm(options, console)

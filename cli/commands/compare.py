@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..compare.options import CompareOptions
+from ...compare.options import CompareOptions
 
 
 def compare(options: CompareOptions) -> None:
@@ -13,8 +13,8 @@ def compare(options: CompareOptions) -> None:
     """
     from rich.console import Console
 
-    from ..common.console import quiet
-    from ..compare.run import run
+    from ...common.console import quiet
+    from ...compare.run import run
 
     quiet()
     found = run(options)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..data_gen.options import (
+from ...data_gen.options import (
     ONE_PROCESS,
     AcceptanceDataOptions,
     AnswersDataOptions,
@@ -16,7 +16,7 @@ from ..data_gen.options import (
     RouterDataOptions,
     WorkerOptions,
 )
-from ..train.options import FeatureDataOptions
+from ...train.options import FeatureDataOptions
 
 
 def acceptance(
@@ -26,21 +26,21 @@ def acceptance(
 
     SpecDec++, §3.3: the proposals are drawn after every prefix of the target's outputs.
     """
-    from ..data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
+    from ...data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 
     _make(AcceptanceDatasetBuilder, make_acceptance_data, options, dataset, workers=workers, responses=responses)
 
 
 def answers(options: AnswersDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Generate the target's answers, to train a draft on."""
-    from ..data_gen.acceptance import AnswersBuilder, make_answers
+    from ...data_gen.acceptance import AnswersBuilder, make_answers
 
     _make(AnswersBuilder, make_answers, options, dataset, workers=workers)
 
 
 def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> None:
     """Log the decoder's rounds: drafts and their acceptance."""
-    from ..data_gen.on_policy import OnPolicyDatasetBuilder, make_on_policy_data
+    from ...data_gen.on_policy import OnPolicyDatasetBuilder, make_on_policy_data
 
     _make(OnPolicyDatasetBuilder, make_on_policy_data, options, dataset)
 
@@ -50,7 +50,7 @@ def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: W
 
     They are scored by their similarity (assistant selection, §2.3).
     """
-    from ..data_gen.router import RouterDatasetBuilder, make_router_data
+    from ...data_gen.router import RouterDatasetBuilder, make_router_data
 
     _make(RouterDatasetBuilder, make_router_data, options, dataset, workers=workers)
 
@@ -59,7 +59,7 @@ def _make(
     builder: Callable[[Any], Any], make: Callable[..., Path], options: Any, dataset: DatasetFolderOptions, **how: Any
 ) -> None:
     """Make a dataset; or print the plan of its ``builder``."""
-    from ..data_gen.builder import plan
+    from ...data_gen.builder import plan
 
     _prepare()
     if dataset.plan:
@@ -73,7 +73,7 @@ def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers
 
     They are the draft's hidden states, evidence, and traces for validation.
     """
-    from ..train.features import make_features, plan_features
+    from ...train.features import make_features, plan_features
 
     _prepare()
     if dataset.plan:
@@ -84,8 +84,8 @@ def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers
 
 def _prepare() -> None:
     """Silence libraries and limit what they keep; called before models are loaded."""
-    from ..common.console import quiet
-    from ..common.machine import limit_memory
+    from ...common.console import quiet
+    from ...common.machine import limit_memory
 
     quiet()
     limit_memory()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..common.options import LARGEST, Folder, Range, SeedOptions
+from ...common.options import LARGEST, Folder, Range, SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class DemoOptions(SeedOptions):
 
 def demo(options: DemoOptions) -> None:
     """Run the pipeline on included models, or a real model."""
-    from ..common.console import quiet
+    from ...common.console import quiet
 
     quiet()
     if options.real is not None:
@@ -44,8 +44,8 @@ def demo(options: DemoOptions) -> None:
 
         run_real(options.real, options.max_new_tokens)
         return
+    from ...train.fitting import threads
     from ..demo import run_demo
-    from ..train.fitting import threads
 
     with threads(1):  # tiny models gain little from more, and lose much where other processes are at work
         run_demo(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..common.options import Options
+from ...common.options import Options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class EnvOptions(Options):
 
 def env(options: EnvOptions) -> None:
     """Print versions, machine, threads and the cache of costs."""
-    from ..common.machine import machine, versions
-    from ..common.machine_cache import described
+    from ...common.machine import machine, versions
+    from ...common.machine_cache import described
 
     report = {"versions": versions(), "machine": machine(), "cache": described()}
     if options.json:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import shlex
 
-from ..train.options import CalibrateOptions, ExportOptions, TrimOptions
+from ...train.options import CalibrateOptions, ExportOptions, TrimOptions
 from .measuring import begin, finish
 
 
 def export(options: ExportOptions) -> None:
     """Write a run's best weights as a checkpoint."""
-    from ..common.console import quiet
-    from ..controllers.acceptance.predictor import LengthConfig
-    from ..controllers.checkpoints.checkpoint import push_controller, read_config
-    from ..controllers.checkpoints.hub import upload
-    from ..infer.loading.draft_folder import is_draft
-    from ..train import export as exporter
+    from ...common.console import quiet
+    from ...controllers.acceptance.predictor import LengthConfig
+    from ...controllers.checkpoints.checkpoint import push_controller, read_config
+    from ...controllers.checkpoints.hub import upload
+    from ...models.loading.draft_folder import is_draft
+    from ...train import export as exporter
 
     quiet()
     folder = exporter.export(options.run, options.output, threshold=options.threshold, overwrite=options.overwrite)
@@ -41,7 +41,7 @@ def calibrate(options: CalibrateOptions) -> None:
     """
     from rich.table import Table
 
-    from ..train import calibration
+    from ...train import calibration
 
     console = begin()
     result = calibration.calibrate(options)
@@ -60,8 +60,8 @@ def trim_vocabulary(options: TrimOptions) -> None:
 
     All other tokens get probability 0.
     """
-    from ..common.console import quiet
-    from ..train.draft import trim_vocabulary as trim
+    from ...common.console import quiet
+    from ...train.draft import trim_vocabulary as trim
 
     quiet()
     folder = trim(options)

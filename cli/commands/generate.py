@@ -5,30 +5,30 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..common.errors import InputError, counted
-from ..data_gen.options import BatchOptions
-from ..infer.options import GenerateOptions
+from ...common.errors import InputError, counted
+from ...data_gen.options import BatchOptions
+from ...infer.options import GenerateOptions
 
 if TYPE_CHECKING:
-    from ..infer.generation import Generation
-    from ..infer.text_stream import TextStream
+    from ...infer.generation import Generation
+    from ...infer.text_stream import TextStream
 
 
 def generate(options: GenerateOptions, batch: BatchOptions) -> None:
     """Continue or answer a prompt, or the prompts of a file."""
-    from ..common.console import quiet, said_at_the_end
+    from ...common.console import quiet, said_at_the_end
 
     if batch.prompts is not None:
         options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "the prompts are those of a file")
-        from ..data_gen.batch import write_texts
+        from ...data_gen.batch import write_texts
 
         quiet()
         write_texts(options, batch)
         return
     text = _read(options.prompt)
 
-    from ..infer.decoder import SpeculativeDecoder
-    from ..infer.prompting import encode_prompt
+    from ...infer.decoder import SpeculativeDecoder
+    from ...infer.prompting import encode_prompt
 
     quiet()
     with said_at_the_end():

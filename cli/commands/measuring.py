@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.options import Options
+from ...common.options import Options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def begin() -> Console:
     """A console on standard error."""
-    from ..common.console import quiet, stderr_console
+    from ...common.console import quiet, stderr_console
 
     quiet()
     return stderr_console()
@@ -24,8 +24,8 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
     import json
     from dataclasses import asdict
 
-    from ..common.files import replacing
-    from ..common.machine import commit, machine, versions
+    from ...common.files import replacing
+    from ...common.machine import commit, machine, versions
 
     settings = {name: value for name, value in asdict(options).items() if name != "output"}  # a path affects no result
     made = {"settings": settings, "commit": commit(), "machine": machine(), "versions": versions()}

@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..common.errors import InputError, optional_import
-from ..serve.options import ServeOptions
+from ...common.errors import InputError, optional_import
+from ...serve.options import ServeOptions
 
 if TYPE_CHECKING:
-    from ..infer.decoder import SpeculativeDecoder
-    from ..serve.round_log import RoundLog
-    from ..serve.server import Server
+    from ...infer.decoder import SpeculativeDecoder
+    from ...serve.round_log import RoundLog
+    from ...serve.server import Server
 
 
 def serve(options: ServeOptions) -> None:
@@ -23,11 +23,11 @@ def serve(options: ServeOptions) -> None:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
-    from ..common.machine import limit_memory
+    from ...common.machine import limit_memory
 
     limit_memory()
-    from ..serve.run import answering, run_server
-    from ..serve.worker import in_own_thread
+    from ...serve.run import answering, run_server
+    from ...serve.worker import in_own_thread
 
     with answering(listener) as say:
         server = in_own_thread(lambda: _prepared(options, say))
@@ -36,10 +36,10 @@ def serve(options: ServeOptions) -> None:
 
 def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
     """A server with its models loaded; ``say`` is told what takes time."""
-    from ..common.console import quiet, said_at_the_end
-    from ..infer.decoder import SpeculativeDecoder
-    from ..infer.loading.named_pair import with_named_pair
-    from ..serve.server import Server
+    from ...common.console import quiet, said_at_the_end
+    from ...infer.decoder import SpeculativeDecoder
+    from ...infer.loading.named_pair import with_named_pair
+    from ...serve.server import Server
 
     quiet(detailed=True)  # how costs were decided on, too
     options = with_named_pair(options)
@@ -57,7 +57,7 @@ def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
 def _round_log(options: ServeOptions, decoder: SpeculativeDecoder) -> RoundLog | None:
     if options.log_rounds is None:
         return None
-    from ..serve.round_log import RoundLog
+    from ...serve.round_log import RoundLog
 
     if not isinstance(options.drafts, str):
         raise InputError("log_rounds: needs one draft model; leave it out")

@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.errors import InputError
-from ..common.json_file import parse_yaml, read_object
-from ..train.options import (
+from ...common.errors import InputError
+from ...common.json_file import parse_yaml, read_object
+from ...train.options import (
     PREDICTORS,
     CopyTrainingOptions,
     DraftTrainingOptions,
@@ -24,12 +24,12 @@ from ..train.options import (
 )
 
 if TYPE_CHECKING:
-    from ..train.fitting import TrainingResult
+    from ...train.fitting import TrainingResult
 
 
 def acceptance(options: LagFreeTrainingOptions, run: RunOptions) -> None:
     """Train a predictor of acceptance."""
-    from ..train.acceptance import train_acceptance
+    from ...train.acceptance import train_acceptance
 
     _train(train_acceptance, options, run)
 
@@ -63,14 +63,14 @@ def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
 
     Copies are n-gram drafts: they continue an earlier occurrence of the text's last tokens.
     """
-    from ..train.copies import train_copies
+    from ...train.copies import train_copies
 
     _train(train_copies, options, run)
 
 
 def router(options: RouterTrainingOptions, run: RunOptions) -> None:
     """Train a router between drafts (assistant selection, §2.4)."""
-    from ..train.router import train_router
+    from ...train.router import train_router
 
     _train(train_router, options, run)
 
@@ -80,15 +80,15 @@ def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
 
     It shares the target's embedding and proposes its most frequent tokens.
     """
-    from ..train.draft import train_draft
+    from ...train.draft import train_draft
 
     _train(train_draft, options, run)
 
 
 def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: RunOptions) -> None:
     """Train, and print the result and what to do next."""
-    from ..common.console import quiet
-    from ..controllers.checkpoints.card import shortcomings
+    from ...common.console import quiet
+    from ...controllers.checkpoints.card import shortcomings
 
     quiet()
     result = train(options, output=run.output, resume=run.resume)

@@ -18,8 +18,8 @@ import torch
 from ...common.errors import InputError, Misspelt, is_whole
 from ...controllers.sampling import SamplingParams
 from ...infer.generation import Stats
-from ...infer.models import GgufModel
-from ...infer.models.llama_context import library
+from ...models import GgufModel
+from ...models.llama_context import library
 
 BATCH = 512
 

@@ -101,7 +101,7 @@ class CostModel:
         Raises:
             InputError: the file does not exist or holds no costs, or the number is none that a cost can be.
         """
-        ratio = _number(file)
+        ratio = as_number(file)
         if ratio is not None:
             if not (ratio >= 0 and is_finite(ratio)):
                 raise InputError(f"cost={file}: must be a finite number ≥ 0, or a file of costs")
@@ -113,7 +113,8 @@ class CostModel:
             return build(cls, document["cost"], "cost")
 
 
-def _number(value: str | Path | float) -> float | None:
+def as_number(value: str | Path | float) -> float | None:
+    """``value`` as a number; None if it is not a number, as the name of a file."""
     try:
         return float(str(value))
     except ValueError:

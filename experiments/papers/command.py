@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from specpilot.commands.measuring import begin
+from specpilot.cli.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
 from specpilot.common.json_file import read_object

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from specpilot.common.errors import optional_import
 from specpilot.compare.interval import interval
-from specpilot.infer.models import LanguageModel, TextReader
+from specpilot.models import LanguageModel, TextReader
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from specpilot.cli.main import run
 from specpilot.common.console import quiet
-from specpilot.main import run
 
 from .. import FolderOptions
 from .fetch import fetch

@@ -19,7 +19,7 @@ import torch
 from specpilot.checkpoints import unpack
 from specpilot.common.console import quiet
 from specpilot.common.errors import InputError, optional_import
-from specpilot.infer.loading.names import load_tokenizer
+from specpilot.models.loading.names import load_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from .. import FolderOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from specpilot.commands.measuring import begin, finish
+from specpilot.cli.commands.measuring import begin, finish
 from specpilot.compare.runner import decode_all
 from specpilot.controllers.length import Fixed, LengthController
 from specpilot.controllers.router import PolicyRouter, Router, SingleArm
@@ -19,9 +19,9 @@ from specpilot.data_gen.router_dataset import RouterDataset, read_router_dataset
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.generation import Stats
 from specpilot.infer.loading.controllers import load_length
-from specpilot.infer.loading.names import load_model, load_tokenizer
 from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
-from specpilot.infer.models import language_model
+from specpilot.models import language_model
+from specpilot.models.loading.names import load_model, load_tokenizer
 
 from .headline import brief, headline, no_help_loss, overhead
 from .study import (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from specpilot.commands.measuring import begin, finish
+from specpilot.cli.commands.measuring import begin, finish
 from specpilot.compare.decoders import load
 from specpilot.compare.options import WorkloadOptions
 from specpilot.compare.recorded import Array, Tracer
@@ -19,7 +19,7 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.trained import predictor_of
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.infer.models import output_embedding
+from specpilot.models import output_embedding
 from specpilot.simulate.trace import END, Trace
 from specpilot.train.calibration import logistic
 

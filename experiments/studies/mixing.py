@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from specpilot.commands.measuring import begin, finish
+from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative, Positive, Several, Share
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from specpilot.commands.measuring import begin, finish
+from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import machine

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from specpilot.common.files import replacing
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rollout import roll_out
-from specpilot.infer.models import CausalLM, Read
+from specpilot.models import CausalLM, Read
 from torch import Tensor
 
 from .corpus import Packed

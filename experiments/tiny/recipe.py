@@ -24,9 +24,9 @@ from specpilot.common.files import replacing
 from specpilot.compare.table import Row
 from specpilot.data_gen.builtin import builtin_prompts
 from specpilot.data_gen.dataset import differences
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import CausalLM
 from specpilot.infer.prompting import encode_prompt
+from specpilot.models import CausalLM
+from specpilot.models.loading.names import load_model
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,

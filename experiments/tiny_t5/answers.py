@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from specpilot.common.files import replacing
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rollout import roll_out
-from specpilot.infer.models import language_model
+from specpilot.models import language_model
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 

@@ -22,7 +22,7 @@ from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, versions
 from specpilot.compare.table import Row
 from specpilot.data_gen.builtin import builtin_prompts
-from specpilot.infer.loading.names import load_model, load_tokenizer
+from specpilot.models.loading.names import load_model, load_tokenizer
 
 from .. import FolderOptions
 from ..tiny.card import agreement_row, write_card

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...models import CausalLM, LanguageModel, Read
 from ..distribution import TokenDistribution, distributions
 from ..draft import NO_DRAFT, Draft
-from ..models import CausalLM, LanguageModel, Read
 from ..request import Drafter, Request
 
 

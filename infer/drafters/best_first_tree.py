@@ -19,10 +19,10 @@ from ...controllers.acceptance.sibling_acceptance import DRAWN, GREEDY, SAMPLED,
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from ...controllers.truncation import top_k
+from ...models import ancestors_of
+from ...models.text_cache import children_of
 from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..models import ancestors_of
-from ..models.text_cache import children_of
 from ..request import Request
 from ..verify.mcss import without
 from .base import ModelDrafter

@@ -16,6 +16,7 @@ from ...controllers.acceptance.ngram_index import NgramMatch
 from ...controllers.acceptance.step import signals_tensor
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.sampling import require_finite
+from ...models import EarlyExit, Read, TextCache
 from ..distribution import TokenDistribution, draw_unread
 from ..draft import NO_DRAFT, Draft, Drawn
 from ..models import EarlyExit, Read, TextCache

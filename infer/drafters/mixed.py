@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...controllers.acceptance.ngram_index import NgramMatch
+from ...models import LanguageModel
 from ..draft import NO_DRAFT, Draft
-from ..models import LanguageModel
 from ..request import Request
 from .base import ModelDrafter
 from .best_first_tree import BestFirstDrafter

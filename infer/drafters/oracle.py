@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...controllers.length import Oracle
-from ..models import LanguageModel, TextReader
+from ...models import LanguageModel, TextReader
 from ..request import Request
 from .chain import ChainDrafter
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ...common.errors import InputError, is_whole
+from ...models import LanguageModel, Read, TreeMask, ancestors_of
 from ..distribution import TokenDistribution
 from ..draft import NO_DRAFT, Draft
-from ..models import LanguageModel, Read, TreeMask, ancestors_of
 from ..request import Request
 from ..verify.mcss import without
 from .base import ModelDrafter

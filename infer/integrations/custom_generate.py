@@ -31,8 +31,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
-from ..loading.generation_defaults import neutral, unfollowed
-from ..models import LanguageModel
+from ...models import LanguageModel
+from ...models.loading.generation_defaults import neutral, unfollowed
 from ..random_source import RandomSource, seeds_of
 from ..request import Request
 from ..scheduler import Scheduler

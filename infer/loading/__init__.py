@@ -1,1 +1,1 @@
-"""From names to models, tokenizers, drafts, controllers and defaults."""
+"""From names to pairs, routers and controllers."""

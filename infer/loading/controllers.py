@@ -16,8 +16,8 @@ from ...controllers.length.cost_model import CostModel
 from ...controllers.length.own import own_digest
 from ...controllers.router import RouterPolicy
 from ...controllers.router.policy import RouterConfig
-from ..models import GgufModel, LoadedModel, output_embedding
-from ..models.base import input_device
+from ...models import GgufModel, LoadedModel, output_embedding
+from ...models.base import input_device
 
 
 def load_length(

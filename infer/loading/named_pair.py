@@ -11,8 +11,8 @@ from ...checkpoints import shipped
 from ...common.errors import InputError
 from ...controllers.checkpoints.checkpoint import locate, read_config
 from ...controllers.length import names_class, parse_rule
+from ...models.loading.model_files import find_files
 from ..options import AUTO, DecodingOptions
-from .model_files import find_files
 
 TARGET = "tiny"  # where no controller names one
 

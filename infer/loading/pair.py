@@ -17,17 +17,17 @@ from ...controllers.acceptance.copy_head import CopyPredictor
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ...controllers.length import LengthController, takes_cost
 from ...controllers.length.cost_model import CostModel
+from ...models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
+from ...models.given import unwrapped
+from ...models.linear import QUANTIZATIONS, Quantization
+from ...models.loading.gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
+from ...models.loading.model_files import is_gguf
+from ...models.loading.names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 from ..costs import fastest_step, pair_costs
 from ..drafters.ngram import Ngram, split_drafts
-from ..models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
-from ..models.given import unwrapped
-from ..models.linear import QUANTIZATIONS, Quantization
 from ..options import AUTO, DecodingOptions, DraftDType
 from .controllers import load_copies, load_length
-from .gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
-from .model_files import is_gguf
 from .named_pair import TARGET
-from .names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 
 Name: TypeAlias = str | Path
 Model: TypeAlias = LoadedModel | LanguageModel

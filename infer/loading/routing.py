@@ -15,11 +15,11 @@ from ...controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_
 from ...controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
 from ...controllers.length.cost_model import CostModel
 from ...controllers.router import PolicyRouter, Router
+from ...models import CausalLM, EarlyExit, LanguageModel, LoadedModel, count_parameters, language_model
+from ...models.causal_lm import Graphs
+from ...models.linear import Quantization
 from ..config import LENGTH
 from ..drafters.ngram import Ngram
-from ..models import CausalLM, EarlyExit, LanguageModel, LoadedModel, count_parameters, language_model
-from ..models.causal_lm import Graphs
-from ..models.linear import Quantization
 from ..options import DecodingOptions
 from .controllers import load_length, load_policy
 from .pair import check_pair, draft_precision, load_draft, load_target

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from ...models.text_cache import ancestors_of, children_of
 from ..distribution import TokenDistribution
 from ..draft import Draft
-from ..models.text_cache import ancestors_of, children_of
 from ..random_source import RandomSource
 from .verdict import Verdict
 

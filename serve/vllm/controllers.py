@@ -31,8 +31,8 @@ from ...controllers.checkpoints.checkpoint import load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.length import LengthController, load_rule, load_trained, trained
 from ...controllers.length.cost_model import CostModel
-from ...infer.loading.names import load_model, load_tokenizer
-from ...infer.models import output_embedding
+from ...models import output_embedding
+from ...models.loading.names import load_model, load_tokenizer
 from .settings import Settings
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...controllers.checkpoints.fingerprint import PairFingerprint
-from ...infer.loading.names import load_tokenizer
+from ...models.loading.names import load_tokenizer
 from ..round_log import RoundWriters, identity_of
 from .drafted_request import DraftedRequest
 

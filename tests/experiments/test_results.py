@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from specpilot.commands.train import of_predictor
+from specpilot.cli.commands.train import of_predictor
+from specpilot.cli.main import COMMANDS, run
+from specpilot.cli.parser import CommandParser
 from specpilot.common.errors import InputError
-from specpilot.main import COMMANDS, run
-from specpilot.parser import CommandParser
 
 from experiments.__main__ import command
 from experiments.audit import all_versions, audit, read_advisories

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from specpilot import main as cli
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.length import Fixed
@@ -17,11 +17,11 @@ from specpilot.controllers.router import SingleArm
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
-from specpilot.infer.loading.gguf_tokenizer import OWN, PROBE
-from specpilot.infer.loading.names import load_any_model, load_model, load_tokenizer
-from specpilot.infer.models import output_embedding
-from specpilot.infer.models.gguf_model import GgufModel
-from specpilot.infer.models.llama_context import library
+from specpilot.models import output_embedding
+from specpilot.models.gguf_model import GgufModel
+from specpilot.models.llama_context import library
+from specpilot.models.loading.gguf_tokenizer import OWN, PROBE
+from specpilot.models.loading.names import load_any_model, load_model, load_tokenizer
 
 from .test_llama_cpp import random_llama, write_gguf  # skips where the extra is missing
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import Text
-from specpilot.infer.loading.names import load_model
-from specpilot.infer.models import CausalLM, LlamaCpp, Read, TextCache, TreeMask, language_model, llama_cpp
-from specpilot.infer.models.gguf_model import GgufModel
-from specpilot.infer.models.llama_context import MOST_SEQUENCES
+from specpilot.models import CausalLM, LlamaCpp, Read, TextCache, TreeMask, language_model, llama_cpp
+from specpilot.models.gguf_model import GgufModel
+from specpilot.models.llama_context import MOST_SEQUENCES
+from specpilot.models.loading.names import load_model
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from specpilot.cli.main import main
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.engine import RoundTimer
@@ -16,6 +17,8 @@ from specpilot.infer.models import CausalLM, LanguageModel, Read, language_model
 from specpilot.infer.models.causal_lm import Graphs
 from specpilot.infer.models.fused_layers import FusedLayers
 from specpilot.main import main
+from specpilot.models import LanguageModel, language_model
+from specpilot.models.causal_lm import Graphs
 from transformers import PreTrainedModel
 
 from ..drafts import options_of

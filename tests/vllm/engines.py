@@ -10,8 +10,8 @@ from specpilot.compare.engines import vllm as engines
 from specpilot.compare.engines.vllm import generate, model_runner, vllm_sampling
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
-from specpilot.infer.loading.names import load_tokenizer
 from specpilot.infer.prompting import encode_prompt
+from specpilot.models.loading.names import load_tokenizer
 
 try:
     vllm = engines.import_vllm()

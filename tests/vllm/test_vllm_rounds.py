@@ -21,7 +21,7 @@ from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_accepta
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, RoundsRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
-from specpilot.infer.loading.names import load_model
+from specpilot.models.loading.names import load_model
 
 from ..folders import contents
 from ..training import assert_labels

@@ -17,7 +17,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
-from specpilot.infer.loading.names import load_model
+from specpilot.models.loading.names import load_model
 from specpilot.serve.vllm.controllers import TrainedAcceptanceEstimator, estimate, load_predictor, plan
 from specpilot.serve.vllm.settings import Settings
 from torch import Tensor

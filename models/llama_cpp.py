@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .base import LanguageModel
 from .gguf_model import GgufModel
 from .llama_context import MOST_SEQUENCES, PAD, Entry, LlamaContext

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .causal_lm import CausalLM
 from .given import shell
 

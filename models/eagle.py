@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .trimmed_head import TrimmedHead
 
 NAME = "state_input"  # of the module in a draft

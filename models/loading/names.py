@@ -23,9 +23,9 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ...common.errors import InputError, counted, listed
 from ...common.files import without_places
-from ..models import GgufModel, LoadedModel
-from ..models.base import input_device
-from ..models.given import unwrapped
+from .. import GgufModel, LoadedModel
+from ..base import input_device
+from ..given import unwrapped
 from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
 from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3

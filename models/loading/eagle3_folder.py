@@ -19,10 +19,10 @@ from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
 from ...common.json_file import blaming, build
-from ..models import LoadedModel
-from ..models.eagle import NAME, Eagle3Input, FirstLayer, NormedHead
-from ..models.lean_forward import STATIC_ROPE
-from ..models.trimmed_head import TrimmedHead, spread_logits
+from .. import LoadedModel
+from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
+from ..lean_forward import STATIC_ROPE
+from ..trimmed_head import TrimmedHead, spread_logits
 from .draft_folder import check_weights, lending, stored_file
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"

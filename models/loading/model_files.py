@@ -21,7 +21,7 @@ from ...checkpoints import shipped, shipped_models
 from ...common.errors import InputError, Misspelt
 from ...common.files import check_no_run
 from ...common.json_file import blaming, build, read_object
-from ..models.gguf_model import SUFFIX
+from ..gguf_model import SUFFIX
 
 INVALID = "no valid id"
 AGAIN = "fetch the model again"

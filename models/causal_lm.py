@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .base import LanguageModel, input_device, is_dispatched, output_size
 from .eagle import state_input_of
 from .fixed_layers import FixedLayers

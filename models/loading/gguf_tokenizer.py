@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ...common.errors import InputError, optional_import
-from ..models.gguf_model import GgufFile, GgufModel
+from ..gguf_model import GgufFile, GgufModel
 from .model_files import one_line
 
 OWN = "tokenizer.huggingface.json"  # the key of a file that carries transformers' tokenizer as well

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .causal_lm import CausalLM
 from .given import drops
 from .text_cache import Read

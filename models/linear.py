@@ -45,8 +45,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ...common.errors import InputError
-from ...common.machine import processor
+from ..common.errors import InputError
+from ..common.machine import processor
 from .base import is_dispatched
 from .given import is_known, mirrored
 from .trimmed_head import TrimmedHead

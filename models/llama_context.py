@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError, optional_import
+from ..common.errors import InputError, optional_import
 
 MOST_SEQUENCES = 256  # that llama.cpp knows
 BATCH = 512  # tokens that one call of llama_decode reads

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ...common.errors import InputError, optional_import
-from ...controllers.checkpoints.fingerprint import FingerprintedModel
+from ..common.errors import InputError, optional_import
+from ..controllers.checkpoints.fingerprint import FingerprintedModel
 from .llama_context import LlamaContext, first_error, library
 
 SUFFIX = ".gguf"

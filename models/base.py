@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .gguf_model import GgufModel
 from .sampled import DraftedTokens, Sampled
 from .text_cache import Read, TextCache, TreeMask

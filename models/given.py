@@ -19,7 +19,7 @@ from torch.nn.modules import module as hooked
 from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .eagle import StateInput
 from .trimmed_head import TrimmedHead
 

@@ -24,9 +24,9 @@ from ...common.errors import InputError
 from ...common.files import check_free, replacing_folder, without_places
 from ...common.json_file import blaming, build, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
-from ..models import LoadedModel
-from ..models.eagle import add_state_input, state_input_of
-from ..models.trimmed_head import TrimmedHead, kept_tokens, spread_logits
+from .. import LoadedModel
+from ..eagle import add_state_input, state_input_of
+from ..trimmed_head import TrimmedHead, kept_tokens, spread_logits
 
 MARK, VERSION = "specpilot_draft", 1
 FILE, WEIGHTS, CONFIG = "draft.json", "draft.safetensors", "config.json"

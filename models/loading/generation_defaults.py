@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ...common.errors import InputError, check_count
 from ...controllers.sampling import SamplingParams
-from ..models import LoadedModel
+from .. import LoadedModel
 
 AUTO = "auto"  # take the setting from the checkpoint
 MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it

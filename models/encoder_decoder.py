@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from ...common.errors import InputError
+from ..common.errors import InputError
 from .causal_lm import CausalLM, forward_with_hidden
 from .kv_cache import RaggedKVCache
 from .linear import Quantization

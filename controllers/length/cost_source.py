@@ -1,0 +1,73 @@
+"""Where a decoder's costs come from: nowhere, from the user, or from a measurement when the models are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from ...common.errors import InputError
+from .cost_model import CostModel, as_number
+
+AUTO = "auto"  # measure the costs
+
+
+@dataclass(frozen=True)
+class NoCosts:
+    """No costs are used: the draft length is a number, a threshold decides, or nothing drafts."""
+
+    def describe(self) -> str:
+        return "none"
+
+
+@dataclass(frozen=True)
+class PresetCosts:
+    """Costs that exist before the models are loaded.
+
+    Attributes:
+        cost: the cost model.
+        origin: its origin as a phrase: the file, or the number.
+        adapt: whether the rounds' wall times correct it while decoding. If not, drafts are determined by the seed.
+    """
+
+    cost: CostModel
+    origin: str
+    adapt: bool = False
+
+    def describe(self) -> str:
+        return self.origin + (", corrected by the time of each round" if self.adapt else "")
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """Costs measured in at most one second when the models are loaded, and corrected by the time of each round."""
+
+    def describe(self) -> str:
+        return "measured when the models are loaded, then corrected by the time of each round"
+
+
+CostSource: TypeAlias = NoCosts | PresetCosts | MeasuredCosts
+
+
+def cost_source(cost: CostModel | str | Path | float | None, *, adapt: bool = False) -> CostSource:
+    """The source that the options ``cost`` and ``adapt`` name. A cost file is read, nothing is measured.
+
+    Args:
+        cost: a cost model, a file of ``specpilot bench cost --output``, the time of a draft step in units of a
+            verification, ``"auto"`` to measure, or None.
+        adapt: correct ``cost`` by the rounds' wall times; always true of measured costs.
+
+    Raises:
+        InputError: the file is missing or damaged, the number is out of range, or there is no cost to adapt.
+    """
+    if cost is None:
+        if adapt:
+            raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+        return NoCosts()
+    if isinstance(cost, CostModel):
+        return PresetCosts(cost, "a cost model passed in Python", adapt)
+    if cost == AUTO:
+        return MeasuredCosts()
+    ratio = as_number(cost)
+    origin = f"the costs of {cost}" if ratio is None else f"a cost of {ratio:g} verifications per draft step"
+    return PresetCosts(CostModel.load(cost), origin, adapt)

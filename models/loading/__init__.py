@@ -1,0 +1,1 @@
+"""From names to models, tokenizers, drafts and their default sampling parameters."""
