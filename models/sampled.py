@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...controllers.sampling import SamplingParams
+from ..controllers.sampling import SamplingParams
 
 
 class Sampled(NamedTuple):

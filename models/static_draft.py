@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...controllers.sampling import draw_unchecked
+from ..controllers.sampling import draw_unchecked
 from .kv_cache import RaggedKVCache, size_above
 from .masks import laid_out
 from .sampled import DraftedTokens, Sampled

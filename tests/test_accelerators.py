@@ -32,14 +32,11 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import read_together
 from specpilot.infer.generation import Generation
-from specpilot.infer.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
-from specpilot.infer.models.fused_layers import FusedLayers
-from specpilot.infer.models.given import Given
-from specpilot.infer.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
-from specpilot.infer.models.static_forward import StaticForward
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.request import Request
 from specpilot.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
+from specpilot.models.fused_layers import FusedLayers
+from specpilot.models.given import Given
 from specpilot.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
 from specpilot.models.static_forward import StaticForward
 from torch.overrides import TorchFunctionMode

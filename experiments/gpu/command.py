@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from specpilot.commands.measuring import begin
+from specpilot.cli.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.options import File, Options, Several
 from specpilot.compare.table import Table
-from specpilot.infer.models.causal_lm import Graphs
+from specpilot.models.causal_lm import Graphs
 
 from ..synthetic_pair import Pair, Strength, measured, synthetic_pair
 from . import kernels, measurements

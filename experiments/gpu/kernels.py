@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from specpilot.compare.table import Table
-from specpilot.infer.models import Read
+from specpilot.models import Read
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel

@@ -13,9 +13,9 @@ from specpilot.controllers import MAX_DRAFT
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.models import CausalLM, Read
-from specpilot.infer.models.sampled import DraftedTokens, Sampled
 from specpilot.infer.random_source import RandomSource
+from specpilot.models import CausalLM, Read
+from specpilot.models.sampled import DraftedTokens, Sampled
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.models import CausalLM, language_model
-from specpilot.infer.models.causal_lm import Graphs
-from specpilot.infer.models.fused_layers import FusedLayers
+from specpilot.models import CausalLM, language_model
+from specpilot.models.causal_lm import Graphs
+from specpilot.models.fused_layers import FusedLayers
 from transformers import PreTrainedModel
 
 from ..synthetic_pair import Shape

@@ -17,10 +17,9 @@ from ...controllers.acceptance.step import signals_tensor
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.sampling import require_finite
 from ...models import EarlyExit, Read, TextCache
+from ...models.sampled import DraftedTokens, Sampled
 from ..distribution import TokenDistribution, draw_unread
 from ..draft import NO_DRAFT, Draft, Drawn
-from ..models import EarlyExit, Read, TextCache
-from ..models.sampled import DraftedTokens, Sampled
 from ..request import Request
 from .base import ModelDrafter
 

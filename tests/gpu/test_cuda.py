@@ -13,12 +13,9 @@ from specpilot.cli.main import main
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.engine import RoundTimer
-from specpilot.infer.models import CausalLM, LanguageModel, Read, language_model
-from specpilot.infer.models.causal_lm import Graphs
-from specpilot.infer.models.fused_layers import FusedLayers
-from specpilot.main import main
-from specpilot.models import LanguageModel, language_model
+from specpilot.models import CausalLM, LanguageModel, Read, language_model
 from specpilot.models.causal_lm import Graphs
+from specpilot.models.fused_layers import FusedLayers
 from transformers import PreTrainedModel
 
 from ..drafts import options_of
