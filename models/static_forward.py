@@ -125,18 +125,24 @@ class StaticForward:
             name: as_scores(mask, self.model.model.dtype)
             for name, mask in layer_masks(self.model.types, self.inputs, self.columns).items()
         }
-        if self.model.fused is not None:
-            (mask,) = masks.values()
-            buffers = [layer.pair for layer in cache.own[: self.model.layers]]
-            return self.model.fused(  # type: ignore[no-any-return]
-                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
-            )
+        with torch._dynamo.config.patch(recompile_limit=SIZES, accumulated_recompile_limit=SIZES):
+            if self.model.fused is not None:
+                (mask,) = masks.values()
+                buffers = [layer.pair for layer in cache.own[: self.model.layers]]
+                return self.model.fused(  # type: ignore[no-any-return]
+                    tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
+                )
+            return self._compute_layers(cache, masks)
+
+    def _compute_layers(self, cache: RaggedKVCache, masks: dict[str, Tensor]) -> Results:
+        """The forward with the model's own layers, or those of :mod:`.fixed_layers`."""
+        tokens, positions, columns = self.inputs[..., :3].unbind(-1)
         cache.slots, cache.layer_slots = (self.rows, columns), self.slots
         try:
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
-            keep = self.keep
-            with torch._dynamo.config.patch(recompile_limit=SIZES, accumulated_recompile_limit=SIZES):
-                return self.model.run(cache, tokens, keep, keep, mask, positions, self.states)  # type: ignore[no-any-return]
+            return self.model.run(  # type: ignore[no-any-return]
+                cache, tokens, self.keep, self.keep, mask, positions, self.states
+            )
         finally:
             cache.slots, cache.layer_slots = None, ()
 

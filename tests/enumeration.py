@@ -159,6 +159,25 @@ def target_distribution(
     return result
 
 
+def distribution_by_steps(target: LanguageModel, sampling: SamplingParams) -> dict[tuple[int, ...], float]:
+    """:func:`target_distribution` by the forwards that decoding runs: in a cache that has been used, token by token."""
+    cache = target.new_cache()
+    target.begin(cache, "earlier", PROMPT, DEPTH)
+    target.forward(cache, [Read("earlier", PROMPT)])
+    cache.remove("earlier")
+    result = {}
+    for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
+        probability, unread = 1.0, target.begin(cache, tokens, PROMPT, DEPTH)
+        for token in tokens:
+            logits, _ = target.forward(cache, [Read(tokens, unread)])
+            probability *= float(sampling(logits[-1])[token])
+            unread = [token]
+        cache.remove(tokens)
+        if probability > 0:
+            result[tokens] = probability
+    return result
+
+
 def decoder_distribution(
     decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, prompt: Sequence[int] = PROMPT
 ) -> dict[tuple[int, ...], float]:

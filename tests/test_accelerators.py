@@ -43,7 +43,8 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from .architectures import MAKERS
-from .drafts import seeded, state_draft, trimmed
+from .drafts import options_of, seeded, state_draft, trimmed
+from .enumeration import PROMPT, assert_same, decoder_distribution, distribution_by_steps
 from .test_architectures import each, pair_of
 from .tiny import make
 
@@ -239,6 +240,34 @@ def rounds(outputs: list[Generation]) -> tuple[Any, list[float]]:
     traces = [[(r.drafted, r.path, r.emitted) for r in output.rounds] for output in outputs]
     ratios = [ratio for output in outputs for r in output.rounds for ratio in r.ratios]
     return ([output.tokens for output in outputs], traces), ratios
+
+
+@pytest.mark.parametrize("way", ["2", "block", "spec-infer 2x1"])
+def test_the_law_of_forwards_of_fixed_shapes_is_the_targets(way: str) -> None:
+    """Every outcome is enumerated. The host draws here; that the device draws the same is tested below, by seed."""
+    sizes, sampling = {"layers": 1, "hidden": 8, "context": 32, "vocab": 3}, SamplingParams(1.0, None)
+    target, draft = (of_fixed_shapes(make(seed=seed, sharpness=6.0, **sizes).double()) for seed in (3, 1003))
+    target.reads_drawn = draft.reads_drawn = False
+    one = SpeculativeDecoder(target, draft, **options_of(way))
+    one.generate(PROMPT, max_new_tokens=1)  # makes the buffers, before which prompts are read in another way
+    assert_same(decoder_distribution(one, sampling, 4), distribution_by_steps(target, sampling))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["llama", "qwen2-full", "qwen3-full"])
+@torch.inference_mode()
+def test_compiled_parts_of_layers_compute_the_same(layout: str) -> None:
+    model = pair_of(layout)[0]
+    readers = [of_fixed_shapes(model), of_fixed_shapes(model)]
+    readers[1].fused = FusedLayers(model, compiled=True)
+    caches = [reader.new_cache() for reader in readers]
+    reads = [[Read(0, [1, 2, 3])], [Read(1, [3])], [Read(0, [4])], [Read(0, [5, 6], 2)], [Read(0, [7]), Read(1, [8])]]
+    for cache in caches:
+        cache.add(0, 20)
+        cache.add(1, 20)
+    for together in reads:
+        plain, compiled = (reader.forward(c, together)[0] for reader, c in zip(readers, caches, strict=True))
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
