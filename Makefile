@@ -109,13 +109,11 @@ soak: $(READY)
 	@$(PYTEST) --dist loadgroup tests/soak --kills $(KILLS)
 	@FUZZ_EXAMPLES=$$((10 * $(KILLS))) $(PYTEST) --timeout 1200 tests/test_fuzz_readers.py
 
-# Lint, format, types, and dependencies with known vulnerabilities. mypy reads a plain install in build/check: it cannot follow the import hook of an editable one.
+# Lint, format, types, and dependencies with known vulnerabilities.
 check: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@rm -rf build
-	@$(PIP) --no-deps --no-index --no-build-isolation --target build/check .
-	@MYPYPATH=build/check:. $(VENV)/bin/mypy -p specpilot -p experiments
+	@$(VENV)/bin/mypy -p specpilot -p experiments
 	@$(VENV)/bin/python -m experiments.audit
 
 # The documentation, in build/site; for its search use `mkdocs serve`. With --quiet, --strict would miss warnings.
@@ -125,7 +123,7 @@ docs: $(READY)
 
 # torch is installed first and alone, so that its build is the one of the constraints. The marker is written last and
 # removed first: an environment without it is incomplete, and is made again.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml build_backend.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "make: '$(PYTHON)' is not Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Preparing $(VENV) (once; some minutes, most of them torch) ..." >&2
@@ -135,5 +133,5 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-vllm33 .venv-ray build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-vllm33 .venv-ray .editable build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

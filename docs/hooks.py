@@ -1,4 +1,4 @@
-"""What the site makes from the code: the sources of the Python reference, the command reference, the error lists."""
+"""Pages that the site generates from the code: the command reference and the lists of errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import io
 import os
 import re
-import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout, suppress
@@ -21,21 +20,10 @@ from specpilot.cli.main import COMMANDS, main
 from specpilot.train.options import PREDICTORS
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "build" / "docs"  # named in mkdocs.yml
 COMMANDS_PAGE = "commands.md"
 VARIANTS = {("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]}  # which have options of their own
 ERRORS = re.compile(r"<!-- errors: (.*?) -->")
 ROLE = re.compile(r":(?:class|meth|func|mod|attr):<code>[~.]?(?:[\w.]*\.)?(\w+)</code>")
-
-
-def on_startup(**_: Any) -> None:
-    """Copy the package's sources to ``SOURCES`` as they are installed: folders are mapped in pyproject.toml."""
-    shutil.rmtree(SOURCES, ignore_errors=True)
-    for package, folder in packages().items():
-        target = SOURCES / package.replace(".", "/")
-        target.mkdir(parents=True, exist_ok=True)
-        for file in folder.glob("*.py"):
-            shutil.copy(file, target)
 
 
 def on_config(config: Any) -> Any:

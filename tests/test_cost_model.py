@@ -415,3 +415,71 @@ def test_auto_measures_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         ngram = SpeculativeDecoder.from_pretrained("tiny", draft, **options).config.ngram
         assert ngram.adapt == adapt
+
+
+TRUTH = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        replace(TRUTH, t_draft=5 * TRUTH.t_draft),  # not even a token that is certain would seem to pay
+        replace(TRUTH, t_draft=TRUTH.t_draft / 5),
+        replace(slower(TRUTH, 5.0), t_draft=TRUTH.t_draft),
+        replace(slower(TRUTH, 0.2), t_draft=TRUTH.t_draft),
+        slower(TRUTH, 5.0),
+    ],
+)
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
+def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: type) -> None:
+    """Costs that are wrong by a factor of 5 come to decide as the true ones do."""
+
+    def rounds(cost: CostModel) -> list[tuple[int, float]]:
+        rule = (
+            RateOptimal(Known(0.8), cost, adapt=True)
+            if kind is RateOptimal
+            else OnlineConfidence(cost=cost, adapt=True)
+        )
+        found = []
+        for _ in range(60):  # texts
+            rule.start_text()
+            for n in range(100):
+                tokens = 0
+                if rule.start_round():
+                    survival = tokens = 1
+                    while tokens < 8 and survival * 0.8 >= rule.rate.value * rule.cost.per_token:
+                        survival, tokens = survival * 0.8, tokens + 1
+                    rule.evidence = []
+                    rule.end_round(tokens, min(tokens, (0, 8, 2, 5, 1, 8, 3)[n % 7]))
+                seconds = TRUTH.round(tokens)
+                rule.timed(tokens, tokens, seconds)
+                found.append((tokens, seconds))
+        return found[-1000:]
+
+    right, corrected = (sum(tokens > 0 for tokens, _ in rounds(cost)) for cost in (TRUTH, first))
+    assert right > 900
+    assert corrected == pytest.approx(right, rel=0.05)
+
+
+def test_a_draft_is_due_where_nothing_drafts_for_a_share_of_the_time() -> None:
+    dear = CostModel(t_draft=2.0, t_verify=1.0, t_verify_token=0.0)
+    running, due, alone = RunningCost(dear), 0, 0
+    for _ in range(20_000):
+        if running.draft_is_due():
+            due += 1
+            running.add(1, 1, dear.round(1))
+        else:
+            alone += 1
+            running.add(0, 0, dear.round(0))
+    assert 0 < due * dear.t_draft <= 1.01 * LOSS * alone
+
+
+def test_a_draft_that_was_not_timed_is_tried_again() -> None:
+    """The first draft of a text also reads the prompt, and its time is not told."""
+    running = RunningCost(FIRST)
+    while not running.draft_is_due():
+        running.add(0, 0, FIRST.round(0))
+    running.skip()
+    assert running.draft_is_due()
+    running.add(1, 1, FIRST.round(1))
+    assert not running.draft_is_due()

@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,27 +33,39 @@ FOLDERS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 NOT_SHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the wheel's files, built from a copy: building leaves folders behind, and old ones would leak in."""
-    work = tmp_path_factory.mktemp("wheel")
-    source = work / "source"
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the checkout, called specpilot. Builds leave folders behind, and old ones would leak in."""
+    copy = tmp_path / "above" / "specpilot"
     for folder in {folder.partition("/")[0] for folder in FOLDERS.values()}:
-        shutil.copytree(ROOT / folder, source / folder, ignore=NOT_SHIPPED)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(work)!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False, timeout=240
-    )
+        shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_SHIPPED)
+    for name in ("pyproject.toml", "build_backend.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def output_of(command: Sequence[str | Path], folder: Path) -> str:
+    """What ``command`` prints in ``folder``."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    (path,) = work.glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
-        return set(archive.namelist())
+    return done.stdout
 
 
-def test_everything_is_inside(wheel: set[str]) -> None:
-    """Source, typing marker, configurations and weights: all that lies in the package folders."""
+def build(kind: str, source: Path, target: Path) -> Path:
+    """The ``wheel``, ``editable`` wheel or ``sdist`` of ``source``, built in ``target``."""
+    target.mkdir()
+    output_of([sys.executable, "-c", f"import build_backend; build_backend.build_{kind}({str(target)!r})"], source)
+    (path,) = target.iterdir()
+    return path
+
+
+def test_the_wheel_of_a_source_distribution_is_complete(checkout: Path, tmp_path: Path) -> None:
+    """It holds source, typing marker, configurations and weights: everything in the package folders."""
+    with tarfile.open(build("sdist", checkout, tmp_path / "sdist")) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    with zipfile.ZipFile(build("wheel", source, tmp_path / "wheel")) as archive:
+        wheel = set(archive.namelist())
     expected = set()
     for package, folder in FOLDERS.items():
         inside = package.replace(".", "/")
@@ -70,6 +84,22 @@ def test_everything_is_inside(wheel: set[str]) -> None:
     assert {name for name in wheel if ".dist-info/" not in name} == expected
     for name in ("licenses/LICENSE", "entry_points.txt"):
         assert any(one.endswith(f".dist-info/{name}") for one in wheel)
+
+
+def test_the_development_install_is_found_from_the_folder_above(checkout: Path, tmp_path: Path) -> None:
+    """The checkout is called specpilot, as the package is. New files are importable at once."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    site = Path(output_of([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).strip())
+    dependencies = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "dependencies.pth").write_text("\n".join(dependencies))  # the .pth files in these folders are not read
+    with zipfile.ZipFile(build("editable", checkout, tmp_path / "wheel")) as archive:
+        archive.extractall(site)
+    (checkout / "infer" / "added_later.py").write_text("from ..common.errors import InputError\n")
+    program = "import specpilot.infer.added_later as new; from specpilot import SpeculativeDecoder; print(new.__file__)"
+    printed = output_of([python, "-c", program], checkout.parent)
+    assert Path(printed.strip()).resolve() == checkout.resolve() / "infer" / "added_later.py"
+    assert output_of([python, "-m", "specpilot", "--version"], checkout.parent).startswith("specpilot ")
 
 
 # Packed files that ship are unpacked when they are first asked for

@@ -121,6 +121,9 @@ def as_number(value: str | Path | float) -> float | None:
         return None
 
 
+ASSUMED = CostModel(0.2, 0.95, 0.05)  # where nothing was measured, in units of a verification of one token
+
+
 @dataclass(frozen=True)
 class BatchCosts:
     """Cost models by the number of requests that share a round.

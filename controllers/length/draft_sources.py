@@ -54,7 +54,7 @@ class DraftSources:
         self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)  # of these, tokens kept
         self.idle, self.patience = 0, PROBE  # rounds since the model drafted, and how many there may be
 
-    def plan(self, survivals: Iterable[float], room: int = MAX_DRAFT) -> Plan:
+    def plan(self, survivals: Iterable[float], room: int = MAX_DRAFT, *, measure: bool = False) -> Plan:
         """The sources of a round in which the model can draft up to the depth ``room``, 0 if not at all.
 
         After ``PROBE`` rounds without the model it drafts all the same, to see whether it pays again, and after twice
@@ -63,12 +63,15 @@ class DraftSources:
         Args:
             survivals: probability that the first 0, 1, … copied tokens are all accepted, as many as can be copied. It
                 is read until a further copy cannot pay.
+            measure: let the model draft to measure its costs, although that does not seem to pay.
         """
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
         price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
         may_pay = room > 0 and self.forwards.value > price  # if all were kept
         probe = self.model and may_pay and self.idle >= self.patience
+        if measure and self.model and room > 0 and not probe:
+            return Plan(0, True)
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(survivals):
             if count and survival < rate * cost.t_verify_token:

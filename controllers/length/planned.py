@@ -41,7 +41,7 @@ class PlannedLength(TrainedLength):
         self.state = state
 
     def start_round(self) -> bool:
-        if self.cost.never_pays:
+        if self.cost.never_pays and self.running is None:
             return False
         self.begun = True
         if self.plan is None or self.every == "round":

@@ -86,10 +86,16 @@ class PricedController(LengthController):
     def _begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
         """Whether this round drafts; if not, it is counted. The arguments are those of ``Probes.start_round``.
 
-        Though drafting pays, a round now and then does not draft, to measure what it takes then.
+        With adapting costs a round now and then does not draft although that pays, or drafts although that does not
+        seem to pay, to measure what it takes then.
         """
-        measured = pays and self.running is not None and self.running.alone_is_due(self.rate.value)
-        if not measured and self.probes.start_round(pays=pays, may_pay=may_pay):
+        if self.running is None:
+            drafts = self.probes.start_round(pays=pays, may_pay=may_pay)
+        elif pays and self.running.alone_is_due(self.rate.value):
+            drafts = False
+        else:
+            drafts = self.probes.start_round(pays=pays, may_pay=may_pay) or self.running.draft_is_due()
+        if drafts:
             return True
         self._earn(1.0, 0)
         return False

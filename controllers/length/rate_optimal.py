@@ -72,7 +72,7 @@ class RateOptimal(TrainedLength):
         self.predicted: list[float] = []  # predicted probabilities
 
     def start_round(self) -> bool:
-        if self.cost.never_pays:
+        if self.cost.never_pays and self.running is None:
             return False  # at any rate a token's price is at least 1
         self.begun = True
         self.survival, self.predicted = 1.0, []

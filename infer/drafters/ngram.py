@@ -12,7 +12,7 @@ import torch
 from ...common.errors import InputError, is_whole
 from ...controllers.acceptance.copy_head import CopyPredictor, copy_evidence
 from ...controllers.length import MAX_DRAFT, Step
-from ...controllers.length.cost_model import CostModel
+from ...controllers.length.cost_model import ASSUMED, CostModel
 from ...controllers.length.draft_sources import DraftSources, Plan
 from ...controllers.length.running_cost import RunningCost
 from ..distribution import TokenDistribution
@@ -22,7 +22,6 @@ from .prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
 
 NGRAM = "ngram"
 MAX_LONGEST = 16
-UNMEASURED = CostModel(0.2, 0.95, 0.05)  # default cost model, in units of a verification
 NO_TENSOR = torch.empty(1, 0)
 POINT_MASS = torch.ones(1, 1)
 CERTAIN = 1.0, 1.0, 0.0  # draft signals of a copied token, whose q is a point mass without logits
@@ -44,7 +43,7 @@ class Ngram:
     """
 
     longest: int = 4
-    cost: CostModel = UNMEASURED
+    cost: CostModel = ASSUMED
     adapt: bool = False
     predictor: CopyPredictor | None = None
 
@@ -95,6 +94,11 @@ class CopyCosts:
     def cost(self) -> CostModel:
         return self.first if self.running is None else self.running.cost
 
+    @property
+    def draft_is_due(self) -> bool:
+        """Whether the draft model should draft in this round to measure its costs."""
+        return self.running is not None and self.running.draft_is_due()
+
     def add(self, tokens: int, forwards: int, seconds: float, rows: int) -> None:
         """Add the time of a round that ``rows`` requests shared; the next is taken to be of as many."""
         if self.running is not None:
@@ -134,7 +138,8 @@ class TextCopies:
     def plan(self, reach: int = 0) -> tuple[Plan, list[int]]:
         """The sources of the request's round, and the tokens to copy; ``reach``: how deep the model can draft."""
         match, tokens = self.available()
-        plan = self.sources.plan(self._survivals(match, tokens), min(MAX_DRAFT, reach))
+        measure = self.sources.model and self.costs.draft_is_due
+        plan = self.sources.plan(self._survivals(match, tokens), min(MAX_DRAFT, reach), measure=measure)
         return plan, tokens[: plan.copies]
 
     def _survivals(self, match: Match | None, tokens: list[int]) -> Iterator[float]:

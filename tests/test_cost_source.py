@@ -1,0 +1,42 @@
+"""Where costs come from: the options that name a source, and what is reported of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from specpilot.common.errors import InputError
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.cost_source import MeasuredCosts, NoCosts, PresetCosts, cost_source
+
+COST = CostModel(0.1, 1.0, 0.01, 0.2)
+
+
+def test_a_number_is_the_share_of_a_verification() -> None:
+    for number in (0.2, "0.2"):
+        source = cost_source(number)
+        assert source == PresetCosts(CostModel(0.2, 1.0, 0.0), "a cost of 0.2 verifications per draft step")
+    with pytest.raises(InputError, match=r"cost=-1"):
+        cost_source(-1)
+
+
+def test_a_file_is_read_when_the_source_is_resolved(tmp_path: Path) -> None:
+    file = tmp_path / "cost.json"
+    file.write_text(json.dumps({"cost": COST.as_dict()}))
+    source = cost_source(file)
+    assert source == PresetCosts(COST, f"the costs of {file}")
+    with pytest.raises(InputError, match=r"nowhere\.json"):
+        cost_source(tmp_path / "nowhere.json")
+
+
+def test_other_sources() -> None:
+    assert cost_source(None) == NoCosts()
+    assert cost_source("auto") == cost_source("auto", adapt=True) == MeasuredCosts()
+    assert cost_source(COST, adapt=True) == PresetCosts(COST, "a cost model passed in Python", adapt=True)
+    with pytest.raises(InputError, match="adapt"):
+        cost_source(None, adapt=True)
+
+
+def test_descriptions_differ() -> None:
+    sources = [None, "auto", 0.2, COST]
+    described = {cost_source(cost).describe() for cost in sources} | {cost_source(0.2, adapt=True).describe()}
+    assert len(described) == 5
