@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from rich.text import Text
 
 from ..common.errors import InputError
 from ..common.machine import commit
-from ..compare.comparison import Report, Task, compare
+from ..common.record import Record
+from ..compare.comparison import compare_decoders
 from ..compare.decoders import ComparedDecoder, Loader
 from ..compare.engines.assisted import generate
 from ..compare.findings import EXAMPLE, concluded, words_of
 from ..compare.report import document_of, write
+from ..compare.results import ComparisonReport, Task
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.acceptance import make_acceptance_data
@@ -64,6 +67,42 @@ NOTE = (
 )
 
 
+@dataclass(frozen=True)
+class GreedyCheck(Record):
+    """How many of the ``checked`` greedy answers are identical to those of transformers."""
+
+    checked: int
+    identical: int
+
+
+@dataclass(frozen=True)
+class DemoSettings(Record):
+    """The numbers of prompts for training and of held-out prompts, the budget of an answer in tokens, and the seed."""
+
+    prompts: int
+    held_out: int
+    max_new_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class DemoReport(Record):
+    """What the demo's ``report.json`` holds.
+
+    Attributes:
+        sentences: the conclusions at each temperature.
+        command: decodes with the trained controller.
+        temperatures: comparisons by temperature.
+    """
+
+    sentences: list[str]
+    command: str
+    temperatures: dict[str, ComparisonReport]
+    greedy: GreedyCheck
+    settings: DemoSettings
+    commit: str | None
+
+
 def run_demo(
     output: Path, *, prompts: int, held_out: int, max_new_tokens: int, seed: int, console: Console | None = None
 ) -> None:
@@ -85,31 +124,37 @@ def run_demo(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the controller was trained under")  # which temperature, is in the note
         with stage(console, f"4  Comparison on {len(rows)} held-out prompts", OF_COMPARISON):
-            found = compare_all(output, console, loader, rows, tasks)
+            reports = compare_all(output, console, loader, rows, tasks)
             console.print(NOTE, style="dim")
         with stage(console, "5  Check: drafts change no text", OF_CHECK):
-            cost = CostModel(**found[0]["costs"][OURS])
+            cost = reports[0].costs[OURS]
             samples, identical = check_greedy(loader, output / FOLDERS[OURS], cost, rows[:CHECKED], max_new_tokens)
             console.print(f"{identical} of {len(samples)} answers identical, token for token")
 
-    ours = max((OURS, COPIES, TREES), key=lambda name: found[0]["decoders"][name]["tokens_per_second"])
-    words = " ".join(["specpilot generate", *words_of(found[0], ours, output), f"'{EXAMPLE}'"])
-    for every in found:
-        every["commands"] = {"Decode with your controller": words}
-        every["sentences"] = [line.replace("On your", "On these") for line in every["sentences"]]
-    found[-1]["sentences"].append(
+    ours = max((OURS, COPIES, TREES), key=lambda name: reports[0].decoders[name].tokens_per_second or 0.0)
+    words = " ".join(["specpilot generate", *words_of(reports[0], ours, output), f"'{EXAMPLE}'"])
+    reports = [
+        replace(
+            report,
+            commands={"Decode with your controller": words},
+            sentences=[line.replace("On your", "On these") for line in report.sentences],
+        )
+        for report in reports
+    ]
+    reports[-1].sentences.append(
         f"Greedy output is identical to transformers' on {identical} of {len(samples)} prompts."
     )
-    lines = [" ".join(every["sentences"]) for every in found]
-    report = {
-        "sentences": lines,
-        "command": words,
-        "temperatures": {f"{task.sampling.temperature:g}": every for task, every in zip(tasks, found, strict=True)},
-        "greedy": {"checked": len(samples), "identical": identical},
-        "settings": {"prompts": prompts, "held_out": len(rows), "max_new_tokens": max_new_tokens, "seed": seed},
-        "commit": commit(),
-    }
-    write(output, report, found)
+    lines = [" ".join(report.sentences) for report in reports]
+    names = [f"{task.sampling.temperature:g}" for task in tasks]
+    record = DemoReport(
+        sentences=lines,
+        command=words,
+        temperatures=dict(zip(names, reports, strict=True)),
+        greedy=GreedyCheck(len(samples), identical),
+        settings=DemoSettings(prompts, len(rows), max_new_tokens, seed),
+        commit=commit(),
+    )
+    write(output, record, reports)
     _show_sample(console, loader, rows, samples)
     console.rule(Text("Results", "bold"), align="left")
     for line in lines:
@@ -130,7 +175,7 @@ def stage(console: Console, title: str, words: str) -> Iterator[None]:
 
 def compare_all(
     output: Path, console: Console, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
-) -> list[Report]:
+) -> list[ComparisonReport]:
     """All decoders on the prompts, a comparison for each task, at the costs that the first one measures."""
     base, copying = loader.base, {"draft": f"{DRAFT}+ngram"}
     ours, specdec = (str(output / FOLDERS[name]) for name in (OURS, SPECDEC))
@@ -141,14 +186,14 @@ def compare_all(
         ComparedDecoder.of(base, TREES, length=ours, tree="auto", **copying),
         ComparedDecoder.of(base, UNTRAINED, length="online-confidence", **copying),
     ]
-    found: list[Report] = []
+    reports: list[ComparisonReport] = []
     for task in tasks:
-        costs = {name: CostModel(**cost) for name, cost in found[0]["costs"].items()} if found else None
-        one = compare(decoders, rows, loader, task, output / "compare", cost=costs, console=console)
-        found.append(concluded(one, {}))
+        costs = reports[0].costs if reports else None
+        report = compare_decoders(decoders, rows, loader, task, output / "compare", cost=costs, console=console)
+        reports.append(concluded(report, {}))
         console.print(f"At temperature {task.sampling.temperature:g}:")
-        console.print(document_of(found[-1]).sections[0].table)
-    return found
+        console.print(document_of(reports[-1]).sections[0].table)
+    return reports
 
 
 def train_controllers(output: Path, console: Console, *, prompts: int, max_new_tokens: int, seed: int) -> None:

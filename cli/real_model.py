@@ -62,7 +62,7 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         f"{Path(base.target).name} in {base.dtype} answers {tokens / seconds[0]:.0f} tokens/s without drafts and "
         f"{tokens / seconds[1]:.0f} with drafts and copies by trained predictors: "
         f"{seconds[0] / seconds[1]:.2f} × as fast, with the same text for {same} of {len(PROMPTS)} prompts "
-        f"({machine()['processor']}, threads: {machine()['threads']})."
+        f"({machine().processor}, threads: {machine().threads})."
     )
     console.print(
         f"[dim]To go on:\nspecpilot generate {' '.join(drafting.words())} --temperature 0 'Explain rainbows.'",

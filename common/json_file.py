@@ -164,29 +164,34 @@ def blaming(file: str | Path, remedy: str) -> Iterator[None]:
         raise InputError(f"{file}: {error}" + ("" if "; " in str(error) else f"; {remedy}")) from error
 
 
-def build(kind: type[T], value: object, name: str = "") -> T:
+def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool = False) -> T:
     """Convert a JSON value, path or tuple to ``kind``: a dataclass of numbers, text, lists, dictionaries and unions.
+
+    Args:
+        ignore_unknown: leave out unknown keys of dataclasses instead of refusing them.
 
     Raises:
         InputError: a value has another type or is not finite, or a key is unknown or missing.
     """
-    return cast(T, _build(kind, value, name))
+    return cast(T, _build(kind, value, name, ignore_unknown))
 
 
-def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line for each form a type has
+def _build(  # noqa: PLR0911 - a line for each form a type has
+    kind: Any, value: Any, name: str, ignore_unknown: bool
+) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
     if is_dataclass(kind):
-        return _build_dataclass(kind, value, name)
+        return _build_dataclass(kind, value, name, ignore_unknown)
     if origin in (Union, UnionType):
-        return _build_union(arguments, value, name)
+        return _build_union(arguments, value, name, ignore_unknown)
     if origin is Literal and value in arguments:
         return value
     if origin in (list, tuple) and isinstance(value, list | tuple):
-        return origin(_build(arguments[0], element, f"{name}[{i}]") for i, element in enumerate(value))
+        return origin(_build(arguments[0], element, f"{name}[{i}]", ignore_unknown) for i, element in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
-        return {key: _build(arguments[1], element, f"{name}.{key}") for key, element in value.items()}
+        return {key: _build(arguments[1], element, f"{name}.{key}", ignore_unknown) for key, element in value.items()}
     if kind is float and _is_finite_number(value):
         return value
     if kind in (bool, int, str) and type(value) is kind:
@@ -200,29 +205,33 @@ def _build(kind: Any, value: Any, name: str) -> Any:  # noqa: PLR0911 - a line f
     raise InputError(f"{name}={' '.join(short(value).split())}: {expected} is expected{quoted}")
 
 
-def _build_union(options: Sequence[Any], value: Any, name: str) -> Any:
+def _build_union(options: Sequence[Any], value: Any, name: str, ignore_unknown: bool) -> Any:
     if value is None and NoneType in options:
         return None
     known = [option for option in options if option is not NoneType]
     for option in known:
         with suppress(InputError):
-            return _build(option, value, name)
-    return _build(known[-1] if isinstance(value, list | tuple | Mapping) else known[0], value, name)
+            return _build(option, value, name, ignore_unknown)
+    shown = known[-1] if isinstance(value, list | tuple | Mapping) else known[0]
+    return _build(shown, value, name, ignore_unknown)
 
 
-def _build_dataclass(kind: Any, value: Any, name: str) -> Any:
+def _build_dataclass(kind: Any, value: Any, name: str, ignore_unknown: bool) -> Any:
     where = f"{name}: " if name else ""
     if not isinstance(value, Mapping):
         raise InputError(f"{where}an object of keys and values is expected, not {_kind_of(value)}")
     entries = {entry.name: entry for entry in fields(kind) if entry.init}
-    if unknown := sorted(set(value) - set(entries), key=str):
+    unknown = sorted(set(value) - set(entries), key=str)
+    if unknown and not ignore_unknown:
         meant = did_you_mean(unknown[0], entries)
         raise InputError(f"{where}unknown key {unknown[0]!r}{meant}; the keys are {', '.join(sorted(entries))}")
     for key, entry in entries.items():
         if key not in value and entry.default is MISSING and entry.default_factory is MISSING:
             raise InputError(f"{where}key {key!r} is missing")
     types, prefix = get_type_hints(kind), f"{name}." if name else ""
-    return kind(**{key: _build(types[key], element, f"{prefix}{key}") for key, element in value.items()})
+    return kind(
+        **{key: _build(types[key], value[key], f"{prefix}{key}", ignore_unknown) for key in value if key in entries}
+    )
 
 
 def _is_finite_number(value: object) -> bool:

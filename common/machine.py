@@ -7,9 +7,11 @@ import os
 import platform
 import shutil
 import subprocess
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+
+from .record import Record
 
 PACKAGES = (
     "specpilot", "torch", "transformers", "datasets", "pytorch-lightning", "jsonargparse", "safetensors", "numpy",
@@ -46,19 +48,40 @@ def commit(file: Path = Path(__file__)) -> str | None:
     )
 
 
-def machine() -> dict[str, Any]:
-    """Processor, cores this process may use, memory, accelerators and torch's threads."""
+@dataclass(frozen=True)
+class Machine(Record):
+    """What a process runs on.
+
+    Attributes:
+        processor: its name, with its vendor.
+        cores: processor cores that this process may use.
+        memory_gib: physical memory in GiB; None if the system does not report it.
+        devices: names of the GPUs.
+        threads, interop_threads: threads of PyTorch within an operation, and between operations.
+    """
+
+    platform: str
+    processor: str
+    cores: int
+    memory_gib: float | None
+    devices: list[str]
+    threads: int
+    interop_threads: int
+
+
+def machine() -> Machine:
+    """The machine that this process runs on."""
     import torch
 
-    return {
-        "platform": platform.platform(),
-        "processor": processor(),
-        "cores": _cores(),
-        "memory_gib": _memory_gib(),
-        "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-    }
+    return Machine(
+        platform=platform.platform(),
+        processor=processor(),
+        cores=_cores(),
+        memory_gib=_memory_gib(),
+        devices=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        threads=torch.get_num_threads(),
+        interop_threads=torch.get_num_interop_threads(),
+    )
 
 
 def _cores() -> int:

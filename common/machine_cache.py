@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 def machine_key() -> dict[str, Any]:
     """What all times on this machine depend on: processor, devices, threads, versions."""
-    here = machine()
+    here = machine().to_dict()
     key = {name: here[name] for name in ("processor", "cores", "devices", "threads")}
     for name in ("specpilot", "torch", "transformers"):
         with suppress(PackageNotFoundError):  # a checkout that is not installed

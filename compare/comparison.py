@@ -2,9 +2,9 @@
 
 *Replay* (:mod:`.recorded`) gives the counters of a length controller on recorded outputs; with the costs measured on
 this machine they are a speed-up over decoding without drafts (SpecDec++ eq. 2.3). *The clock* decodes every prompt with
-every decoder in turn. Rules without training are tuned on one half of the prompts and judged on the other, both halves
-in turn, so that the best of a grid owes nothing to luck. Everything is stored as soon as it is measured: an interrupted
-comparison goes on, and a finished one is only read again.
+every decoder in turn. Rules without training are tuned on one half of the prompts and evaluated on the other half, in
+both directions. Every result is stored as soon as it is measured: an interrupted comparison continues, and a finished
+comparison is only read again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +34,6 @@ from ..controllers.length import (
     names_rule,
 )
 from ..controllers.length.cost_model import CostModel
-from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
@@ -46,7 +45,7 @@ from ..models import CausalLM
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import OWN, Check, drafted_of, observing
-from .findings import fastest, over
+from .findings import fastest, speed_ratio
 from .interval import Interval
 from .recorded import (
     INFORMED,
@@ -55,17 +54,19 @@ from .recorded import (
     Rule,
     Tracer,
     by_setting,
-    figures_of,
     informed_rule,
     measure_all,
+    rates,
     replayed_by,
     speed_of,
 )
-from .runner import Meter, Timed, interleave_stored
+from .results import ComparisonReport, DecoderResult, Piece, Sample, Task, TimedDecoding
+from .runner import Meter, interleave_stored
 from .settings import (
     AS_MEASURED,
     FAMILIES,
     FIXED,
+    Tuned,
     at_ratio,
     by_length,
     crossed,
@@ -75,41 +76,18 @@ from .settings import (
     tuned,
     word_of,
 )
-from .store import Store
+from .store import Identity, Store
 
 MEASURED = "the costs measured here"
 CHECKS = "checks of "  # and a predictor
 SHOWN = 96  # tokens of the mosaics
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
-MEASURES = (
-    "replay", "clock", "tokens_per_second", "processor", "joules", "tokens_per_forward", "accepted",
-)  # fmt: skip
 TRACED = 0.5  # recording an output takes this many decodings of it
 MARGIN = 1.2  # prefills, and what rounds take beyond their costs
 
-Report = dict[str, Any]  # JSON values
 
-
-@dataclass(frozen=True)
-class Task:
-    """What is decoded.
-
-    Attributes:
-        seed: of every random number.
-    """
-
-    sampling: SamplingParams
-    max_new_tokens: int
-    chat: bool = True
-    system: str | None = None
-    seed: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return vars(self) | {"sampling": self.sampling.as_dict()}
-
-
-def compare(
+def compare_decoders(
     decoders: Sequence[ComparedDecoder],
     rows: Sequence[PromptRow],
     loader: Loader,
@@ -122,7 +100,7 @@ def compare(
     cost: CostModel | Mapping[str, CostModel] | None = None,
     priced: str = MEASURED,
     console: Console | None = None,
-) -> Report:
+) -> ComparisonReport:
     """Compare decoders on prompts, beside decoding without drafts.
 
     Args:
@@ -133,21 +111,11 @@ def compare(
         clock: also decode by the clock; otherwise replay alone.
         rules: add the best fixed length and the best threshold on cumulative confidence.
         minutes: decides how many of the prompts are used and how often; None: all, once.
-        cost: instead of measured ones: costs, also by name of a decoder.
-        priced: whose these are, in words.
+        cost: costs to use instead of measured ones, for all decoders or by name.
+        priced: where the costs come from, in words.
 
     Returns:
-        What ``report.json`` holds, without the conclusions of :mod:`.findings`. ``decoders``: rows by name, ``"none"``
-        first, whose figures are None where they were not measured: ``spec`` (of a tuned family with the value that is
-        best on all prompts), the ``family``, ``trained`` whether anything of it was; speed-ups over no drafts by
-        ``replay`` at measured costs, by the ``clock``, and by ``processor`` seconds; ``tokens_per_second``, ``joules``
-        per token, ``tokens_per_forward``, and the ``accepted`` share of drafted tokens. ``costs``: by the same names,
-        with the time of a trained predictor. ``timed``: records of the clock by name and prompt. ``informed``: speed-up
-        by replay of what knew every token's acceptance probability. ``reading``: t_v(3) / t_v(1). ``lengths``: speeds
-        by draft length. ``along`` to ``predictors``: of :meth:`.Drafted.figures`.
-        ``mosaic``: a ``prompt`` and its ``texts`` by decoder, of :func:`.written`.
-        ``trained_on``: ids of the prompts that a decoder's controllers were trained on, by its name. ``refused``: why
-        decoders were left out, by name.
+        The report without the conclusions of :mod:`.findings`.
 
     Raises:
         InputError: the target or the pair cannot be loaded, a decoder's name, model or controller does not exist or is
@@ -159,7 +127,7 @@ def compare(
 
 
 class _Comparing:
-    """The steps of :func:`compare`."""
+    """The steps of :func:`compare_decoders`."""
 
     def __init__(
         self,
@@ -198,12 +166,12 @@ class _Comparing:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
-            "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.as_dict(),
+            "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.to_dict(),
         }  # fmt: skip
-        said = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
-        if said and len(self.specs) == 1 and not self.families:
-            raise InputError(f"{said[0]}; nothing else is left to compare")
-        for line in said:
+        refusals = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
+        if refusals and len(self.specs) == 1 and not self.families:
+            raise InputError(f"{refusals[0]}; nothing else is left to compare")
+        for line in refusals:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _settled(self, spec: ComparedDecoder) -> ComparedDecoder:
@@ -212,12 +180,12 @@ class _Comparing:
             return spec
         name = str(split_drafts(spec.drafts)[0][0])
         key = {"draft_dtype": name, "target": spec.target, "loading": spec.loading}
-        found = self.store.compute(key, lambda: self.loader.draft(name, spec).precision)
-        return replace(spec, draft_dtype=None if found == spec.dtype else found)
+        precision = self.store.compute(key, lambda: self.loader.draft(name, spec).precision)
+        return replace(spec, draft_dtype=None if precision == spec.dtype else precision)
 
     def run(
         self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str
-    ) -> Report:
+    ) -> ComparisonReport:
         measured = {} if cost is not None else self._measure_costs()
         if isinstance(cost, CostModel):
             self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
@@ -231,35 +199,53 @@ class _Comparing:
             raise InputError("clock=False: this pair cannot be replayed; leave it out")
         families = {name: tuned(x.values, name, self.replayed, self.costs[NONE]) for name, x in self.families.items()}
         timed = self._clock(families, passes) if clock else {}
-        specs = self.specs | {name: self._of_family(name, chosen[2]) for name, chosen in families.items()}
-        rows = {}
-        for name, spec in specs.items():
-            both = families.get(name)
-            counts = self.replayed.get((name, AS_MEASURED)) if both is None else crossed(name, both, self.replayed)
-            rows[name] = self._row(spec, counts) | (by_clock(timed[name], timed[NONE]) if timed else {})
+        specs = self.specs | {name: self._of_family(name, values.best) for name, values in families.items()}
+        decoders = {name: self._result(spec, families.get(name), timed) for name, spec in specs.items()}
         bound = self.replayed.get((INFORMED, AS_MEASURED))
         informed = 0.0 if bound is None else speed_of(bound, self.costs[NONE]).value
-        reached = max((row["replay"]["value"] for row in rows.values() if row["replay"] is not None), default=1.0)
+        replayed = max((row.replay.value for row in decoders.values() if row.replay is not None), default=1.0)
         forward = measured.get(NONE, {}).get("forward", {}).get("t_v", {})
-        return {
-            "target": self.loader.base.target, "draft": self.loader.base.draft, "task": self.task.as_dict(),
-            "prompts": count, "passes": passes, "decoders": rows,
-            "informed": informed if informed >= reached else None,  # below by the luck of few drafts: no bound
-            "reading": forward["3"] / forward["1"] if forward else None,
-            "priced": priced, "ratio": ratio_of(self.costs[NONE]) if NONE in self.costs else None,
-            "costs": {name: cost.as_dict() for name, cost in self.costs.items()},
-            "timed": {name: [dict(run) for run in runs] for name, runs in timed.items()},
-            **self._figures(specs, rows), "machine": machine(), "versions": versions(),
-        }  # fmt: skip
+        report = ComparisonReport(
+            target=self.loader.base.target,
+            draft=self.loader.base.draft,
+            task=self.task,
+            prompts=count,
+            passes=passes,
+            decoders=decoders,
+            informed=informed if informed >= replayed else None,  # too few drafts for a bound
+            reading=forward["3"] / forward["1"] if forward else None,
+            priced=priced,
+            ratio=ratio_of(self.costs[NONE]) if NONE in self.costs else None,
+            costs=self.costs,
+            timed=timed,
+            refused=self.refused,
+            trained_on=trained_on(self.specs, self.rows),
+            mosaic=self._samples(specs, decoders),
+            machine=machine(),
+            versions=versions(),
+        )
+        return self._with_replay(report) if self.replayed else report
+
+    def _with_replay(self, report: ComparisonReport) -> ComparisonReport:
+        """The report with the figures that only a replay has."""
+        drafted = drafted_of(self.checks, self.rows)
+        return replace(
+            report,
+            lengths=by_length(self.replayed, FIXED, self.costs[NONE]),
+            along=drafted.along,
+            acceptance=drafted.acceptance(),
+            lines=drafted.lines(),
+            predictors=drafted.quality(),
+        )
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
         rows = self.rows[-COST_PROMPTS:]
         budget = min(COST_TOKENS, self.task.max_new_tokens)
         sampling = self.task.sampling.as_dict() | {"max_new_tokens": budget}
-        found: dict[str, dict[str, Any]] = {}
-        alone = {} if self.drafting is None else {NONE: self.drafting}
-        for name, spec in (alone | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
+        measured: dict[str, dict[str, Any]] = {}
+        pair = {} if self.drafting is None else {NONE: self.drafting}
+        for name, spec in (pair | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
             decoder = self.loader.decoder(spec, at_ratio(0.2))
             if len(decoder.drafts) != 1:
                 continue
@@ -268,14 +254,14 @@ class _Comparing:
             measure = partial(
                 bench_cost, plain, prompts, self.console, repeats=COST_REPEATS, sampling=sampling, quick=True
             )
-            found[name] = self.store.compute(key | {"costs": _models(spec)}, measure)
+            measured[name] = self.store.compute(key | {"costs": _models(spec)}, measure)
             if spec.trained:
                 # Added to the pair's costs: measured anew, they would differ by noise from those of other decoders.
                 decide = partial(decision_seconds, plain, prompts, decoder.length, sampling)
                 taken = self.store.compute(key | {"decision": spec.identity}, decide)
-                cost = with_decisions(CostModel(**found[name]["cost"]), taken)
-                found[name] = found[name] | {"cost": cost.as_dict()}
-        return found
+                cost = with_decisions(CostModel(**measured[name]["cost"]), taken)
+                measured[name] = measured[name] | {"cost": cost.as_dict()}
+        return measured
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
         """How many prompts, and how often each is decoded by the clock."""
@@ -309,11 +295,13 @@ class _Comparing:
 
     def _encoded(self, rows: Sequence[PromptRow]) -> list[list[int]]:
         pair, task = self.loader.target(), self.task
-        how: dict[str, Any] = {"chat": task.chat, "system": task.system, "day": self._day()}
-        return [row.encode(pair.tokenizer, **how, context=pair.target.context) for row in rows]
+        day, context = self._day(), pair.target.context
+        return [
+            row.encode(pair.tokenizer, chat=task.chat, system=task.system, day=day, context=context) for row in rows
+        ]
 
     def _day(self) -> str | None:
-        """The date for chat templates that write today's: that on which the comparison was begun."""
+        """The date on which the comparison was begun, for chat templates that contain the date; None for others."""
         today = day_of(self.loader.target().tokenizer)
         return None if today is None else str(self.store.compute(self.identity | {"day": "begun"}, lambda: today))
 
@@ -343,9 +331,9 @@ class _Comparing:
         return by_setting(rules, measured)
 
     def _replayable(self, spec: ComparedDecoder) -> bool:
-        """Whether it drafts chains of the traced draft model, and nothing decides but its length.
+        """Whether a decoder drafts chains of the traced draft model, and only its length controller decides.
 
-        A class of the user's may ask for more of a step than a trace holds.
+        A class of the user may read more of a step than a trace holds.
         """
         if names_class(str(spec.length)):
             return False
@@ -359,47 +347,50 @@ class _Comparing:
         identity = {"spec": spec.identity, "costs": None if cost is None else cost.as_dict()}
         return Rule(spec.name, (AS_MEASURED,), identity, lambda traces: lambda index, x: length)
 
-    def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]]:
-        """What predicts acceptance in the replay, and its identity: the draft's confidence, and trained predictors."""
-        found: dict[str, tuple[AcceptancePredictor | None, dict[str, Any]]] = {OWN: (None, {"predictor": None})}
+    def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, Identity]]:
+        """The predictors of acceptance that are replayed, with their identity; None is the draft's confidence."""
+        predictors: dict[str, tuple[AcceptancePredictor | None, Identity]] = {OWN: (None, {"predictor": None})}
         for name, spec in self.specs.items():
             predictor = predictor_of(self.loader.decoder(spec, at_ratio(0.2)), spec) if spec.trained else None
-            if predictor is not None and self._replayable(spec) and name not in found:
-                found[name] = predictor, {"predictor": spec.identity}
-        return found
+            if predictor is not None and self._replayable(spec) and name not in predictors:
+                predictors[name] = predictor, {"predictor": spec.identity}
+        return predictors
 
     # clock
 
-    def _clock(
-        self, families: Mapping[str, tuple[float, float, float]], passes: int
-    ) -> dict[str, list[dict[str, float]]]:
-        """Records by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
+    def _clock(self, families: Mapping[str, Tuned], passes: int) -> dict[str, list[TimedDecoding]]:
+        """Decodings by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
         prompts = self._encoded(self.rows)
         specs: dict[str, tuple[ComparedDecoder, ...]] = {name: (spec,) for name, spec in self.specs.items()}
-        specs |= {name: tuple(self._of_family(name, x) for x in chosen[:2]) for name, chosen in families.items()}
-        decoding = {name: [self._generate(spec, self.costs.get(name)) for spec in both] for name, both in specs.items()}
+        specs |= {
+            name: (self._of_family(name, values.even), self._of_family(name, values.odd))
+            for name, values in families.items()
+        }
+        decoding = {name: [self._generate(spec, self.costs.get(name)) for spec in each] for name, each in specs.items()}
 
         def decode(name: str, item: int, repeat: int) -> Stats:
             index = item % len(prompts)
             return decoding[name][index % len(specs[name])](prompts[index], self.task.seed + item)
 
-        def identity(name: str, item: int) -> dict[str, Any]:
-            index, both = item % len(prompts), specs[name]
-            what = {"item": item, "prompts": len(prompts), "clock": name}
-            return self._identity(both[index % len(both)], self.rows[index : index + 1]) | what
+        def identity(name: str, item: int) -> Identity:
+            index, each = item % len(prompts), specs[name]
+            run = {"item": item, "prompts": len(prompts), "clock": name}
+            return self._identity(each[index % len(each)], self.rows[index : index + 1]) | run
 
-        found = interleave_stored(
+        records = interleave_stored(
             {name: partial(decode, name) for name in specs}, len(prompts) * passes, self.console,
-            store=self.store, identity=identity, record=lambda name, item, timed: record(timed),
+            store=self.store, identity=identity,
+            record=lambda name, item, timed: TimedDecoding.of(timed).to_dict(),
             meter=Meter.find(self.loader.target().target.device.type),
         )  # fmt: skip
-        return {name: [_total(items[i :: len(prompts)]) for i in range(len(prompts))] for name, items in found.items()}
+        items = {name: [*map(TimedDecoding.from_dict, each)] for name, each in records.items()}
+        return {name: [total(each[i :: len(prompts)]) for i in range(len(prompts))] for name, each in items.items()}
 
-    def _identity(self, spec: ComparedDecoder, rows: Sequence[PromptRow]) -> dict[str, Any]:
+    def _identity(self, spec: ComparedDecoder, rows: Sequence[PromptRow]) -> dict[str, object]:
         """Everything that the decoding of prompts depends on."""
         cost = self.costs.get(spec.name) if spec.uses_costs else None
-        priced = None if cost is None else cost.as_dict()
-        return {**self.identity, "spec": spec.identity, "costs": priced, "prompt": _digest(rows)}
+        costs = None if cost is None else cost.as_dict()
+        return {**self.identity, "spec": spec.identity, "costs": costs, "prompt": _digest(rows)}
 
     def _of_family(self, family: str, value: float) -> ComparedDecoder:
         return ComparedDecoder.of(self.loader.base, family, length=word_of(family, value))
@@ -411,43 +402,50 @@ class _Comparing:
 
     # results
 
-    def _figures(self, specs: Mapping[str, ComparedDecoder], rows: Mapping[str, Report]) -> Report:
-        figures: Report = {"refused": self.refused, "trained_on": trained_on(self.specs, self.rows)}
-        if self.replayed:
-            figures |= {
-                "lengths": by_length(self.replayed, FIXED, self.costs[NONE]),
-                **drafted_of(self.checks, self.rows).figures(),
-            }
-        own = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
-        if found := fastest(rows, own):
-            texts = {name: self._mosaic(specs[name]) for name in found[:2]}
-            figures["mosaic"] = {"prompt": self.rows[0].text, "texts": texts}
-        return {name: value for name, value in figures.items() if value}
+    def _result(
+        self, spec: ComparedDecoder, values: Tuned | None, timed: Mapping[str, Sequence[TimedDecoding]]
+    ) -> DecoderResult:
+        """The figures of a decoder, or with ``values`` of a tuned family."""
+        result = DecoderResult(
+            title=title(spec),
+            family=spec.name if spec.name in FAMILIES else None,
+            spec=spec,
+            trained=spec.trained or spec.copies is not None or spec.router is not None,
+        )
+        if values is None:
+            counts = self.replayed.get((spec.name, AS_MEASURED))
+        else:
+            counts = crossed(spec.name, values, self.replayed)
+        if counts is not None:
+            speed = speed_of(counts, self.costs.get(spec.name, self.costs[NONE]))
+            per_forward, accepted = rates(counts)
+            result = replace(result, replay=speed, tokens_per_forward=per_forward, accepted=accepted)
+        elif spec.name == NONE and self.replayed:
+            result = replace(result, replay=Interval(1.0, 1.0, 1.0))
+        return by_clock(result, timed[spec.name], timed[NONE]) if timed else result
 
-    def _mosaic(self, spec: ComparedDecoder) -> list[dict[str, str]]:
+    def _samples(self, specs: Mapping[str, ComparedDecoder], decoders: Mapping[str, DecoderResult]) -> Sample | None:
+        """The first prompt, decoded with the two fastest decoders of this engine; None if there is none."""
+        names = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
+        texts = {name: self._pieces(specs[name]) for name in fastest(decoders, names)[:2]}
+        return Sample(self.rows[0].text, texts) if texts else None
+
+    def _pieces(self, spec: ComparedDecoder) -> list[Piece]:
+        """A text of a decoder, in pieces with who wrote each."""
+
         def decode() -> list[dict[str, str]]:
             decoder = self.loader.decoder(spec, self.costs.get(spec.name))
-            budget = min(SHOWN, self.task.max_new_tokens)
-            drawn: dict[str, Any] = self.task.sampling.as_dict() | {"max_new_tokens": budget, "seed": self.task.seed}
             assert decoder.tokenizer is not None
-            rounds = decoder.generate(self._encoded(self.rows[:1])[0], **drawn).rounds
-            pieces = written(rounds, TextStream(decoder.tokenizer))
+            generation = decoder.generate(
+                self._encoded(self.rows[:1])[0], **self.task.sampling.as_dict(),
+                max_new_tokens=min(SHOWN, self.task.max_new_tokens), seed=self.task.seed,
+            )  # fmt: skip
+            pieces = written(generation.rounds, TextStream(decoder.tokenizer))
             by = {DRAFT: DRAFT if decoder.drafts else COPY}
             return [{"by": by.get(who, who), "text": text} for who, text in pieces if text]
 
         key = self._identity(spec, self.rows[:1]) | {"mosaic": spec.name}
-        return self.store.compute(key, decode)  # type: ignore[no-any-return]
-
-    def _row(self, spec: ComparedDecoder, counts: Sequence[Counts] | None) -> Report:
-        row = dict.fromkeys(MEASURES) | {
-            "title": title(spec), "family": spec.name if spec.name in FAMILIES else None, "spec": spec.as_dict(),
-            "trained": spec.trained or spec.copies is not None or spec.router is not None,
-        }  # fmt: skip
-        if counts is not None:
-            row |= figures_of(counts, self.costs.get(spec.name, self.costs[NONE]))
-        elif spec.name == NONE and self.replayed:
-            row["replay"] = Interval(1.0, 1.0, 1.0).as_dict()
-        return row
+        return [*map(Piece.from_dict, self.store.compute(key, decode))]
 
 
 def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> AcceptancePredictor | None:
@@ -458,30 +456,30 @@ def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> Acceptan
 
 def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) -> dict[str, list[str]]:
     """Ids of the prompts that a decoder's controllers were trained on, by its name, where there are any."""
-    found = {}
+    trained = {}
     for name, spec in specs.items():
-        known = {digest for each in controllers_of(spec) for digest in each.provenance.prompts}
-        if ids := [row.id for row in rows if prompt_digest(row.text) in known]:
-            found[name] = ids
-    return found
+        digests = {digest for each in controllers_of(spec) for digest in each.provenance.prompts}
+        if ids := [row.id for row in rows if prompt_digest(row.text) in digests]:
+            trained[name] = ids
+    return trained
 
 
 def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:
-    """The configurations of what was trained of a decoder."""
+    """The configurations of the trained controllers of a decoder."""
     lengths = spec.length if isinstance(spec.length, tuple) else (spec.length,)
-    given = [] if spec.engine is not None else [str(name) for name in lengths if name is not None]
-    names = [name for name in given if not names_rule(name)]
+    named = [] if spec.engine is not None else [str(name) for name in lengths if name is not None]
+    names = [name for name in named if not names_rule(name)]
     return [read_config(locate(name)) for name in [*names, spec.copies, spec.router] if name is not None]
 
 
 def _traceable(decoder: SpeculativeDecoder) -> bool:
-    """Whether outputs of the pair can be recorded: two causal models, of which neither reads the other's states."""
+    """Whether outputs of the pair can be recorded: two causal models, neither of which reads the other's states."""
     models = [decoder.target, *decoder.drafts]
     return all(type(model) is CausalLM and not model.reads_states for model in models)
 
 
-def _models(spec: ComparedDecoder) -> dict[str, Any]:
-    """What the costs of a decoder without a predictor depend on."""
+def _models(spec: ComparedDecoder) -> dict[str, object]:
+    """Everything that the costs of a decoder without a predictor depend on."""
     return {"draft": split_drafts(spec.draft)[0], "dtype": spec.dtype, "draft_dtype": spec.draft_dtype}
 
 
@@ -489,31 +487,25 @@ def _digest(rows: Sequence[PromptRow]) -> str:
     return hashlib.sha256(json.dumps([[row.id, row.prompt] for row in rows]).encode()).hexdigest()[:20]
 
 
-def record(timed: Timed[Stats]) -> dict[str, float]:
-    """What is stored of a decoding."""
-    stats = timed.value
-    return {
-        "generated": stats.n_generated, "drafted": stats.n_drafted, "accepted": stats.n_accepted,
-        "target_forwards": stats.n_target_forwards, "seconds": timed.seconds,
-        "processor_seconds": timed.processor_seconds, **({} if timed.joules is None else {"joules": timed.joules}),
-    }  # fmt: skip
+def total(runs: Sequence[TimedDecoding]) -> TimedDecoding:
+    """The sums over decodings; there is at least one."""
+    return sum(runs[1:], runs[0])
 
 
-def _total(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: sum(run[key] for run in runs) for key in runs[0]}
-
-
-def by_clock(runs: Sequence[Mapping[str, float]], plain: Sequence[Mapping[str, float]]) -> Report:
-    """What the records of a decoder, and of no drafts, say of it."""
-    total = _total(runs)
-    by_processor = [sum(run["generated"] for run in each) / sum(run["processor_seconds"] for run in each)
-                    for each in (runs, plain)]  # fmt: skip
-    own: Report = {} if not total["target_forwards"] else {
-        "tokens_per_forward": total["generated"] / total["target_forwards"],
-        "accepted": total["accepted"] / total["drafted"] if total["drafted"] else None,
-    }  # fmt: skip
-    return {
-        "clock": over(runs, plain).as_dict(), "processor": by_processor[0] / by_processor[1],
-        "tokens_per_second": total["generated"] / total["seconds"],
-        "joules": total["joules"] / total["generated"] if "joules" in total else None, **own,
-    }  # fmt: skip
+def by_clock(
+    result: DecoderResult, runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDecoding]
+) -> DecoderResult:
+    """The figures of a decoder with those of its decodings, compared with decodings without drafts."""
+    run, baseline = total(runs), total(without_drafts)
+    per_second, baseline_per_second = (each.generated / each.processor_seconds for each in (run, baseline))
+    result = replace(
+        result,
+        clock=speed_ratio(runs, without_drafts),
+        processor=per_second / baseline_per_second,
+        tokens_per_second=run.generated / run.seconds,
+        joules=None if run.joules is None else run.joules / run.generated,
+    )
+    if not run.target_forwards:  # another engine, which does not count forwards
+        return result
+    accepted = run.accepted / run.drafted if run.drafted else None
+    return replace(result, tokens_per_forward=run.generated / run.target_forwards, accepted=accepted)

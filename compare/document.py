@@ -15,6 +15,7 @@ import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from .results import Piece
 from .table import Row, Table
 
 FOLDER = files(__package__)
@@ -136,10 +137,16 @@ class Bars:
 
 @dataclass(frozen=True)
 class Mosaic:
-    """A prompt, and texts by title: pieces (``by``, ``text``) with who wrote each, as ``writers`` says in words."""
+    """Texts in pieces that are coloured by who wrote each.
+
+    Attributes:
+        prompt: the prompt of the texts.
+        texts: pieces by title.
+        writers: the legend: a description of each writer.
+    """
 
     prompt: str
-    texts: Mapping[str, Sequence[Mapping[str, str]]]
+    texts: Mapping[str, Sequence[Piece]]
     writers: Mapping[str, str]
 
 

@@ -1,7 +1,7 @@
-"""Drafted tokens as columns: how many are accepted, how well that is predicted, and where it drifted.
+"""Drafted tokens as columns: how many are accepted, how well acceptance is predicted, and where it drifted.
 
-They are those of a dataset (:mod:`.labelled`), or of a replay in which drafts go on until a token is rejected. Each
-follows accepted ones, so that the target decides on it. Shapes: M tokens.
+The drafted tokens come from a dataset (:mod:`.labelled`), or from a replay in which every draft ends with a rejected
+token. All tokens before a drafted token of its round were accepted, so that the target decides on it. Shapes: M tokens.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,11 @@ from ..data_gen.prompts import PromptRow
 from ..simulate.replay import TracedStep, replay
 from ..simulate.trace import Trace
 from ..train.metrics import measured
-from .drift import Array, drifts, mean_interval, sums_of
+from .drift import Array, Drift, drifts, mean_interval, sums_of
 from .interval import ENOUGH
 from .recorded import Measure
+from .results import GroupAcceptance, PredictorQuality
+from .store import Identity
 
 ALL = "all"
 UNKNOWN = ""  # the group of a token that is in none
@@ -31,7 +33,6 @@ OWN = "the draft's own confidence"
 DEPTHS = range(8)  # tokens of a round; those after the last are one group
 FEW = 30  # tokens below which a metric is noise
 
-Groups = dict[str, dict[str, Any]]  # figures by group
 Labels = NDArray[np.str_]
 
 
@@ -40,10 +41,10 @@ class Drafted:
     """M drafted tokens.
 
     Attributes:
-        prompts: (M,) the prompt of each.
-        accept: (M,) its acceptance probability.
-        groups: (M,) labels by each way to group them; by the first one, predictors are judged.
-        predictions: (M,) by predictor, with ``OWN`` first; NaN where it was not asked.
+        prompts: (M,) the prompt of each token.
+        accept: (M,) the acceptance probability of each token.
+        groups: (M,) labels by each way to group the tokens; predictors are evaluated by the groups of the first way.
+        predictions: (M,) predicted acceptance by predictor, with ``OWN`` first; NaN where there is no prediction.
     """
 
     prompts: Labels
@@ -53,11 +54,11 @@ class Drafted:
 
     @property
     def along(self) -> str:
-        """The first way to group them, by a place."""
+        """The first way to group the tokens, by their place in the round or in the text."""
         return next(iter(self.groups))
 
     def masks(self) -> dict[tuple[str, str], NDArray[np.bool_]]:
-        """(M,) whether each is in a group, by (way, group), all of them first; a way with one group is left out."""
+        """(M,) membership by (way, group), with the group of all tokens first. A way with one group is left out."""
         found = {(ALL, ALL): np.ones(len(self.accept), bool)}
         for way, labels in self.groups.items():
             names = _names(labels)
@@ -65,11 +66,11 @@ class Drafted:
                 found |= {(way, name): labels == name for name in names}
         return found
 
-    def acceptance(self) -> dict[str, Groups]:
+    def acceptance(self) -> dict[str, dict[str, GroupAcceptance]]:
         """Mean acceptance by way and group, with 95 % intervals over prompts where there are enough."""
         return self._acceptance(self.masks())
 
-    def lines(self) -> dict[str, Groups]:
+    def lines(self) -> dict[str, dict[str, GroupAcceptance]]:
         """Acceptance along the draft, or the text: of all tokens, and of each domain, or else temperature."""
         masks, places = self.masks(), self.groups[self.along]
         ways = {way for way, _ in masks}
@@ -83,73 +84,73 @@ class Drafted:
             }
         )
 
-    def _acceptance(self, masks: Mapping[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Groups]:
-        found: dict[str, Groups] = {}
+    def _acceptance(self, masks: Mapping[tuple[str, str], NDArray[np.bool_]]) -> dict[str, dict[str, GroupAcceptance]]:
+        results: dict[str, dict[str, GroupAcceptance]] = {}
         if not masks:
-            return found
+            return results
         _, sums = sums_of(self.prompts, self.accept, [*masks.values()])
         for (way, group), mean, low, high, drafted in zip(masks, *mean_interval(sums), sums.drafted.T, strict=True):
             prompts, tokens = int((drafted > 0).sum()), int(drafted.sum())
             if tokens:
-                bounds = {"low": float(low), "high": float(high)} if prompts >= ENOUGH else {}
-                counts = {"tokens": tokens, "prompts": prompts}
-                found.setdefault(way, {})[group] = {"acceptance": float(mean), **bounds, **counts}
-        return found
+                bounds = (float(low), float(high)) if prompts >= ENOUGH else (None, None)
+                results.setdefault(way, {})[group] = GroupAcceptance(float(mean), tokens, prompts, *bounds)
+        return results
 
-    def quality(self) -> dict[str, Groups]:
-        """Metrics and reliability of each predictor (:mod:`..train.metrics`), of all tokens and by place if not few.
-
-        ``brier_constant`` is the Brier score of the best constant, the mean. AUROC is None if all labels are 0 or 1.
-        """
-        labels, found = self.groups[self.along], dict[str, Groups]()
+    def quality(self) -> dict[str, dict[str, PredictorQuality]]:
+        """The quality of each predictor, on all tokens (``ALL``) and on each group of ``FEW`` tokens or more."""
+        labels = self.groups[self.along]
+        results: dict[str, dict[str, PredictorQuality]] = {}
         for name, values in self.predictions.items():
-            known = ~np.isnan(values)
-            groups = {ALL: known, **{group: known & (labels == group) for group in _names(labels)}}
+            predicted = ~np.isnan(values)
+            groups = {ALL: predicted, **{group: predicted & (labels == group) for group in _names(labels)}}
             for group, mask in groups.items():
                 if mask.sum() >= FEW:
-                    metrics = measured(values[mask], self.accept[mask])
-                    numbers = metrics.compute() | {"brier_constant": float(np.var(self.accept[mask]))}
-                    finite = {key: value if np.isfinite(value) else None for key, value in numbers.items()}
-                    table = [vars(row) for row in metrics.reliability()]
-                    found.setdefault(name, {})[group] = {**finite, "tokens": int(mask.sum()), "reliability": table}
-        return found
-
-    def figures(self) -> dict[str, Any]:
-        """What a report shows of them, as JSON values."""
-        return {
-            "along": self.along,
-            "acceptance": self.acceptance(),
-            "lines": self.lines(),
-            "predictors": self.quality(),
-        }
+                    results.setdefault(name, {})[group] = _quality(values[mask], self.accept[mask])
+        return results
 
 
-def drift_of(first: Drafted, second: Drafted) -> dict[str, Groups]:
-    """The drift of each group that both have, by way and group; see :func:`.drifts`."""
-    masks, others = first.masks(), second.masks()
+def _quality(predicted: Array, accept: Array) -> PredictorQuality:
+    """The quality of predictions (M,) of the acceptance probabilities ``accept`` (M,)."""
+    metrics = measured(predicted, accept)
+    values = metrics.compute() | {"brier_constant": float(np.var(accept))}
+    finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
+    return PredictorQuality(**finite, tokens=len(accept), reliability=metrics.reliability())
+
+
+def drift_of(first: Drafted, second: Drafted) -> dict[str, dict[str, Drift]]:
+    """The drift of each group that both datasets have, by way and group; see :func:`.drifts`."""
+    masks, second_masks = first.masks(), second.masks()
     common = [
         (way, group) for way, labels in first.groups.items() for group in _names(labels)
-        if group in second.groups.get(way, ()) and ((way, group) in masks or (way, group) in others)
+        if group in second.groups.get(way, ()) and ((way, group) in masks or (way, group) in second_masks)
     ]  # fmt: skip
     groups = [(ALL, ALL), *common]
-    one, other = (
+    first_sums, second_sums = (
         sums_of(each.prompts, each.accept, [way == ALL or each.groups[way] == group for way, group in groups])
         for each in (first, second)
     )
-    found: dict[str, Groups] = {}
-    for (way, group), drift in zip(groups, drifts(one, other), strict=True):
-        found.setdefault(way, {})[group] = drift._asdict() | {"difference": drift.difference, "found": drift.found}
-    return found
+    results: dict[str, dict[str, Drift]] = {}
+    for (way, group), drift in zip(groups, drifts(first_sums, second_sums), strict=True):
+        results.setdefault(way, {})[group] = drift
+    return results
 
 
-def judgements(predictors: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Which predictors are worse than a constant or than the draft's own confidence."""
-    own = predictors.get(OWN, {}).get(ALL, {}).get("auroc")
+def judgements(predictors: Mapping[str, Mapping[str, PredictorQuality]]) -> list[str]:
+    """Sentences about predictors that are worse than a constant or than the draft's own confidence."""
+    confidence = predictors[OWN][ALL].auroc if ALL in predictors.get(OWN, {}) else None
     return [
         f"What {name} predicts is {words}."
         for name, groups in predictors.items() if name != OWN
-        for words in shortcomings({**groups[ALL], "auroc_draft": own})
+        for words in _shortcomings(groups[ALL], confidence)
     ]  # fmt: skip
+
+
+def _shortcomings(quality: PredictorQuality, confidence: float | None) -> list[str]:
+    metrics = {
+        "kl": quality.kl, "kl_constant": quality.kl_constant, "brier": quality.brier,
+        "brier_constant": quality.brier_constant, "auroc": quality.auroc, "auroc_draft": confidence,
+    }  # fmt: skip
+    return shortcomings(metrics)
 
 
 def between(edges: Sequence[int], values: Sequence[int]) -> Labels:
@@ -178,7 +179,13 @@ DIGITS = 5
 
 
 class Check(NamedTuple):
-    """The token's place in the trace, its position in the draft (from 1), predicted and true acceptance probability."""
+    """A checked token.
+
+    Attributes:
+        node: place in the trace.
+        position: position in the draft, from 1.
+        predicted, accept: predicted and true acceptance probability.
+    """
 
     node: int
     position: int
@@ -187,13 +194,13 @@ class Check(NamedTuple):
 
 
 class Observer(LengthController):
-    """Drafts until a token is rejected, and asks ``predictor`` for every token that is checked.
+    """Drafts until a token is rejected, and records the predicted acceptance of every checked token.
 
     Args:
-        predictor: None for the draft's own confidence.
+        predictor: predicts acceptance; None for the draft's own confidence.
 
     Attributes:
-        checks: those of all rounds.
+        checks: the checked tokens of all rounds.
     """
 
     def __init__(self, trace: Trace, predictor: AcceptancePredictor | None) -> None:
@@ -218,10 +225,8 @@ class Observer(LengthController):
         return self.trace.kept[node]
 
 
-def observing(
-    predictor: AcceptancePredictor | None, identity: Mapping[str, Any], stop_tokens: frozenset[int]
-) -> Measure:
-    """The checks of each trace."""
+def observing(predictor: AcceptancePredictor | None, identity: Identity, stop_tokens: frozenset[int]) -> Measure:
+    """Measures the checks of each trace, with a predictor that has ``identity``."""
 
     def of(traces: Sequence[Trace]) -> list[list[Check]]:
         observers = [Observer(traced, predictor) for traced in traces]
@@ -233,19 +238,23 @@ def observing(
 
 
 def drafted_of(checks: Mapping[str, Sequence[Sequence[Check]]], rows: Sequence[PromptRow]) -> Drafted:
-    """The checks of every prompt as columns, by predictor: ``OWN`` has all of them, one that lags not the last ones."""
-    found = [(index, check) for index, of in enumerate(checks[OWN]) for check in of]
+    """The checks of every prompt as columns.
+
+    Args:
+        checks: by predictor and prompt. ``OWN`` has every checked token; a predictor that lags lacks the last ones.
+    """
+    tokens = [(index, check) for index, of_prompt in enumerate(checks[OWN]) for check in of_prompt]
     by_place = {
-        name: {(index, check.node): check.predicted for index, of in enumerate(each) for check in of}
-        for name, each in checks.items()
+        name: {(index, check.node): check.predicted for index, of_prompt in enumerate(prompts) for check in of_prompt}
+        for name, prompts in checks.items()
     }
     groups = {
-        "depth": between(DEPTHS, [check.position - 1 for _, check in found]),
-        "domain": np.array([rows[index].domain for index, _ in found]),
+        "depth": between(DEPTHS, [check.position - 1 for _, check in tokens]),
+        "domain": np.array([rows[index].domain for index, _ in tokens]),
     }
     predictions = {
-        name: np.array([predicted.get((index, check.node), np.nan) for index, check in found])
+        name: np.array([predicted.get((index, check.node), np.nan) for index, check in tokens])
         for name, predicted in by_place.items()
     }
-    accept = np.array([check.accept for _, check in found])
-    return Drafted(np.array([str(index) for index, _ in found]), accept, groups, predictions)
+    accept = np.array([check.accept for _, check in tokens])
+    return Drafted(np.array([str(index) for index, _ in tokens]), accept, groups, predictions)

@@ -12,11 +12,13 @@ however they depend on each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.record import Record
 from .interval import ENOUGH
 
 Array = NDArray[np.float64]
@@ -26,13 +28,15 @@ NORMAL = 1.96
 LARGEST = 1e6  # of a statistic
 
 
-class Drift(NamedTuple):
+@dataclass(frozen=True)
+class Drift(Record):
     """Acceptance of one group in two datasets.
 
     Attributes:
+        acceptance, other: mean acceptance in the first and in the second dataset.
         tokens, other_tokens: drafted tokens of the group in each.
         low, high: 95 % interval of the difference ``other - acceptance``.
-        p: adjusted for all groups.
+        p: p-value, adjusted for all groups.
     """
 
     acceptance: float
@@ -45,11 +49,17 @@ class Drift(NamedTuple):
 
     @property
     def difference(self) -> float:
+        """``other - acceptance``."""
         return self.other - self.acceptance
 
     @property
-    def found(self) -> bool:
+    def is_significant(self) -> bool:
+        """Whether the group drifted, at a level of ``ALARM``."""
         return self.p <= ALARM
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, the ``difference``, and under ``found`` whether it is significant."""
+        return super().to_dict() | {"difference": self.difference, "found": self.is_significant}
 
 
 class Sums(NamedTuple):

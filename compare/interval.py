@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from ..common.record import Record
 
 RESAMPLES = 2000
 ENOUGH = 5  # prompts from which on an interval means something
 
 
-class Interval(NamedTuple):
-    """A statistic and its 95 % interval."""
+@dataclass(frozen=True)
+class Interval(Record):
+    """A statistic and its 95 % interval; without one, ``low`` and ``high`` are ``value``."""
 
     value: float
     low: float
     high: float
 
-    def as_dict(self, name: str = "value") -> dict[str, float]:
+    @classmethod
+    def of(cls, values: Mapping[str, float], name: str = "value") -> Interval:
+        """The interval whose statistic is stored under ``name``, as by :meth:`named`."""
+        return cls(values[name], values.get("low", values[name]), values.get("high", values[name]))
+
+    def named(self, name: str) -> dict[str, float]:
         """The statistic under ``name``, with ``low`` and ``high`` beside it."""
         return {name: self.value, "low": self.low, "high": self.high}
 
@@ -36,13 +45,9 @@ def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: An
     return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
 
 
-def show(
-    row: Mapping[str, float] | Interval | None, name: str = "value", digits: int = 2, prompts: int = ENOUGH
-) -> str:
-    """``1.23 (1.20–1.26)``, of a result of :meth:`Interval.as_dict`; the interval only from ``ENOUGH`` prompts on."""
-    if row is None:
+def show(estimate: Interval | None, digits: int = 2, prompts: int = ENOUGH) -> str:
+    """``1.23 (1.20–1.26)``; the interval only from ``ENOUGH`` prompts on, and nothing for None."""
+    if estimate is None:
         return ""
-    found = row.as_dict() if isinstance(row, Interval) else row
-    value, low, high = (found.get(key) for key in (name, "low", "high"))
-    words = f"{value:.{digits}f}"
-    return words if prompts < ENOUGH or low is None or low == high else f"{words} ({low:.{digits}f}–{high:.{digits}f})"
+    value, low, high = (f"{number:.{digits}f}" for number in (estimate.value, estimate.low, estimate.high))
+    return value if prompts < ENOUGH or estimate.low == estimate.high else f"{value} ({low}–{high})"

@@ -32,7 +32,7 @@ from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import ReplayStats, replay
 from ..simulate.trace import END, Trace, trace
 from .interval import Interval, interval
-from .store import Store
+from .store import Identity, Store
 
 BATCH = 20  # prompts rolled out and stored together
 TURNS = 4  # iterations of the informed bound's rate, which then no longer changes
@@ -68,7 +68,7 @@ class Rule:
 
     name: str
     parameters: tuple[float, ...]
-    identity: dict[str, Any]
+    identity: Identity
     make: Callable[[Sequence[Trace]], MakeController]
 
     @classmethod
@@ -101,7 +101,7 @@ class Tracer:
     day: str | None = None
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         """The settings that traces depend on besides the prompts."""
         return {
             "version": version("specpilot"),
@@ -151,7 +151,7 @@ class Measure:
         of: takes the traces and returns a JSON value.
     """
 
-    identity: dict[str, Any]
+    identity: Identity
     of: Callable[[Sequence[Trace]], Any]
 
 
@@ -228,14 +228,10 @@ def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
     return interval(partial(speedup, cost=cost), *values)
 
 
-def figures_of(counts: Sequence[Counts], cost: CostModel | None) -> dict[str, Any]:
-    """Speed-up, tokens per target forward, and the accepted share of the drafted tokens; None where not defined."""
+def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
+    """Tokens for each target forward, and the accepted share of the drafted tokens; None where nothing was drafted."""
     generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
-    return {
-        "replay": None if cost is None else speed_of(counts, cost).as_dict(),
-        "tokens_per_forward": float(generated / forwards),
-        "accepted": float(accepted / drafted) if drafted else None,
-    }
+    return float(generated / forwards), float(accepted / drafted) if drafted else None
 
 
 class Informed(LengthController):

@@ -1,7 +1,7 @@
-"""The report of a comparison or of data: from what ``report.json`` holds to a document.
+"""The document of a report: sentences, tables and pictures as a page and as Markdown.
 
-What was not measured, or means nothing, is left out: an interval of fewer than ``ENOUGH`` prompts, a chart without two
-points, a group of few tokens.
+Figures that were not measured or are noise are left out: an interval of fewer than ``ENOUGH`` prompts, a chart without
+two points, a group of few tokens.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import counted
 from ..common.files import replacing
+from ..common.record import Record
+from .decoders import NONE
 from .document import Bar, Bars, Chart, Document, Mosaic, Point, Section, page
 from .drafted import ALL, FEW, start_of
-from .interval import ENOUGH, show
-
-Report = Mapping[str, Any]
+from .drift import Drift
+from .interval import ENOUGH, Interval, show
+from .results import ComparisonReport, DataReport, GroupAcceptance, LengthSpeed, Piece, Report
 
 FEW_IN_BIN = 10  # tokens of a row of the reliability table, below which it is noise
 LONGEST = 400  # characters of a prompt that are shown
@@ -34,19 +35,26 @@ WRITERS = {
 
 
 def document_of(report: Report) -> Document:
-    """The document of a report, as ``report.json`` has it."""
-    makers = (_drift, _speed, _by_length, _by_place, _reliability, _acceptance, _calibration, _mosaic)
-    sections = [made for make in makers if not (made := make(report)).empty]
-    return Document(_title(report), report["sentences"], report.get("commands", {}), sections, _remarks(report))
+    """The document of a report."""
+    sections = [
+        _drift(report), _speed(report), _by_length(report), _by_place(report), _reliability(report),
+        _acceptance(report), _calibration(report), _mosaic(report),
+    ]  # fmt: skip
+    shown = [section for section in sections if not section.empty]
+    return Document(_title(report), report.sentences, report.commands, shown, _remarks(report))
 
 
-def write(folder: Path, report: Report, parts: Sequence[Report]) -> list[Path]:
-    """Write ``report.html`` and ``report.md``, with a document of each of ``parts``, and ``report.json``, last."""
-    documents = [document_of(part) for part in parts]
+def write(folder: Path, record: Record, reports: Sequence[Report]) -> list[Path]:
+    """Write ``report.html`` and ``report.md``, with a document of each report, and last ``record`` as ``report.json``.
+
+    Returns:
+        The paths of the three files.
+    """
+    documents = [document_of(report) for report in reports]
     texts = {
         "report.html": page(documents),
         "report.md": "\n".join(document.markdown() for document in documents),
-        "report.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
+        "report.json": json.dumps(record.to_dict(), indent=1, allow_nan=False) + "\n",
     }
     for name, text in texts.items():
         with replacing(folder / name) as file:
@@ -55,19 +63,19 @@ def write(folder: Path, report: Report, parts: Sequence[Report]) -> list[Path]:
 
 
 def _title(report: Report) -> str:
-    draft = report.get("draft")
-    if "data" in report:
-        return f"Acceptance: {draft} for {report['target']}"
-    pair = report["target"] + (f" with {draft}" if draft else "")
-    return f"Does drafting pay? {pair}, temperature {report['task']['sampling']['temperature']:g}"
+    if isinstance(report, DataReport):
+        return f"Acceptance: {report.draft} for {report.target}"
+    pair = report.target + (f" with {report.draft}" if report.draft else "")
+    temperature = f", temperature {report.task.sampling.temperature:g}" if isinstance(report, ComparisonReport) else ""
+    return f"Does drafting pay? {pair}{temperature}"
 
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _bounds(row: Mapping[str, float], prompts: int = ENOUGH) -> tuple[float | None, float | None]:
-    return (row.get("low"), row.get("high")) if prompts >= ENOUGH else (None, None)
+def _bounds(row: Interval | LengthSpeed | GroupAcceptance, prompts: int = ENOUGH) -> tuple[float | None, float | None]:
+    return (row.low, row.high) if prompts >= ENOUGH else (None, None)
 
 
 def group_name(way: str, group: str) -> str:
@@ -79,34 +87,33 @@ def group_name(way: str, group: str) -> str:
 
 
 def _speed(report: Report) -> Section:
-    decoders, prompts = report.get("decoders", {}), report.get("prompts", 0)
-    clocked = any(row.get("clock") for row in decoders.values())
+    prompts = report.prompts
+    clocked = any(row.clock is not None for row in report.decoders.values())
     bars, rows = [], []
-    for name, row in decoders.items():
-        replay, best = row["replay"], name == report["best"]
-        speed = row.get("clock") or replay
+    for name, row in report.decoders.items():
+        is_best = name == report.best
         rows.append(
             {
-                "decoder": f"[bold]{row['title']}[/bold]" if best else row["title"],
-                "tokens/s": _number(row.get("tokens_per_second"), ".0f"),
-                "speed-up": show(row.get("clock"), prompts=prompts),
-                "replay": show(replay, prompts=0 if clocked else prompts),
-                "CPU": _number(row.get("processor"), ".2f"),
-                "J/token": _number(row.get("joules"), ".2f"),
-                "per forward": _number(row["tokens_per_forward"], ".2f"),
-                "accepted": _number(row["accepted"], ".0%"),
+                "decoder": f"[bold]{row.title}[/bold]" if is_best else row.title,
+                "tokens/s": _number(row.tokens_per_second, ".0f"),
+                "speed-up": show(row.clock, prompts=prompts),
+                "replay": show(row.replay, prompts=0 if clocked else prompts),
+                "CPU": _number(row.processor, ".2f"),
+                "J/token": _number(row.joules, ".2f"),
+                "per forward": _number(row.tokens_per_forward, ".2f"),
+                "accepted": _number(row.accepted, ".0%"),
             }
         )
-        if name != "none" and speed is not None:
-            other = replay["value"] if row.get("clock") and replay else None
-            bounds = _bounds(speed, prompts)
-            bars.append(Bar(row["title"], show(speed, prompts=prompts), speed["value"], *bounds, other, best))
-    if report.get("informed") is not None:
-        bars.append(Bar("every acceptance probability known", f"{report['informed']:.2f}", other=report["informed"]))
+        if name != NONE and row.speed is not None:
+            other = row.replay.value if row.clock is not None and row.replay is not None else None
+            shown = show(row.speed, prompts=prompts)
+            bars.append(Bar(row.title, shown, row.speed.value, *_bounds(row.speed, prompts), other, is_best))
+    if report.informed is not None:
+        bars.append(Bar("every acceptance probability known", f"{report.informed:.2f}", other=report.informed))
     columns = {
         "speed-up": "over decoding without drafts, every prompt with every decoder in turn, with 95 % intervals over "
         "prompts",
-        "replay": f"that over no drafts, from recorded texts at {report.get('priced')}, without the clock's noise",
+        "replay": f"that over no drafts, from recorded texts at {report.priced}, without the clock's noise",
         "CPU": "by processor time, which other work on the machine lengthens less",
         "per forward": "tokens that one forward of the target yields",
         "accepted": "the share of the drafted tokens that the target kept",
@@ -115,17 +122,17 @@ def _speed(report: Report) -> Section:
     note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
     if 0 < prompts < ENOUGH:
         note += f" {counted(prompts, 'prompt')}: too few for intervals."
-    shown = [{column: cell for column, cell in row.items() if column in used} for row in rows]
+    cells = [{column: cell for column, cell in row.items() if column in used} for row in rows]
     pictures = Bars(bars, key=clocked) if bars else None
-    return Section("How fast", note + _disagreement(report), shown, bars=pictures)
+    return Section("How fast", note + _disagreement(report), cells, bars=pictures)
 
 
 def _disagreement(report: Report) -> str:
     apart = [
-        row["title"]
-        for row in report.get("decoders", {}).values()
-        if row.get("clock") and row["replay"] and report["prompts"] >= ENOUGH
-        and (row["clock"]["low"] > row["replay"]["high"] or row["clock"]["high"] < row["replay"]["low"])
+        row.title
+        for row in report.decoders.values()
+        if row.clock is not None and row.replay is not None and report.prompts >= ENOUGH
+        and (row.clock.low > row.replay.high or row.clock.high < row.replay.low)
     ]  # fmt: skip
     if not apart:
         return ""
@@ -137,63 +144,66 @@ def _disagreement(report: Report) -> str:
 
 
 def _by_length(report: Report) -> Section:
-    prompts = report.get("prompts", 0)
-    points = [Point(row["length"], row["value"], *_bounds(row, prompts)) for row in report.get("lengths", [])]
+    points = [Point(row.length, row.value, *_bounds(row, report.prompts)) for row in report.lengths]
     ticks = [point.x for point in points]
     chart = Chart("tokens in each draft", "speed over no drafts", {"fixed length": points}, ticks, shares=False)
-    note = f"By replay at {report.get('priced')}. Longer drafts give more tokens in a round, and waste more."
+    note = f"By replay at {report.priced}. Longer drafts give more tokens in a round, and waste more."
     return Section("Speed by draft length", note, chart=chart, narrow=True)
 
 
 # acceptance
 
 
-def _along(way: str, lines: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Chart:
-    """Acceptance by token of a round or of the text; the last point is of all later ones too."""
-    drawn = {
-        name: [Point(start_of(p), row["acceptance"], *_bounds(row)) for p, row in rows.items() if row["tokens"] >= FEW]
+def _along(way: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded: Sequence[str]) -> Chart:
+    """Acceptance by token of a round or of the text; the last point is of all later tokens too.
+
+    Args:
+        banded: the lines with intervals.
+    """
+    points = {
+        name: [
+            Point(start_of(place), row.acceptance, *(_bounds(row) if name in banded else ()))
+            for place, row in rows.items()
+            if row.tokens >= FEW
+        ]
         for name, rows in lines.items()
     }
-    places = sorted({point.x for points in drawn.values() for point in points})
-    return Chart(PLACES[way], "share accepted", drawn, places, log=way == "position")
+    places = sorted({point.x for line in points.values() for point in line})
+    return Chart(PLACES[way], "share accepted", points, places, log=way == "position")
 
 
 def _by_place(report: Report) -> Section:
-    lines = {}
-    for name, rows in report.get("lines", {}).items():
-        bare = {place: {key: row[key] for key in ("acceptance", "tokens")} for place, row in rows.items()}
-        lines["all tokens" if name == ALL else name] = rows if name == ALL else bare  # one band, so that it is seen
+    lines = {"all tokens" if name == ALL else name: rows for name, rows in report.lines.items()}
     note = (
         "How often the target accepts a drafted token if it accepted all before it; a point is of its token and those "
         "up to the next point. Places that few tokens were drafted at are left out."
     )
-    chart = _along(report["along"], lines) if lines else None
+    chart = None if report.along is None or not lines else _along(report.along, lines, ["all tokens"])
     return Section("Acceptance by position", note, chart=chart, narrow=True)
 
 
 def _acceptance(report: Report) -> Section:
     rows = [
-        {"tokens of": group_name(way, group), "acceptance": show(row, "acceptance"), "drafted": f"{row['tokens']}",
-         "prompts": f"{row['prompts']}"}
-        for way, of_way in report.get("acceptance", {}).items() for group, row in of_way.items()
+        {"tokens of": group_name(way, group), "acceptance": show(row.interval), "drafted": f"{row.tokens}",
+         "prompts": f"{row.prompts}"}
+        for way, of_way in report.acceptance.items() for group, row in of_way.items()
     ]  # fmt: skip
     note = "The mean probability that the target accepts a drafted token, with its 95 % interval over prompts."
     return Section("Acceptance", note, rows)
 
 
 def _sides(report: Report) -> dict[str, Report]:
-    """The report, and that of the data that it is compared with, by what is added to the names of theirs."""
-    against = report.get("against")
-    return {"": report} if against is None else {f" in {side['data']}": side for side in (report, against)}
+    """The report, and that of the dataset it is compared with, by what is added to the names of their predictors."""
+    if not isinstance(report, DataReport) or report.against is None:
+        return {"": report}
+    return {f" in {side.data}": side for side in (report, report.against)}
 
 
 def _reliability(report: Report) -> Section:
     lines = {
-        name + added: [
-            Point(r["predicted"], r["observed"]) for r in found[ALL]["reliability"] if r["count"] >= FEW_IN_BIN
-        ]
+        name + added: [Point(row.predicted, row.observed) for row in groups[ALL].reliability if row.count >= FEW_IN_BIN]
         for added, side in _sides(report).items()
-        for name, found in side.get("predictors", {}).items()
+        for name, groups in side.predictors.items()
     }
     chart = Chart("predicted acceptance", "true acceptance", lines, (0, 0.25, 0.5, 0.75, 1), diagonal=True)
     note = "Tokens grouped by predicted acceptance. On the dashed line predictions are right on average."
@@ -201,13 +211,13 @@ def _reliability(report: Report) -> Section:
 
 
 def _calibration(report: Report) -> Section:
-    columns = {"Brier": "brier", "of a constant": "brier_constant", "ECE": "ece", "AUROC": "auroc"}
     rows = [
         {"predictor": name + added if group == ALL else "",
-         "tokens of": group_name(ALL if group == ALL else side["along"], group), "drafted": f"{row['tokens']}",
-         **{column: _number(row[key], ".3f") for column, key in columns.items()}}
+         "tokens of": group_name(ALL if group == ALL else str(side.along), group), "drafted": f"{row.tokens}",
+         "Brier": _number(row.brier, ".3f"), "of a constant": _number(row.brier_constant, ".3f"),
+         "ECE": _number(row.ece, ".3f"), "AUROC": _number(row.auroc, ".3f")}
         for added, side in _sides(report).items()
-        for name, groups in side.get("predictors", {}).items() for group, row in groups.items()
+        for name, groups in side.predictors.items() for group, row in groups.items()
     ]  # fmt: skip
     note = (
         "Brier score: mean squared distance of predicted from true acceptance, 0 at best; beside it that of the best "
@@ -217,31 +227,31 @@ def _calibration(report: Report) -> Section:
     return Section("Predictors of acceptance", note, rows)
 
 
-def difference(row: Mapping[str, float]) -> str:
+def difference(drift: Drift) -> str:
     """How acceptance changed, with its interval."""
-    return f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})"
+    return f"{drift.difference:+.3f} ({drift.low:+.3f} to {drift.high:+.3f})"
 
 
 def _drift(report: Report) -> Section:
-    bars, rows, sides = [], [], _sides(report).values()
-    for way, of_way in report.get("drift", {}).items():
+    if not isinstance(report, DataReport) or report.against is None:
+        return Section("Drift", "")
+    bars, rows, sides = [], [], (report, report.against)
+    for way, of_way in report.drift.items():
         for group, row in of_way.items():
-            name, changed = group_name(way, group), difference(row)
-            bars.append(
-                Bar(name, f"{row['difference']:+.3f}", row["difference"], row["low"], row["high"], best=row["found"])
-            )
+            name, significant = group_name(way, group), row.is_significant
+            bars.append(Bar(name, f"{row.difference:+.3f}", row.difference, row.low, row.high, best=significant))
             rows.append({
-                "tokens of": f"[bold]{name}[/bold]" if row["found"] else name,
-                "acceptance": f"{row['acceptance']:.3f}", "against": f"{row['other']:.3f}",
-                "difference": changed, "p": f"{row['p']:.3f}",
+                "tokens of": f"[bold]{name}[/bold]" if significant else name,
+                "acceptance": f"{row.acceptance:.3f}", "against": f"{row.other:.3f}",
+                "difference": difference(row), "p": f"{row.p:.3f}",
             })  # fmt: skip
-    ways = [way for way in ("depth", "position") if all(way in side.get("acceptance", {}) for side in sides)]
-    lines = {side["data"]: side["acceptance"][way] for way in ways[:1] for side in sides} if rows else {}
+    ways = [way for way in ("depth", "position") if all(way in side.acceptance for side in sides)]
+    lines = {side.data: side.acceptance[way] for way in ways[:1] for side in sides} if rows else {}
     note = (
         "The difference has a 95 % interval. p: the probability of a difference this large anywhere in the table if "
         "nothing had drifted, from reassignments of the prompts to the two datasets; bold: at most 0.05."
     )
-    chart = _along(ways[0], lines) if lines else None
+    chart = _along(ways[0], lines, [*lines]) if lines else None
     return Section("Drift", note, rows, chart, Bars(bars, 0.0) if lines else None)
 
 
@@ -249,51 +259,63 @@ def _drift(report: Report) -> Section:
 
 
 def _mosaic(report: Report) -> Section:
-    found = report.get("mosaic", {"prompt": "", "texts": {}})
+    title, note = "Who wrote each token", "One prompt, decoded with the two fastest decoders."
+    if not isinstance(report, ComparisonReport) or report.mosaic is None:
+        return Section(title, note)
     texts = {
-        report["decoders"][name]["title"]: [
-            piece | {"text": piece["text"].replace("\n", "⏎")} if piece["by"] == "rejected" else piece
-            for piece in pieces
+        report.decoders[name].title: [
+            Piece(piece.by, piece.text.replace("\n", "⏎")) if piece.by == "rejected" else piece for piece in pieces
         ]
-        for name, pieces in found["texts"].items()
+        for name, pieces in report.mosaic.texts.items()
     }
-    used = {piece["by"] for pieces in texts.values() for piece in pieces}
+    used = {piece.by for pieces in texts.values() for piece in pieces}
     writers = {by: words for by, words in WRITERS.items() if by in used}
-    prompt = found["prompt"] if len(found["prompt"]) <= LONGEST else found["prompt"][:LONGEST] + " …"
-    note = "One prompt, decoded with the two fastest decoders."
-    return Section("Who wrote each token", note, mosaic=Mosaic(prompt, texts, writers) if texts else None)
+    prompt = report.mosaic.prompt
+    shown = prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + " …"
+    return Section(title, note, mosaic=Mosaic(shown, texts, writers))
 
 
 # how it was measured
 
+TUNING = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
+
 
 def _remarks(report: Report) -> list[str]:
-    tuned = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
-    if "data" in report:
-        return [
-            *(f"{side['data']}: drafted tokens {side['tokens']}, texts {side['texts']}, prompts {side['prompts']}."
-              for side in _sides(report).values()),
-            *(["Replayed on the labels: whether a token is kept is drawn with its acceptance, and after a rejected one "
-               f"the draft goes on as along the text. {tuned}"] if report["decoders"] else []),
-            *(note for side in _sides(report).values() for note in side["notes"]),
-        ]  # fmt: skip
-    task, machine = report["task"], report["machine"]
-    sampling, passes = task["sampling"], f", {report['passes']} passes" if report["passes"] > 1 else ""
-    found = [
-        f"{counted(report['prompts'], 'prompt')}, up to {task['max_new_tokens']} tokens each, temperature "
-        f"{sampling['temperature']:g}, top-k {sampling['top_k']}, top-p {sampling['top_p']:g}{passes}.",
-        tuned,
-        f"{machine['processor']}, {counted(machine['threads'], 'thread')}; "
-        + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    if isinstance(report, DataReport):
+        return _data_remarks(report)
+    return _comparison_remarks(report) if isinstance(report, ComparisonReport) else []
+
+
+def _data_remarks(report: DataReport) -> list[str]:
+    sides = [report] if report.against is None else [report, report.against]
+    replay = [] if not report.decoders else [
+        "Replayed on the labels: whether a token is kept is drawn with its acceptance, and after a rejected one the "
+        f"draft goes on as along the text. {TUNING}"
+    ]  # fmt: skip
+    return [
+        *(f"{side.data}: drafted tokens {side.tokens}, texts {side.texts}, prompts {side.prompts}." for side in sides),
+        *replay,
+        *(note for side in sides for note in side.notes),
+    ]
+
+
+def _comparison_remarks(report: ComparisonReport) -> list[str]:
+    sampling, passes = report.task.sampling, f", {report.passes} passes" if report.passes > 1 else ""
+    remarks = [
+        f"{counted(report.prompts, 'prompt')}, up to {report.task.max_new_tokens} tokens each, temperature "
+        f"{sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}{passes}.",
+        TUNING,
+        f"{report.machine.processor}, {counted(report.machine.threads, 'thread')}; "
+        + ", ".join(f"{name} {version}" for name, version in report.versions.items())
         + ".",
     ]
-    if report.get("ratio") is not None:
-        found.append(
-            f"By {report['priced']}, one more drafted token costs {report['ratio']:.2f} of a round without drafts."
+    if report.ratio is not None:
+        remarks.append(
+            f"By {report.priced}, one more drafted token costs {report.ratio:.2f} of a round without drafts."
         )
-    if report.get("informed") is not None:
-        found.append(
+    if report.informed is not None:
+        remarks.append(
             "Every acceptance probability known: drafts as long as pay if the target's acceptance probability of each "
             "token were known, in the replay."
         )
-    return found
+    return remarks

@@ -1,4 +1,4 @@
-"""``specpilot compare`` and ``specpilot.compare``: what is compared, and the comparison with its report."""
+"""``specpilot compare`` and ``specpilot.compare``: a comparison from options, and its report."""
 
 from __future__ import annotations
 
@@ -19,47 +19,52 @@ from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.options import AUTO, PairOptions
 from ..train.fitting import threads
-from .comparison import MEASURED, Task
-from .comparison import compare as compare_decoders
+from .comparison import MEASURED, compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
 from .document import page
 from .findings import commands, concluded
 from .options import CompareOptions
 from .report import document_of, write
 from .responses import read_data
+from .results import ComparisonReport, DataReport, Task
 from .served import report_of
 from .table import Table
 
-Given = Sequence[str | int] | Mapping[str, Any] | str | Path  # decoders in Python
+Decoders = Sequence[str | int] | Mapping[str, Any] | str | Path  # decoders to compare, as from Python
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found, with its report; in a notebook it is shown as the page.
+    """A finished comparison with its report; a notebook shows it as the page.
 
     Attributes:
-        report: everything, as JSON values: what ``report.json`` holds.
+        report: all results; ``report.json`` holds ``report.to_dict()``.
         folder: where the report, and the costs that its commands name, are written.
     """
 
-    report: Mapping[str, Any]
+    report: ComparisonReport | DataReport
     folder: Path
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, the first one to act on."""
-        return list(self.report["sentences"])
+        """The conclusions, the first one to act on."""
+        return list(self.report.sentences)
 
     @property
     def commands(self) -> dict[str, str]:
         """The commands that decode and serve with the winner."""
-        return dict(self.report.get("commands", {}))
+        return dict(self.report.commands)
 
     @property
     def tables(self) -> list[Table]:
-        """What a terminal shows: of decoders their speeds, of data everything."""
-        found = [section.table for section in document_of(self.report).sections if section.rows]
-        return found if "data" in self.report else found[:1]
+        """The tables that a terminal shows: of decoders their speeds, of data every table."""
+        tables = [section.table for section in document_of(self.report).sections if section.rows]
+        return tables if isinstance(self.report, DataReport) else tables[:1]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out of a dataset, and why."""
+        return list(self.report.notes) if isinstance(self.report, DataReport) else []
 
     def save(self) -> list[Path]:
         """Write ``report.html``, ``report.md`` and ``report.json``; returns their paths."""
@@ -73,7 +78,7 @@ class Comparison:
         return document_of(self.report).html()
 
 
-def compare(decoders: Given | None = None, prompts: RowSource = "builtin", **options: Any) -> Comparison:
+def compare(decoders: Decoders | None = None, prompts: RowSource = "builtin", **options: Any) -> Comparison:
     """Compare decoders on prompts, as ``specpilot compare`` does, and write the report to the folder ``output``.
 
     With ``data``, as ``specpilot compare --data``: acceptance in a dataset, and with ``against`` where that drifted.
@@ -88,21 +93,21 @@ def compare(decoders: Given | None = None, prompts: RowSource = "builtin", **opt
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
             compared.
     """
-    given = CompareOptions(**options, prompts=prompts)  # type: ignore[arg-type]  # rows, as from Python
+    settings = CompareOptions(**options, prompts=prompts)  # type: ignore[arg-type]  # rows, as from Python
     specs = None
     if isinstance(decoders, str | Path):
-        given = replace(given, decoders=Path(decoders))
+        settings = replace(settings, decoders=Path(decoders))
     elif isinstance(decoders, Mapping):
-        specs = decoders_of(decoders, paired(given).base)
+        specs = decoders_of(decoders, paired(settings).base)
     elif decoders is not None:
-        given = replace(given, length=tuple(decoders))
-    found = run(given, specs)
-    found.save()
-    return found
+        settings = replace(settings, length=tuple(decoders))
+    comparison = run(settings, specs)
+    comparison.save()
+    return comparison
 
 
 def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) -> Comparison:
-    """Compare as ``options`` say; ``decoders`` take the place of theirs.
+    """Compare with ``options``; ``decoders`` replace the decoders of the options.
 
     Raises:
         InputError: as :func:`compare`.
@@ -111,16 +116,16 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
         raise InputError(f"against={options.against!r}: is compared with a dataset; name that with --data")
     if options.data is not None and decoders is not None:
         raise InputError(f"data={options.data!r}: nothing is decoded; give controllers as a list")
-    found = _of_decoders(options, decoders) if options.data is None else _of_data(options)
+    comparison = _of_decoders(options, decoders) if options.data is None else _of_data(options)
     if options.wandb is not None:
-        log(found, options.wandb)
-    return found
+        log(comparison, options.wandb)
+    return comparison
 
 
 def _of_data(options: CompareOptions) -> Comparison:
     cost, priced = _costs(options)
-    given = [(one,) if isinstance(one, str) else one for one in (options.data, options.against) if one is not None]
-    return Comparison(report_of([read_data(folders, options) for folders in given], cost, priced), options.output)
+    sources = [(one,) if isinstance(one, str) else one for one in (options.data, options.against) if one is not None]
+    return Comparison(report_of([read_data(folders, options) for folders in sources], cost, priced), options.output)
 
 
 def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None) -> Comparison:
@@ -134,12 +139,12 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
     task = Task(sampling, options.max_new_tokens, options.chat, options.system, options.seed)
     # Included models gain little from more threads, and lose much where other processes are at work.
     with threads(1) if shipped(options.target) else nullcontext():
-        found = compare_decoders(
+        report = compare_decoders(
             decoders, rows, Loader(options.base), task, options.output,
             clock=options.clock, rules=options.rules, minutes=options.minutes, cost=cost,
             priced=priced,
         )  # fmt: skip
-    return Comparison(concluded(found, commands(found, options.output)), options.output)
+    return Comparison(concluded(report, commands(report, options.output)), options.output)
 
 
 def _costs(options: CompareOptions) -> tuple[CostModel | None, str]:
@@ -166,14 +171,20 @@ def log(comparison: Comparison, project: str) -> None:
     import wandb
 
     report, folder = comparison.report, comparison.folder
-    started = wandb.init(
+    values = report.to_dict()
+    names = ("data", "target", "draft", "task", "prompts", "passes", "machine")
+    logger = wandb.init(
         project=project, name=folder.name, dir=folder, job_type="compare",
         mode=None if os.environ.get("WANDB_API_KEY") else "offline",
-        config={name: report.get(name) for name in ("data", "target", "draft", "task", "prompts", "passes", "machine")},
+        config={name: values.get(name) for name in names},
     )  # fmt: skip
-    for name, row in report["decoders"].items():
-        numbers = {key: row.get(key) for key in ("tokens_per_second", "tokens_per_forward", "accepted")}
-        numbers |= {key: row[key]["value"] for key in ("clock", "replay") if row.get(key) is not None}
-        started.summary.update({f"{name}/{key}": value for key, value in numbers.items() if value is not None})
-    started.log({"report": wandb.Html(page([document_of(report)]), inject=False)})
-    started.finish()
+    for name, row in report.decoders.items():
+        figures = {
+            "tokens_per_second": row.tokens_per_second, "tokens_per_forward": row.tokens_per_forward,
+            "accepted": row.accepted,
+            "clock": None if row.clock is None else row.clock.value,
+            "replay": None if row.replay is None else row.replay.value,
+        }  # fmt: skip
+        logger.summary.update({f"{name}/{key}": value for key, value in figures.items() if value is not None})
+    logger.log({"report": wandb.Html(page([document_of(report)]), inject=False)})
+    logger.finish()

@@ -22,7 +22,7 @@ from rich.console import Console
 from ..common.console import progress_bar
 from ..infer.generation import Generation, Stats
 from ..infer.prompting import Prompt
-from .store import Store
+from .store import Identity, Store
 
 NOT_AVAILABLE = "not available"
 WINDOW = "specpilot"  # name of the interval in zeus
@@ -57,8 +57,8 @@ class Meter:
         """Joules of the interval, of all devices; None without a counter."""
         if self.monitor is None:
             return None
-        found = self.monitor.end_window(WINDOW)
-        return float(sum(found.gpu_energy.values()) + sum((found.cpu_energy or {}).values()))
+        energy = self.monitor.end_window(WINDOW)
+        return float(sum(energy.gpu_energy.values()) + sum((energy.cpu_energy or {}).values()))
 
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def interleave_stored(
     console: Console,
     *,
     store: Store,
-    identity: Callable[[str, int], Mapping[str, Any]],
+    identity: Callable[[str, int], Identity],
     record: Callable[[str, int, Timed[T]], Any],
     meter: Meter | None = None,
 ) -> dict[str, list[Any]]:
@@ -173,11 +173,11 @@ def decode_all(
     def run(name: str, index: int, repeat: int) -> Stats:
         return decoders[name](prompts[index], seed=index, **settings).stats
 
-    found: dict[str, list[list[Stats]]] = {name: [[] for _ in prompts] for name in decoders}
+    stats: dict[str, list[list[Stats]]] = {name: [[] for _ in prompts] for name in decoders}
     runs = {name: partial(run, name) for name in decoders}
     for name, index, timed in interleave(runs, len(prompts), console, repeats=repeats):
-        found[name][index].append(timed.value)
-    return {name: [*map(_median_run, by_prompt)] for name, by_prompt in found.items()}
+        stats[name][index].append(timed.value)
+    return {name: [*map(_median_run, by_prompt)] for name, by_prompt in stats.items()}
 
 
 def _median_run(runs: list[Stats]) -> Stats:

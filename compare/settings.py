@@ -1,7 +1,7 @@
-"""Results of replayed settings: the best value of a rule, and speeds by draft length.
+"""Results of replayed rules: the best value of a rule, and speeds by draft length.
 
-Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn, so that the
-best of a grid owes nothing to luck.
+Rules without training are tuned on one half of the prompts and evaluated on the other half, in both directions, so that
+no value is selected on the prompts that it is evaluated on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ..controllers.length import CumulativeConfidence, Fixed, LengthController
 from ..controllers.length.cost_model import CostModel
 from .decoders import ComparedDecoder
 from .recorded import Counts, Rule, Setting, speed_of
+from .results import LengthSpeed
 
 FIXED, CONFIDENCE = "fixed length", "cumulative confidence"
 AS_MEASURED = 0.0  # the parameter of a decoder at the costs that were measured
@@ -54,33 +55,42 @@ def word_of(family: str, value: float) -> str:
 
 
 def title(spec: ComparedDecoder) -> str:
-    """The decoder's name, with the length of a tuned rule."""
+    """The decoder's name, with the value of a tuned rule."""
     return f"{spec.name} {str(spec.length).rpartition(':')[2]}" if spec.name in FAMILIES else spec.name
 
 
-def tuned(values: Sequence[float], family: str, replayed: Replayed, cost: CostModel) -> tuple[float, float, float]:
-    """The value of a family for the even prompts, for the odd ones, and the best on all of them.
+class Tuned(NamedTuple):
+    """The values of a family that are the fastest by replay.
 
-    The first is the best on the odd prompts, and the second on the even ones. Where one half says nothing, as of a
-    single prompt, all three are the untuned value.
+    Attributes:
+        even: for the prompts of even index; it is the best on the odd ones.
+        odd: for the prompts of odd index; it is the best on the even ones.
+        best: the best on all prompts.
     """
+
+    even: float
+    odd: float
+    best: float
+
+
+def tuned(values: Sequence[float], family: str, replayed: Replayed, cost: CostModel) -> Tuned:
+    """The best ``values`` of a family; all three are the untuned value where one half generated nothing to tune on."""
 
     def speed(x: float, first: int, step: int) -> float:
         return speed_of(replayed[family, x][first::step], cost).value
 
     halves = ((1, 2), (0, 2), (0, 1))
     if (family, values[0]) not in replayed or not all(speed(values[0], *half) for half in halves):
-        return (FAMILIES[family].untuned,) * 3
-    odd, even, both = (max(values, key=lambda x: speed(x, *half)) for half in halves)
-    return odd, even, both
+        return Tuned(*(FAMILIES[family].untuned,) * 3)
+    return Tuned(*(max(values, key=lambda x: speed(x, *half)) for half in halves))
 
 
-def crossed(family: str, chosen: tuple[float, float, float], replayed: Replayed) -> list[Counts] | None:
-    """Counters of a tuned family, each prompt's at the value tuned on the other half; None without a replay."""
-    if (family, chosen[0]) not in replayed:
+def crossed(family: str, values: Tuned, replayed: Replayed) -> list[Counts] | None:
+    """Counters of a tuned family, each prompt with the value that is tuned on the other half; None without a replay."""
+    if (family, values.even) not in replayed:
         return None
-    both = [replayed[family, x] for x in chosen[:2]]
-    return [both[index % 2][index] for index in range(len(both[0]))]
+    halves = [replayed[family, values.even], replayed[family, values.odd]]
+    return [halves[index % 2][index] for index in range(len(halves[0]))]
 
 
 def at_ratio(ratio: float) -> CostModel:
@@ -93,7 +103,8 @@ def ratio_of(cost: CostModel) -> float:
     return cost.per_token / cost.round(0)
 
 
-def by_length(replayed: Replayed, family: str, cost: CostModel) -> list[dict[str, float]]:
-    """The speed-up, and its interval, of each draft length of a family of fixed lengths."""
+def by_length(replayed: Replayed, family: str, cost: CostModel) -> list[LengthSpeed]:
+    """The speed-up of each draft length of a family of fixed lengths."""
     lengths = sorted(x for name, x in replayed if name == family)
-    return [{"length": x, **speed_of(replayed[family, x], cost).as_dict()} for x in lengths]
+    speeds = ((x, speed_of(replayed[family, x], cost)) for x in lengths)
+    return [LengthSpeed(x, speed.value, speed.low, speed.high) for x, speed in speeds]

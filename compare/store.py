@@ -18,9 +18,11 @@ from ..common.json_file import read_object
 
 RECORDS = "records"
 
+Identity = Mapping[str, object]  # everything that a result depends on, as JSON values
 
-def content_key(identity: Mapping[str, Any]) -> str:
-    """Hash of ``identity``, a mapping of JSON values in any order, as 20 hex digits."""
+
+def content_key(identity: Identity) -> str:
+    """Hash of ``identity``, whose keys may have any order, as 20 hex digits."""
     text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -47,7 +49,7 @@ class Store:
         assert self._lock is not None
         self._lock.release()
 
-    def get(self, identity: Mapping[str, Any]) -> Any | None:
+    def get(self, identity: Identity) -> Any | None:
         """The result stored under ``identity``; None if there is none.
 
         Raises:
@@ -56,14 +58,14 @@ class Store:
         file = self._file(identity)
         if not file.exists():
             return None
-        again = "remove it, and it is computed again"
-        found = read_object(file, again)
-        digest = found.pop("sha256", None)
-        if found.keys() != {"identity", "result"} or digest != _digest(found):
-            raise InputError(f"{file}: damaged, it holds no result; {again}")
-        return found["result"]
+        remedy = "remove it, and it is computed again"
+        record = dict(read_object(file, remedy))
+        digest = record.pop("sha256", None)
+        if record.keys() != {"identity", "result"} or digest != _digest(record):
+            raise InputError(f"{file}: damaged, it holds no result; {remedy}")
+        return record["result"]
 
-    def put(self, identity: Mapping[str, Any], result: Any) -> None:
+    def put(self, identity: Identity, result: Any) -> None:
         """Store ``result``, a JSON value; the file holds ``identity`` too."""
         file = self._file(identity)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,17 +73,17 @@ class Store:
             record = {"identity": identity, "result": result}
             temporary.write_text(json.dumps(record | {"sha256": _digest(record)}) + "\n", encoding="utf-8")
 
-    def compute(self, identity: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    def compute(self, identity: Identity, make: Callable[[], Any]) -> Any:
         """The result stored under ``identity``; if there is none, call ``make`` and store its result."""
-        found = self.get(identity)
-        if found is None:
-            found = make()
-            self.put(identity, found)
-        return found
+        result = self.get(identity)
+        if result is None:
+            result = make()
+            self.put(identity, result)
+        return result
 
-    def _file(self, identity: Mapping[str, Any]) -> Path:
+    def _file(self, identity: Identity) -> Path:
         return self.folder / RECORDS / f"{content_key(identity)}.json"
 
 
-def _digest(record: Mapping[str, Any]) -> str:
+def _digest(record: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()

@@ -72,7 +72,7 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
         prompt = next((item.ids for item in items if can_read(item.ids, size)), [0])
         found = step_times(self.target, models, prompt, self.sampling)
         of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, found.models, strict=True)]
-        return Times(of_arms, found.cost), machine()
+        return Times(of_arms, found.cost), machine().to_dict()
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[RouterRow]:
         prompts = [item.ids for item in items]

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +16,13 @@ from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.common.machine import machine, versions
 from specpilot.compare import comparison
-from specpilot.compare.comparison import MEASURES, Report, Task, compare
+from specpilot.compare.comparison import compare_decoders
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
-from specpilot.compare.findings import concluded, over, sentences
+from specpilot.compare.findings import concluded, sentences, speed_ratio
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
 from specpilot.compare.report import document_of
+from specpilot.compare.results import ComparisonReport, DecoderResult, Task, TimedDecoding
 from specpilot.compare.runner import Meter, decode_all, interleave
 from specpilot.compare.settings import CONFIDENCE, FIXED, crossed, tuned
 from specpilot.compare.store import Store
@@ -245,32 +246,38 @@ def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None
 # the report
 
 
-def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> Report:
+def made(speeds: dict[str, tuple[float, bool]], prompts: int = 20, **more: Any) -> ComparisonReport:
     """A comparison by the clock: speeds over no drafts and whether the decoder is trained; half a percent of noise."""
     everything = {NONE: (1.0, False), **speeds}
     wave = 0.005 * np.cos(np.pi * np.arange(prompts))
     timed = {
-        name: [{"generated": 100.0, "seconds": float(100 / speed * factor)} for factor in 1 + wave * (-1) ** (i // 2)]
+        name: [
+            TimedDecoding(100, 0, 0, 0, seconds, seconds)
+            for seconds in (float(100 / speed * factor) for factor in 1 + wave * (-1) ** (i // 2))
+        ]
         for i, (name, (speed, _)) in enumerate(everything.items())
     }
-    rows = {}
+    decoders = {}
     for name, (_, trained) in everything.items():
-        spec = of(name, draft=None) if name == NONE else of(name, length="3")
-        clock = over(timed[name], timed[NONE])
-        rows[name] = dict.fromkeys(MEASURES) | {
-            "title": name, "family": None, "spec": spec.as_dict(), "trained": trained, "clock": clock.as_dict(),
-            "tokens_per_second": 100 * clock.value, "accepted": None if name == NONE else 0.3,
-        }  # fmt: skip
-    return {
-        "target": "tiny", "draft": "d", "task": Task(SamplingParams(1.0, 50), 64).as_dict(), "prompts": prompts,
-        "passes": 1, "decoders": rows, "costs": {}, "timed": timed, "informed": None, "reading": None, "ratio": None,
-        "priced": "the costs", "machine": machine(), "versions": versions(), **more,
-    }  # fmt: skip
+        clock = speed_ratio(timed[name], timed[NONE])
+        decoders[name] = DecoderResult(
+            title=name,
+            spec=of(name, draft=None) if name == NONE else of(name, length="3"),
+            trained=trained,
+            clock=clock,
+            tokens_per_second=100 * clock.value,
+            accepted=None if name == NONE else 0.3,
+        )
+    report = ComparisonReport(
+        target="tiny", draft="d", task=Task(SamplingParams(1.0, 50), 64), prompts=prompts, passes=1, decoders=decoders,
+        timed=timed, priced="the costs", machine=machine(), versions=versions(),
+    )  # fmt: skip
+    return replace(report, **more)
 
 
-def changed(report: Report, **figures: Any) -> Report:
+def changed(report: ComparisonReport, **figures: Any) -> ComparisonReport:
     """The report with figures of all decoders changed."""
-    return report | {"decoders": {name: row | figures for name, row in report["decoders"].items()}}
+    return replace(report, decoders={name: replace(row, **figures) for name, row in report.decoders.items()})
 
 
 def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
@@ -285,10 +292,10 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
     found = made({"3": (1.5, False)}, prompts=4)
     assert sentences(found) == ["On your 4 prompts, at temperature 1, 3 decodes 1.50 × as fast as no drafts."]
     assert "differ up to 1.7 times" in sentences(changed(found, processor=0.9))[-1]
-    replayed = changed(found, replay=Interval(1.6, 1.5, 1.7).as_dict())
-    for informed, said in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
-        last = sentences(replayed | {"informed": informed})[-1]
-        assert (f"would reach {informed:.2f} × in the replay, where the best is at 1.60 ×" in last) == said
+    replayed = changed(found, replay=Interval(1.6, 1.5, 1.7))
+    for informed, shown in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
+        last = sentences(replace(replayed, informed=informed))[-1]
+        assert (f"would reach {informed:.2f} × in the replay, where the best is at 1.60 ×" in last) == shown
 
 
 def test_without_a_gain_it_says_why() -> None:
@@ -347,6 +354,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     (output / "report.json").unlink()
     assert cli.main(["compare", *words]) == 0  # from what is stored
     assert json.loads((output / "report.json").read_text()) == report
+    assert ComparisonReport.from_dict(report).to_dict() == report
+    newer = report | {"later": 1, "decoders": {name: row | {"later": 1} for name, row in report["decoders"].items()}}
+    assert ComparisonReport.from_dict(newer).to_dict() == report
+    older = {key: value for key, value in report.items() if key not in ("mosaic", "refused")}
+    read = ComparisonReport.from_dict(older)
+    assert (read.mosaic, read.refused, read.best) == (None, {}, report["best"])
+    with pytest.raises(InputError, match="prompts='5'"):
+        ComparisonReport.from_dict(report | {"prompts": "5"})
 
 
 def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,12 +383,12 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         assert printed_text == found.text or spec.adapt
 
 
-def _compare(pair: Sequence[str], folder: Path) -> Report:
+def _compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
     target, draft = pair
     base = DecodingOptions(target=target, draft=draft)
     decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
     task = Task(SamplingParams(1.0, 8), 6, chat=False)
-    return compare(decoders, ROWS, Loader(base), task, folder, cost=CostModel.load(0.1), console=QUIET)
+    return compare_decoders(decoders, ROWS, Loader(base), task, folder, cost=CostModel.load(0.1), console=QUIET)
 
 
 def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +400,8 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
 
     def replayed(folder: str) -> Any:
         given = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
-        return compare(*given, clock=False, cost=CostModel.load(0.1), console=QUIET)["decoders"]["2"]["replay"]
+        report = compare_decoders(*given, clock=False, cost=CostModel.load(0.1), console=QUIET)
+        return report.decoders["2"].replay
 
     begun = replayed("begun")
     for file in (tmp_path / "begun" / "records").glob("*.json"):
@@ -409,10 +425,9 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     assert seen
     check(folder)
     found, whole = _compare(pair, folder), _compare(pair, folder.with_name("killed-whole"))
-    replays = [{name: row["replay"] for name, row in one["decoders"].items()} for one in (found, whole)]
+    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (found, whole)]
     assert replays[0] == replays[1]
-    assert found["informed"] == whole["informed"]
-    timed = [one["timed"].items() for one in (found, whole)]
-    tokens = [{name: [run["generated"] for run in runs] for name, runs in items} for items in timed]
+    assert found.informed == whole.informed
+    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
     assert tokens[0] == tokens[1]  # the same seeds
-    assert whole["informed"] is None or whole["informed"] >= max(row["value"] for row in replays[1].values() if row)
+    assert whole.informed is None or whole.informed >= max(row.value for row in replays[1].values() if row)

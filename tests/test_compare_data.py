@@ -21,6 +21,7 @@ from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
 from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.responses import read_responses
+from specpilot.compare.results import DataReport, PredictorQuality
 from specpilot.compare.served import labelled_trace, per_forward, report_of
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
@@ -104,14 +105,15 @@ def test_a_planted_drift_is_found_and_halves_have_none(
               ((side["data"], side["acceptance"]["depth"]["1"]) for side in (report, report["against"]))]  # fmt: skip
     assert all(any(title.startswith(point) for title in page.of("title")) for point in points)
     found = specpilot.compare(data=str(rounds["warm"]), against=str(rounds["cold"]), output=tmp_path / "python")
-    assert found.report == report
+    assert found.report.to_dict() == report
+    assert DataReport.from_dict(report) == found.report
     with pytest.raises(InputError, match="nothing is decoded"):
         specpilot.compare({"a": 3}, data=str(rounds["warm"]))
     assert report["sentences"][0] in Parsed(found._repr_html_()).of("p")
 
     halves = [read_labelled([str(rounds[name])], options(), QUIET) for name in ("even", "odd")]
     same = drift_of(*(half.drafted for half in halves))
-    assert [row for rows in same.values() for row in rows.values() if row["found"]] == []
+    assert [row for rows in same.values() for row in rows.values() if row.is_significant] == []
     assert {"depth", "position", "domain"} <= same.keys()
 
 
@@ -137,9 +139,9 @@ def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int]) -> None:
     for repeat in range(repeats):
         prefixes = ("a", "a" if shared else "b")
         one, other = (named(clusters(random, size), prefix) for size, prefix in zip(sizes, prefixes, strict=True))
-        alarms += any(drift.found for drift in drifts(one, other, seed=repeat))
+        alarms += any(drift.is_significant for drift in drifts(one, other, seed=repeat))
         if repeat < 20 and sizes == (20, 20):
-            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].found
+            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
     assert alarms <= ALARM * repeats + 3 * np.sqrt(ALARM * repeats)
     assert found >= 18 or sizes != (20, 20)
 
@@ -165,7 +167,7 @@ def test_sums_are_of_prompts_and_a_group_of_few_is_not_judged() -> None:
     one = Sums(np.array([[0.0, 0.0]] * 10), np.array([[5.0, 0.0]] * 6 + [[5.0, 5.0]] * 4))
     other = Sums(np.array([[5.0, 5.0]] * 10), np.array([[5.0, 5.0]] * 10))
     whole, few = drifts(named(one, "a"), named(other, "b"))
-    assert (whole.found, whole.acceptance, whole.other, whole.tokens, few.p) == (True, 0.0, 1.0, 50, 1.0)
+    assert (whole.is_significant, whole.acceptance, whole.other, whole.tokens, few.p) == (True, 0.0, 1.0, 50, 1.0)
 
 
 # labels, confidences and predictors
@@ -184,10 +186,10 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
     rows, manifest = read_dataset(labelled, AcceptanceRow), read_manifest(labelled)
     report = report_of([data], CostModel(0.1, 1.0, 0.0), "costs")
     every = [p for row in rows for p in row.p]
-    assert report["acceptance"][ALL][ALL]["acceptance"] == pytest.approx(np.mean(every))
-    second = report["acceptance"]["position"]["2"]
-    assert second["acceptance"] == pytest.approx(np.mean([row.p[1] for row in rows]))
-    assert second["tokens"] == len(rows)
+    assert report.acceptance[ALL][ALL].acceptance == pytest.approx(np.mean(every))
+    second = report.acceptance["position"]["2"]
+    assert second.acceptance == pytest.approx(np.mean([row.p[1] for row in rows]))
+    assert second.tokens == len(rows)
 
     model, sampling = make_model(1), SamplingParams(**manifest["sampling"])
     for row, reading in zip(rows, data.readings, strict=True):
@@ -196,14 +198,17 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
         own = torch.tensor([signals[0] for signals in reading.signals])
         torch.testing.assert_close(own[q < 1], q[q < 1].to(own), rtol=1e-4, atol=1e-6)
     own = data.drafted.predictions[OWN]
-    assert report["predictors"][OWN][ALL]["brier"] == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
-    assert [*report["decoders"]] == [NONE, FIXED, CONFIDENCE]
-    assert report["best"] == NONE or "replayed on the labels at costs" in " ".join(report["sentences"])
-    assert report["informed"] is None or report["informed"] >= report["decoders"][report["best"]]["replay"]["value"]
-    without = report_of([data])["decoders"]
+    assert report.predictors[OWN][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
+    assert [*report.decoders] == [NONE, FIXED, CONFIDENCE]
+    assert report.best is not None
+    assert report.best == NONE or "replayed on the labels at costs" in " ".join(report.sentences)
+    speed = report.decoders[report.best].replay
+    assert speed is not None
+    assert report.informed is None or report.informed >= speed.value
+    without = report_of([data]).decoders
     assert {"1", "4", "cumulative-confidence:0.4"} <= without.keys()
-    assert without["1"]["replay"] is None
-    assert without["1"]["tokens_per_forward"] > 1
+    assert without["1"].replay is None
+    assert without["1"].tokens_per_forward > 1
 
 
 def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
@@ -235,11 +240,14 @@ def test_labels_are_replayed_as_kept(labelled: Path) -> None:
 
 
 def test_worse_predictors_are_said_to_be() -> None:
-    good = {"kl": 0.1, "kl_constant": 0.2, "auroc": 0.9, "ece": 0.02}
+    good = PredictorQuality(
+        kl=0.1, kl_constant=0.2, auroc=0.9, brier=0.1, brier_constant=0.2, ece=0.02, mean_acceptance=0.5, tokens=100,
+        reliability=[],
+    )  # fmt: skip
     assert judgements({}) == []
-    own = {ALL: good | {"auroc": 0.8, "kl": 0.3}}  # a confidence is no calibrated probability
-    assert judgements({OWN: own, "a": {ALL: good}}) == []
-    constant, order = judgements({OWN: own, "a": {ALL: good | {"kl": 0.2, "auroc": 0.7}}})
+    confidence = {ALL: replace(good, auroc=0.8, kl=0.3)}  # a confidence is no calibrated probability
+    assert judgements({OWN: confidence, "a": {ALL: good}}) == []
+    constant, order = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.2, auroc=0.7)}})
     assert constant.startswith("What a predicts is worse than a constant")
     assert order.startswith("What a predicts is worse than the draft's own confidence")
 
@@ -295,7 +303,7 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
     data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
     assert "Without the draft there are no confidences" in data.notes[0]
     assert data.drafted.predictions == {}
-    assert report_of([data])["decoders"] == {}
+    assert report_of([data]).decoders == {}
 
 
 # responses of vLLM
@@ -360,9 +368,9 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
 
     cold = [{"request": {"temperature": 0.1}, "response": response_to(row, True)} for row in rows["cold"]]
     report = report_of([data, read_responses([save(tmp_path / "cold.jsonl", cold)])])
-    assert report["drift"][ALL][ALL]["found"]
-    assert report["differs"] == ["temperature 1.0 against 0.1"]
-    assert not report_of([data, found])["drift"][ALL][ALL]["found"]
+    assert report.drift[ALL][ALL].is_significant
+    assert report.differs == ["temperature 1.0 against 0.1"]
+    assert not report_of([data, found]).drift[ALL][ALL].is_significant
 
 
 @pytest.mark.parametrize(

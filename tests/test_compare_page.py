@@ -3,7 +3,10 @@ nothing; what the figures are made from; and the comparison in Python."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,14 @@ from specpilot.compare.findings import concluded
 from specpilot.compare.interval import Interval
 from specpilot.compare.recorded import Counts, speed_of
 from specpilot.compare.report import document_of
+from specpilot.compare.results import (
+    ComparisonReport,
+    GroupAcceptance,
+    LengthSpeed,
+    Piece,
+    Report,
+    Sample,
+)
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
@@ -62,10 +73,10 @@ class Parsed(HTMLParser):
         return [text for inside, text in self.texts if inside == tag]
 
 
-def report(prompts: int = 20, **figures: Any) -> dict[str, Any]:
-    """What report.json holds of a comparison by clock and replay."""
-    found = made({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, informed=1.9, **figures)
-    replayed = changed(found, replay=Interval(1.3, 1.2, 1.4).as_dict())
+def report(prompts: int = 20, **figures: Any) -> ComparisonReport:
+    """A comparison by clock and replay."""
+    timed = made({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, informed=1.9, **figures)
+    replayed = changed(timed, replay=Interval(1.3, 1.2, 1.4))
     return concluded(replayed, {"Decode with it": "specpilot generate 'a <b>'"})
 
 
@@ -73,21 +84,21 @@ CHECKS = [[Check(i, 1 + i % 9, (i % 10) / 10, ((i + 4 * j) % 7) / 7) for i in ra
 ROWS = [PromptRow(str(i), ("code", "chat")[i % 2], "") for i in range(12)]
 FOUND = drafted_of({OWN: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
 FIGURES: dict[str, Any] = {
-    "lengths": [{"length": k, **Interval(1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8).as_dict()} for k in (1, 2, 4)],
-    **FOUND.figures(),
-    "mosaic": {
-        "prompt": "Say <hi>.",
-        "texts": {"mine": [{"by": by, "text": f"{by}&\n"} for by in ("target", "draft", "copy", "rejected")]},
-    },
+    "lengths": [LengthSpeed(k, 1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8) for k in (1, 2, 4)],
+    "along": FOUND.along,
+    "acceptance": FOUND.acceptance(),
+    "lines": FOUND.lines(),
+    "predictors": FOUND.quality(),
+    "mosaic": Sample("Say <hi>.", {"mine": [Piece(by, f"{by}&\n") for by in ("target", "draft", "copy", "rejected")]}),
 }
 
 
-def whole(data: dict[str, Any]) -> str:
+def whole(data: Report) -> str:
     return page([document_of(data)])
 
 
 def test_no_host_is_asked_and_everything_is_escaped() -> None:
-    document = whole(report(**FIGURES) | {"target": "<script>alert(1)</script>"})
+    document = whole(replace(report(**FIGURES), target="<script>alert(1)</script>"))
     parsed = Parsed(document)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in parsed.elements)
     names = {name for _, attrs in parsed.elements for name in attrs}
@@ -103,29 +114,26 @@ def test_the_numbers_are_those_of_the_report() -> None:
     data = report(**FIGURES)
     parsed = Parsed(document_of(data).html())
     points, cells = parsed.of("title"), [*parsed.of("td"), *parsed.of("b")]
-    assert data["sentences"][0] in parsed.of("p")
+    assert data.sentences[0] in parsed.of("p")
     assert not [cell for cell in cells if "b>" in cell]
-    for row in data["decoders"].values():
-        assert row["title"] == "none" or f"{row['clock']['value']:.2f}" in " ".join(parsed.of("span"))
-        assert {row["title"], f"{row['tokens_per_second']:.0f}", "1.30"} <= {*cells}
-    expected = [
-        f"fixed length: {row['length']}, {row['value']:.3f} ({row['low']:.3f}–{row['high']:.3f})"
-        for row in data["lengths"]
-    ]
-    for domain, places in data["lines"].items():
-        for place, row in places.items():
-            bounds = f" ({row['low']:.3f}–{row['high']:.3f})" if domain == "all" else ""
+    for row in data.decoders.values():
+        assert row.clock is not None
+        assert row.title == "none" or f"{row.clock.value:.2f}" in " ".join(parsed.of("span"))
+        assert {row.title, f"{row.tokens_per_second:.0f}", "1.30"} <= {*cells}
+    expected = [f"fixed length: {x.length}, {x.value:.3f} ({x.low:.3f}–{x.high:.3f})" for x in data.lengths]
+    for domain, places in data.lines.items():
+        for place, group in places.items():
+            bounds = f" ({group.low:.3f}–{group.high:.3f})" if domain == "all" else ""
             name = "all tokens" if domain == "all" else domain
-            expected.append(f"{name}: {place[0]}, {row['acceptance']:.3f}{bounds}")
-    for rows in data["acceptance"].values():
-        assert {f"{row['acceptance']:.2f} ({row['low']:.2f}–{row['high']:.2f})" for row in rows.values()} <= {*cells}
+            expected.append(f"{name}: {place[0]}, {group.acceptance:.3f}{bounds}")
+    for groups in data.acceptance.values():
+        assert {f"{x.acceptance:.2f} ({x.low:.2f}–{x.high:.2f})" for x in groups.values()} <= {*cells}
     for name in (OWN, "mine"):
-        expected += [
-            f"{name}: {row['predicted']:.3g}, {row['observed']:.3f}"
-            for row in data["predictors"][name]["all"]["reliability"]
-        ]
-        for row in data["predictors"][name].values():
-            assert {f"{row[key]:.3f}" for key in ("brier", "brier_constant", "ece", "auroc")} <= {*cells}
+        reliability = data.predictors[name]["all"].reliability
+        expected += [f"{name}: {group.predicted:.3g}, {group.observed:.3f}" for group in reliability]
+        for quality in data.predictors[name].values():
+            values = (quality.brier, quality.brier_constant, quality.ece, quality.auroc)
+            assert {f"{value:.3f}" for value in values} <= {*cells}
     assert sorted(points) == sorted(expected)
     assert [text for text in parsed.of("span") if text.endswith(("&\n", "&⏎"))] == [
         "target&\n", "draft&\n", "copy&\n", "rejected&⏎"
@@ -145,7 +153,7 @@ def test_what_was_not_measured_has_no_place() -> None:
 
 
 def test_what_means_nothing_is_not_shown() -> None:
-    lines = {"all": {"1": {"acceptance": 0.5, "tokens": FEW}, "2": {"acceptance": 0.5, "tokens": FEW - 1}}}
+    lines = {"all": {"1": GroupAcceptance(0.5, FEW, 1), "2": GroupAcceptance(0.5, FEW - 1, 1)}}
     few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")
     parsed = Parsed(document_of(few).html())
     body = " ".join(text for tag, text in parsed.texts if tag != "style")
@@ -154,13 +162,13 @@ def test_what_means_nothing_is_not_shown() -> None:
     assert "4 prompts: too few" in body
     assert "Acceptance by position" not in body  # of one point
     assert drafted_of({OWN: [CHECKS[0][: FEW - 1]]}, ROWS).quality() == {}
-    assert drafted_of({OWN: [[]]}, ROWS).figures()["acceptance"] == {}
+    assert drafted_of({OWN: [[]]}, ROWS).acceptance() == {}
     data = report()
     assert "1.90" in whole(data)
-    assert "1.90" not in whole(data | {"informed": None, "sentences": data["sentences"][:1]})
+    assert "1.90" not in whole(replace(data, informed=None, sentences=data.sentences[:1]))
     assert "Clock and replay differ" in whole(data)
-    agreeing = {name: row | {"replay": row["clock"]} for name, row in data["decoders"].items()}
-    assert "Clock and replay differ" not in whole(data | {"decoders": agreeing})
+    agreeing = {name: replace(row, replay=row.clock) for name, row in data.decoders.items()}
+    assert "Clock and replay differ" not in whole(replace(data, decoders=agreeing))
 
 
 # what the figures are made from
@@ -239,12 +247,12 @@ def test_acceptance_and_quality_are_by_position() -> None:
     found, accepted = FOUND.quality()[OWN], FOUND.acceptance()
     assert list(found) == ["all", *places]
     assert list(accepted["depth"]) == list(FOUND.lines()["code"]) == places
-    assert sum(found[place]["tokens"] for place in places) == found["all"]["tokens"] == 2400
+    assert sum(found[place].tokens for place in places) == found["all"].tokens == 2400
     later = [check for of in CHECKS for check in of if check.position >= 8]
     brier = sum((check.predicted - check.accept) ** 2 for check in later) / len(later)
-    assert found["8 and more"]["brier"] == pytest.approx(brier)
-    assert accepted["depth"]["8 and more"]["acceptance"] == pytest.approx(np.mean([c.accept for c in later]))
-    assert accepted["domain"]["code"]["prompts"] == 6
+    assert found["8 and more"].brier == pytest.approx(brier)
+    assert accepted["depth"]["8 and more"].acceptance == pytest.approx(np.mean([c.accept for c in later]))
+    assert accepted["domain"]["code"].prompts == 6
 
 
 def test_a_mosaic_says_who_wrote_each_token() -> None:
@@ -261,6 +269,16 @@ def test_a_mosaic_says_who_wrote_each_token() -> None:
 # in Python
 
 
+def test_the_package_can_be_called_and_imported_from() -> None:
+    module = import_module("specpilot.compare.run")  # which sets the attribute `compare` of `specpilot`
+    from specpilot import compare
+
+    assert compare is specpilot.compare
+    assert [*signature(compare).parameters] == [*signature(module.compare).parameters]
+    with pytest.raises(specpilot.InputError, match="minutes"):
+        compare(minutes=-1)
+
+
 def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -270,18 +288,18 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = specpilot.compare(
         {"two": 2, "three": {"length": "3"}}, ["one", "two", "three"], output=output, wandb="p", **options
     )
-    assert [name for name in found.report["decoders"] if name in ("none", "two", "three")] == ["none", "two", "three"]
-    assert json.loads((output / "report.json").read_text()) == json.loads(json.dumps(found.report))
+    assert [name for name in found.report.decoders if name in ("none", "two", "three")] == ["none", "two", "three"]
+    assert json.loads((output / "report.json").read_text()) == found.report.to_dict()
     assert (output / "report.html").read_text() == whole(found.report)
     assert found.sentences[0] in " ".join(Parsed(found._repr_html_()).of("p"))
     assert len([*(output / "wandb").glob("offline-run-*")]) == 1
     rows = [{"messages": [{"role": "user", "content": text}]} for text in ("one", "two")]
     other = options | {"chat": True, "output": str(tmp_path / "other"), "clock": False, "limit": 1}
     words = specpilot.compare([2, "3", "ngram"], Dataset.from_list(rows), **other)
-    assert {"2", "3", "ngram"} <= words.report["decoders"].keys()
-    assert words.report["prompts"] == 1
-    assert all(row["clock"] is None for row in words.report["decoders"].values())
-    assert words.report["decoders"]["2"]["replay"] is not None
+    assert {"2", "3", "ngram"} <= words.report.decoders.keys()
+    assert words.report.prompts == 1
+    assert all(row.clock is None for row in words.report.decoders.values())
+    assert words.report.decoders["2"].replay is not None
     with pytest.raises(specpilot.InputError, match="holds no rows"):
         specpilot.compare([2], [], **other)
     with pytest.raises(specpilot.InputError, match="nowhere"):

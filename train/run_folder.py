@@ -191,7 +191,7 @@ def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
         return Run(folder, settings, dataset, id="", writes=False)
     shutil.rmtree(folder / STATES, ignore_errors=True)  # of a run that was discarded
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    environment = {"run_id": uuid.uuid4().hex, "versions": versions(), "machine": machine()}
+    environment = {"run_id": uuid.uuid4().hex, "versions": versions(), "machine": machine().to_dict()}
     _write(folder / ENVIRONMENT, json.dumps(environment, indent=2))
     _write(folder / DATASET, json.dumps(dataset, indent=2))
     _write_settings(folder, settings)

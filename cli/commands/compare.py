@@ -17,14 +17,14 @@ def compare(options: CompareOptions) -> None:
     from ...compare.run import run
 
     quiet()
-    found = run(options)
+    comparison = run(options)
     console = Console(highlight=False)
-    for line in found.sentences:
+    for line in comparison.sentences:
         console.print(line, markup=False)
-    for name, line in found.commands.items():
+    for name, line in comparison.commands.items():
         print(f"{name}: {line}")  # in one line, so that it can be copied
-    for table in found.tables:
+    for table in comparison.tables:
         console.print(table)
-    for note in found.report.get("notes", []):
+    for note in comparison.notes:
         console.print(note, markup=False)
-    print(", ".join(map(str, found.save())))
+    print(", ".join(map(str, comparison.save())))

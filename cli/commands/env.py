@@ -23,7 +23,7 @@ def env(options: EnvOptions) -> None:
     from ...common.machine import machine, versions
     from ...common.machine_cache import described
 
-    report = {"versions": versions(), "machine": machine(), "cache": described()}
+    report = {"versions": versions(), "machine": machine().to_dict(), "cache": described()}
     if options.json:
         from json import dumps
 

@@ -28,7 +28,7 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
     from ...common.machine import commit, machine, versions
 
     settings = {name: value for name, value in asdict(options).items() if name != "output"}  # a path affects no result
-    made = {"settings": settings, "commit": commit(), "machine": machine(), "versions": versions()}
+    made = {"settings": settings, "commit": commit(), "machine": machine().to_dict(), "versions": versions()}
     line = json.dumps(result | made, default=str)  # paths
     print(line)  # first, so that the result is not lost if the file cannot be written
     if output is not None:

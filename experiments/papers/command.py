@@ -84,7 +84,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
                 "command": f"python -m experiments papers {name}",
                 "settings": asdict(work),
                 "commit": commit(),
-                "machine": machine(),
+                "machine": machine().to_dict(),
                 "versions": versions(),
             }
             _write(output, name, report, work)

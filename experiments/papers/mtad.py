@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specpilot.compare.interval import show
+from specpilot.compare.interval import Interval, show
 from specpilot.compare.runner import NOT_AVAILABLE
 from specpilot.compare.table import Row, Table
 
@@ -133,7 +133,7 @@ def _summary(runs: Runs) -> dict[str, Any]:
 
 
 def _score(runs: Runs) -> str:
-    return "" if runs.score is None else show(runs.score)
+    return "" if runs.score is None else show(Interval.of(runs.score))
 
 
 def _row(first: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = None) -> Row:
@@ -142,8 +142,8 @@ def _row(first: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = No
     cells = {
         **first,
         "tokens/s": f"{runs.tokens_per_second['value']:.0f}",
-        "tokens per target forward": show(runs.tokens_per_forward),
-        QUALITY: show(runs.perplexity),
+        "tokens per target forward": show(Interval.of(runs.tokens_per_forward)),
+        QUALITY: show(Interval.of(runs.perplexity)),
         "score": _score(runs),
         "J/token": NOT_AVAILABLE if energy is None else f"{energy:.3f}",
         **(paper or {}),
@@ -157,7 +157,7 @@ def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]
             spec,
             {
                 "K": str(k),
-                QUALITY: show(runs[spec].perplexity),
+                QUALITY: show(Interval.of(runs[spec].perplexity)),
                 "against K - 1": "" if k == 1 else percent(runs[spec].perplexity_change(runs[joint[k - 1]])),
                 "score": _score(runs[spec]),
                 "the paper's": "highest" if k == 1 else "falls",
@@ -174,8 +174,11 @@ def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
     cells = {
         "perplexity against token-wise": (percent(against["perplexity_change"]), f"{PAPER_CHANGE:+.0%}"),
         "perplexity against autoregressive": (percent(found.perplexity_change(plain)), ""),
-        "tokens per target forward against token-wise": (show(against["tokens_per_target_forward_ratio"]), ""),
-        "tokens/s against token-wise": (show(against["speed_ratio"]), f"{PAPER_SPEED}"),
+        "tokens per target forward against token-wise": (
+            show(Interval.of(against["tokens_per_target_forward_ratio"])),
+            "",
+        ),
+        "tokens/s against token-wise": (show(Interval.of(against["speed_ratio"])), f"{PAPER_SPEED}"),
     }
     rows = [{"MTAD": name, "here": here, "the paper's": paper} for name, (here, paper) in cells.items()]
     return Table(f"MTAD against token-wise verification ({_named(found.spec)})", rows, f"{DIFFERS}.")

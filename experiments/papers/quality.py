@@ -42,7 +42,7 @@ def perplexity(found: Sequence[Likelihood]) -> dict[str, float]:
         lambda log_p, tokens: np.exp(-log_p / tokens),
         np.array([one.log_p for one in found]),
         np.array([one.tokens for one in found]),
-    ).as_dict()
+    ).to_dict()
 
 
 def perplexity_change(found: Sequence[Likelihood], baseline: Sequence[Likelihood]) -> dict[str, float]:
@@ -50,7 +50,7 @@ def perplexity_change(found: Sequence[Likelihood], baseline: Sequence[Likelihood
     return interval(
         lambda a, n, b, m: np.exp(b / m - a / n) - 1,
         *(np.array([getattr(one, name) for one in runs]) for runs in (found, baseline) for name in ("log_p", "tokens")),
-    ).as_dict()
+    ).to_dict()
 
 
 @cache

@@ -151,11 +151,11 @@ class Runs:
     @property
     def tokens_per_forward(self) -> dict[str, float]:
         """Generated tokens per target forward, with their interval."""
-        return interval(np.divide, self.tokens, self._values("target_forwards")).as_dict()
+        return interval(np.divide, self.tokens, self._values("target_forwards")).to_dict()
 
     @property
     def tokens_per_second(self) -> dict[str, float]:
-        return interval(np.divide, self.tokens, self._values("seconds")).as_dict()
+        return interval(np.divide, self.tokens, self._values("seconds")).to_dict()
 
     @property
     def tokens_per_round(self) -> float:
@@ -165,7 +165,7 @@ class Runs:
     @property
     def score(self) -> dict[str, float] | None:
         """Mean score with its interval; None if nothing was scored."""
-        return interval(np.divide, np.array(self.scores), np.ones(len(self.scores))).as_dict() if self.scores else None
+        return interval(np.divide, np.array(self.scores), np.ones(len(self.scores))).to_dict() if self.scores else None
 
     @property
     def joules_per_token(self) -> float | None:
@@ -177,7 +177,7 @@ class Runs:
 
     def ratio(self, baseline: Runs, over: str) -> dict[str, float]:
         """Ratio of tokens per ``over`` ("target_forwards", "seconds") to ``baseline``, with its interval."""
-        return ratio_interval(self.tokens, self._values(over), baseline.tokens, baseline._values(over)).as_dict()
+        return ratio_interval(self.tokens, self._values(over), baseline.tokens, baseline._values(over)).to_dict()
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specpilot.common.machine import machine, versions
-from specpilot.compare.interval import show
+from specpilot.compare.interval import Interval, show
 from specpilot.compare.table import Table
 
 from ..figure import canvases, label, save
@@ -46,7 +46,7 @@ def router_result(runner: Runner) -> dict[str, Any]:
     """The result of the router benchmark, stored only when it is complete."""
     options = router_options(runner.work, runner.folder / "router")
     data = [dataset.manifest["dataset_fingerprint"] for dataset in datasets(options, runner.console)]
-    identity = {"work": asdict(options), "data": data, "machine": machine(), "versions": versions()}
+    identity = {"work": asdict(options), "data": data, "machine": machine().to_dict(), "versions": versions()}
     found: dict[str, Any] = runner.store.compute(
         identity, lambda: bench_router(options, runner.console) | {"settings": asdict(options)}
     )
@@ -88,7 +88,10 @@ def report(result: dict[str, Any]) -> Report:
 
 def _arms(table: Mapping[str, Any], title: str, paper: str) -> Table:
     rows = [
-        {"chooses": name, **{domain: show(cell, "speedup") for domain, cell in cells.items() if domain != "average"}}
+        {
+            "chooses": name,
+            **{domain: show(Interval.of(cell, "speedup")) for domain, cell in cells.items() if domain != "average"},
+        }
         | {"average": f"{cells['average']:.2f}"}
         for name, cells in table["rows"].items()
     ]
@@ -97,7 +100,7 @@ def _arms(table: Mapping[str, Any], title: str, paper: str) -> Table:
 
 def _alphas(points: list[dict[str, Any]]) -> Table:
     rows = [
-        {"α": f"{point['alpha']:g}", "× autoregressive": show(point, "speedup")}
+        {"α": f"{point['alpha']:g}", "× autoregressive": show(Interval.of(point, "speedup"))}
         | {name: f"{share:.0%}" for name, share in point["shares"].items()}
         for point in points
     ]
@@ -121,7 +124,10 @@ def _examples(points: list[dict[str, Any]]) -> Table:
 def _temperatures(by: Mapping[str, Mapping[str, Any]]) -> Table:
     names = dict.fromkeys(name for table in by.values() for name in table)
     rows = [
-        {"chooses": name, **{f"T = {t}": show(table[name], "speedup") for t, table in by.items() if name in table}}
+        {
+            "chooses": name,
+            **{f"T = {t}": show(Interval.of(table[name], "speedup")) for t, table in by.items() if name in table},
+        }
         for name in names
     ]
     return Table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specpilot.compare.interval import show
+from specpilot.compare.interval import Interval, show
 from specpilot.compare.table import Row, Table
 
 from ..figure import canvases, label, save
@@ -63,9 +63,9 @@ def _row(name: str, drafts: str, length: str, runs: Runs, paper: str) -> Row:
         "algorithm": name,
         "K": drafts,
         "L": length,
-        "tokens per target forward": show(runs.tokens_per_forward),
+        "tokens per target forward": show(Interval.of(runs.tokens_per_forward)),
         "the paper's": paper,
-        "perplexity": show(runs.perplexity),
+        "perplexity": show(Interval.of(runs.perplexity)),
     }
 
 

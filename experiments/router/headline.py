@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from specpilot.compare.interval import show
+from specpilot.compare.interval import Interval, show
 from specpilot.compare.table import Table
 from specpilot.controllers.router import RouterPolicy
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -157,9 +157,9 @@ def brief(result: dict[str, Any]) -> Table:
     figures = {
         "selection accuracy where domains differ": share(result["selection_accuracy"]),
         "throughput against the best draft of each domain": f"{result['throughput_vs_best_arm']:.3f}",
-        "best single draft on the mixture, × autoregressive": show(mixture["best_single"], "ratio", 3),
-        "router, × autoregressive": show(mixture["router"], "ratio", 3),
-        "router and learned length, × autoregressive": show(mixture["router_and_length"], "ratio", 3),
+        "best single draft on the mixture, × autoregressive": show(Interval.of(mixture["best_single"], "ratio"), 3),
+        "router, × autoregressive": show(Interval.of(mixture["router"], "ratio"), 3),
+        "router and learned length, × autoregressive": show(Interval.of(mixture["router_and_length"], "ratio"), 3),
         "loss where no draft helps": share(result["autoregressive_loss"]),
         "router's share of the time": f"{result['overhead_share']:.2%}",
     }

@@ -151,7 +151,7 @@ def rate_row(
     """Tokens per second, prefill included, and under ``name`` the ratio to ``baseline`` with its 95 % interval."""
     tokens, seconds, *others = (x[where] for part in (runs, baseline) for x in _totals(part))
     rate = float(tokens.sum() / seconds.sum())
-    return {"tokens_per_second": rate, **ratio_interval(tokens, seconds, *others).as_dict(name)}
+    return {"tokens_per_second": rate, **ratio_interval(tokens, seconds, *others).named(name)}
 
 
 def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:

@@ -92,7 +92,7 @@ def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> d
         decoder, prompts = load(work)
         return bench_cost(decoder, prompts, console, repeats=COST_REPEATS, sampling=work.sampling)
 
-    identity = {"work": vars(work), "machine": machine(), "repeats": COST_REPEATS}
+    identity = {"work": vars(work), "machine": machine().to_dict(), "repeats": COST_REPEATS}
     return dict(store.compute(identity, measure))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specpilot.compare.interval import interval, show
+from specpilot.compare.interval import Interval, interval, show
 from specpilot.compare.recorded import Setting
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
@@ -71,7 +71,7 @@ def _table_1(counted: Counted, heads: Sequence[Head], domains: list[str], cost: 
     head = _counters(counted[best["best_head"]], domains)
     for against in ("best_fixed", "best_confidence"):
         other = _counters(counted[best[against]], domains)
-        row[f"best_head_over_{against}"] = interval(ratio, *head, *other).as_dict("ratio")
+        row[f"best_head_over_{against}"] = interval(ratio, *head, *other).named("ratio")
     papers = f"head D={PAPER['depth']} w={PAPER['w_rej']:g}", PAPER["parameter"]
     if papers in counted:
         row["paper_setting"] = _row(counted, papers, domains, cost)
@@ -169,8 +169,10 @@ def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -
                 "best confidence": best(rows[group]["best_confidence"]),
                 "paper's head (w_rej 6, D 3, h 0.7)": best(rows[group].get("paper_setting")),
                 "best head": best(rows[group]["best_head"]),
-                "best head over best confidence": show(rows[group]["best_head_over_best_confidence"], "ratio", 3),
-                "best head over best fixed K": show(rows[group]["best_head_over_best_fixed"], "ratio", 3),
+                "best head over best confidence": show(
+                    Interval.of(rows[group]["best_head_over_best_confidence"], "ratio"), 3
+                ),
+                "best head over best fixed K": show(Interval.of(rows[group]["best_head_over_best_fixed"], "ratio"), 3),
             }
             for group, label in groups.items()
         ],

@@ -181,7 +181,7 @@ class Recipe:
             "agreement": agreements,
             "settings": asdict(settings) | {"data": "<folder of text>"},
             "commit": commit(),
-            "machine": machine(),
+            "machine": machine().to_dict(),
             "versions": versions(),
         }
         with replacing(self.output / "results.json") as path:

@@ -1,0 +1,43 @@
+"""Base class of results that are stored as JSON: reports, records of measurements, manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from .json_file import build
+
+
+class Record:
+    """Base class of dataclasses whose fields are JSON values or other dataclasses."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {entry.name: to_json(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Self:
+        """The inverse of :meth:`to_dict`. Keys of other versions are ignored, and missing ones have their default.
+
+        Args:
+            name: of ``values`` in error messages.
+
+        Raises:
+            InputError: a value has another type, or a key without a default is missing.
+        """
+        return build(cls, values, name, ignore_unknown=True)
+
+
+def to_json(value: Any) -> Any:
+    """``value`` as JSON values: dataclasses become objects, sequences lists, and paths text."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if is_dataclass(value):
+        return {entry.name: to_json(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(element) for key, element in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(to_json, value)]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,276 @@
+"""What a comparison measures, as dataclasses.
+
+``report.json`` is :meth:`.Report.to_dict`; every sentence, table, picture and command is made from these objects. A
+:class:`ComparisonReport` is about decoders on prompts, a :class:`DataReport` about the drafted tokens of a dataset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..common.machine import Machine
+from ..common.record import Record
+from ..controllers.length.cost_model import CostModel
+from ..controllers.sampling import SamplingParams
+from ..infer.generation import Stats
+from ..train.metrics import Bin
+from .decoders import ComparedDecoder
+from .drift import Drift
+from .interval import Interval
+from .runner import Timed
+
+
+@dataclass(frozen=True)
+class Task(Record):
+    """What is decoded.
+
+    Attributes:
+        seed: of every random number.
+    """
+
+    sampling: SamplingParams
+    max_new_tokens: int
+    chat: bool = True
+    system: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TimedDecoding(Record):
+    """Counters and times of one decoding, or the sums over several.
+
+    Attributes:
+        generated, drafted, accepted: numbers of tokens.
+        seconds, processor_seconds: wall time, and processor time of the process.
+        joules: energy; None where no counter can be read.
+    """
+
+    generated: int
+    drafted: int
+    accepted: int
+    target_forwards: int
+    seconds: float
+    processor_seconds: float
+    joules: float | None = None
+
+    @classmethod
+    def of(cls, timed: Timed[Stats]) -> TimedDecoding:
+        """The counters and times of a decoding."""
+        stats = timed.value
+        return cls(
+            stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards, timed.seconds,
+            timed.processor_seconds, timed.joules,
+        )  # fmt: skip
+
+    def __add__(self, other: TimedDecoding) -> TimedDecoding:
+        return TimedDecoding(
+            self.generated + other.generated,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+            self.target_forwards + other.target_forwards,
+            self.seconds + other.seconds,
+            self.processor_seconds + other.processor_seconds,
+            None if self.joules is None or other.joules is None else self.joules + other.joules,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderResult(Record):
+    """The figures of a decoder; None where they were not measured.
+
+    Attributes:
+        title: its name in tables, with the value of a tuned rule.
+        family: the name of a tuned rule.
+        spec: its configuration, for a tuned rule with the value that is best on all prompts; None where a controller is
+            replayed on a dataset.
+        trained: whether one of its controllers was trained.
+        replay: speed-up over no drafts by replay, at the costs of the report.
+        clock: speed-up over no drafts by wall time.
+        processor: speed-up over no drafts by processor time.
+        joules: energy for each generated token.
+        tokens_per_forward: generated tokens for each forward of the target.
+        accepted: share of the drafted tokens that the target accepted.
+    """
+
+    title: str
+    family: str | None = None
+    spec: ComparedDecoder | None = None
+    trained: bool = False
+    replay: Interval | None = None
+    clock: Interval | None = None
+    processor: float | None = None
+    tokens_per_second: float | None = None
+    joules: float | None = None
+    tokens_per_forward: float | None = None
+    accepted: float | None = None
+
+    @property
+    def speed(self) -> Interval | None:
+        """The speed-up over no drafts by the clock if it was measured, else by replay."""
+        return self.clock or self.replay
+
+
+@dataclass(frozen=True)
+class LengthSpeed(Record):
+    """The speed-up over no drafts of drafts of one length, by replay."""
+
+    length: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class GroupAcceptance(Record):
+    """Mean acceptance of a group of drafted tokens.
+
+    Attributes:
+        tokens, prompts: the number of drafted tokens, and of prompts that they belong to.
+        low, high: 95 % interval over prompts; None for few prompts.
+    """
+
+    acceptance: float
+    tokens: int
+    prompts: int
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        if self.low is None or self.high is None:
+            return Interval(self.acceptance, self.acceptance, self.acceptance)
+        return Interval(self.acceptance, self.low, self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorQuality(Record):
+    """How well a predictor of acceptance predicts, by the metrics of :mod:`specpilot.train.metrics`.
+
+    Attributes:
+        kl, auroc, brier: None where the metric is not defined, as AUROC if all labels are 0 or 1.
+        kl_constant, brier_constant: the metric of the best constant prediction, the mean acceptance.
+        tokens: number of predictions.
+        reliability: predicted and observed acceptance, grouped by prediction.
+    """
+
+    kl: float | None
+    kl_constant: float | None
+    auroc: float | None
+    brier: float | None
+    brier_constant: float | None
+    ece: float | None
+    mean_acceptance: float | None
+    tokens: int
+    reliability: list[Bin]
+
+
+@dataclass(frozen=True)
+class Piece(Record):
+    """A piece of a text, and who wrote it: ``draft``, ``copy``, ``target`` or ``rejected``."""
+
+    by: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Sample(Record):
+    """A prompt, and the texts of several decoders in pieces."""
+
+    prompt: str
+    texts: dict[str, list[Piece]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Record):
+    """What both kinds of reports have.
+
+    Attributes:
+        sentences: the conclusions, the first one to act on.
+        commands: commands that decode and serve with the best decoder, by what they do.
+        best: name of the fastest decoder.
+        prompts: number of prompts.
+        decoders: results by name.
+        informed: speed-up by replay of a controller that knows the acceptance probability of every token; None if it
+            was not computed, or is below that of a decoder.
+        priced: where the costs of the replay come from, in words.
+        lengths: speed-ups by draft length.
+        along: the way to group drafted tokens by a place, ``depth`` in the round or ``position`` in the text; None if
+            there are none.
+        acceptance: acceptance by way to group drafted tokens, and by group.
+        lines: acceptance by place, of all drafted tokens, and of each domain or temperature.
+        predictors: quality of each predictor of acceptance, by group of drafted tokens.
+    """
+
+    sentences: list[str] = field(default_factory=list)
+    commands: dict[str, str] = field(default_factory=dict)
+    best: str | None = None
+    target: str
+    draft: str | None
+    prompts: int
+    decoders: dict[str, DecoderResult] = field(default_factory=dict)
+    informed: float | None = None
+    priced: str = ""
+    lengths: list[LengthSpeed] = field(default_factory=list)
+    along: str | None = None
+    acceptance: dict[str, dict[str, GroupAcceptance]] = field(default_factory=dict)
+    lines: dict[str, dict[str, GroupAcceptance]] = field(default_factory=dict)
+    predictors: dict[str, dict[str, PredictorQuality]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonReport(Report):
+    """Decoders compared on prompts. ``decoders`` has decoding without drafts first, under ``none``.
+
+    Attributes:
+        passes: how often every prompt was decoded by the clock with every decoder.
+        reading: t_v(3) / t_v(1), the time of a target forward over 3 tokens to that over one; None if not measured.
+        ratio: time of one more drafted token to that of a round without drafts; None without costs.
+        costs: costs by decoder, with the time of its predictor; ``none`` has those of the pair.
+        timed: decodings by the clock, by decoder and prompt, summed over the passes.
+        refused: why a decoder was left out, by its name.
+        trained_on: ids of the prompts that a decoder's controllers were trained on, by its name.
+        mosaic: texts of the fastest decoders.
+        versions: versions of packages.
+    """
+
+    task: Task
+    passes: int
+    reading: float | None = None
+    ratio: float | None = None
+    costs: dict[str, CostModel] = field(default_factory=dict)
+    timed: dict[str, list[TimedDecoding]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    trained_on: dict[str, list[str]] = field(default_factory=dict)
+    mosaic: Sample | None = None
+    machine: Machine
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReport(Report):
+    """The drafted tokens of a dataset, and where acceptance drifted to a second dataset.
+
+    Attributes:
+        data: name of the dataset.
+        kind: kind of the dataset.
+        sampling: every way its texts were sampled; responses may lack a value.
+        texts, tokens: number of texts, and of drafted tokens.
+        per_forward: tokens that a round with a draft gave; None where nothing was drafted by a controller.
+        costs: costs of the replay; None if there is none.
+        notes: what was left out, and why.
+        against: the report of the second dataset.
+        drift: drift of acceptance by way to group drafted tokens, and by group.
+        differs: settings in which both datasets differ, in words.
+    """
+
+    data: str
+    kind: str
+    sampling: list[dict[str, float | int | None]]
+    texts: int
+    tokens: int
+    per_forward: float | None = None
+    costs: CostModel | None = None
+    notes: list[str] = field(default_factory=list)
+    against: DataReport | None = None
+    drift: dict[str, dict[str, Drift]] = field(default_factory=dict)
+    differs: list[str] = field(default_factory=list)
