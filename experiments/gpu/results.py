@@ -57,7 +57,7 @@ class Results:
     def __init__(self, path: Path, gpu: str, console: Console) -> None:
         self.path, self.gpu, self.console = path, gpu, console
         self.commit = code()
-        self.header = {"machine": machine(), "versions": versions()}
+        self.header = {"machine": machine().to_dict(), "versions": versions()}
         self.entries: dict[str, dict[str, Any]] = _entries(path) if path.exists() else {}
         path.parent.mkdir(parents=True, exist_ok=True)
 
