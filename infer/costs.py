@@ -1,7 +1,7 @@
-"""Times of one step of a model, including sampling: t_draft of a draft, t_v(n) of the target, at batch size one.
+"""Times of single steps, including sampling: t_draft of a draft, t_v(n) of the target, at batch size one.
 
-Decisions go by them until better ones are known: ``specpilot bench cost`` times whole generations as well, and the
-rounds' own times correct them (:mod:`~specpilot.controllers.length.running_cost`).
+They make up rounds, to which the cost model is fitted with which adaptation starts
+(:mod:`~specpilot.controllers.length.running_cost`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
-from statistics import linear_regression, mean, median
+from statistics import median
 from typing import NamedTuple
 
 import torch
 
-from ..common.errors import InputError
-from ..common.machine_cache import remembered
-from ..controllers.checkpoints.fingerprint import model_fingerprint
+from ..common.console import logger
 from ..controllers.length import MAX_DRAFT
-from ..controllers.length.cost_model import LEAST_SHARE, CostModel
+from ..controllers.length.cost_model import ASSUMED, CostModel
+from ..controllers.length.running_cost import fit_rounds
 from ..controllers.sampling import SamplingParams
 from ..models import LanguageModel, TextReader
 from .distribution import TokenDistribution
@@ -34,7 +33,6 @@ WITHIN = 0.8  # seconds after which a rough measurement begins no forward
 SLOW = 0.1  # seconds of a forward above which a few are enough to be kept
 FASTER = 1.1  # times as fast is a less exact draft that is taken
 TYPICAL = SamplingParams(1.0, 50)
-T_DRAFT, T_TOKEN = 0.2, 0.05  # in units of t_v(1), where there was no time to measure them
 
 
 class StepTimes(NamedTuple):
@@ -58,9 +56,21 @@ class StepTimes(NamedTuple):
         return self.turns >= 2 * WARM or (self.turns > 1 and self.verify[1] > SLOW)
 
     @property
+    def rounds(self) -> list[tuple[int, int, float]]:
+        """Rounds that these steps make up: tokens and forwards of the draft, and seconds.
+
+        The target reads the tokens of a draft after a step of the draft model, which counts only in rounds whose draft
+        took forwards. Without the time to measure a draft step, it has the share of ``ASSUMED``.
+        """
+        rounds = [(n - 1, 0, seconds) for n, seconds in self.verify.items()]
+        t_draft = ASSUMED.t_draft * self.verify[1] if math.isnan(self.t_draft) else self.t_draft
+        verified = rounds[1:] or [(1, 0, self.verify[1] * ASSUMED.verification(2))]
+        return rounds + [(k, k, seconds + k * t_draft) for k, _, seconds in verified]
+
+    @property
     def cost(self) -> CostModel:
         """The cost model of the target with the first draft."""
-        return verification_costs(self.verify, T_DRAFT * self.verify[1] if math.isnan(self.t_draft) else self.t_draft)
+        return fit_rounds(self.rounds)
 
 
 @torch.inference_mode()
@@ -139,61 +149,30 @@ def _median(seconds: list[float]) -> float:
 
 
 def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
-    """Rough costs of a pair, or of a target alone, on this machine: initial costs for adaptation.
+    """Costs of a pair, or of a target alone, on this machine, with which adaptation starts.
 
-    They are measured in at most a second, or one forward of each model if that takes longer, and kept for the next time
-    (:mod:`~specpilot.common.machine_cache`).
+    They are measured in at most a second, or one forward of each model if that takes longer.
     """
-    models = [target] if draft is None else [target, draft]
-
-    def measure() -> tuple[CostModel, bool]:
-        # Any text will do. The sampling parameters keep few tokens.
-        found = step_times(target, models[1:], [0] * 32, TYPICAL, QUICK, QUICKLY_READ, WITHIN)
-        return found.cost, found.steady
-
-    try:
-        pair = [[model_fingerprint(model.model), model.precision, model.graphs] for model in models]
-    except InputError:  # weights that are not at hand
-        return measure()[0]
-    found = remembered({"costs": pair, "device": str(target.device)}, CostModel, measure)
-    found.log("costs", f"{found.value.t_draft / found.value.verification(1):.2f} of a verification for a draft step")
-    return found.value
+    drafts = [] if draft is None else [draft]
+    # Any text will do. The sampling parameters keep few tokens.
+    cost = step_times(target, drafts, [0] * 32, TYPICAL, QUICK, QUICKLY_READ, WITHIN).cost
+    if drafts:
+        logger.info("costs: a draft step takes %.2f of a verification, measured", cost.t_draft / cost.verification(1))
+    return cost
 
 
-def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> tuple[str, bool]:
-    """Which of ``drafts`` has the fastest step, and whether there was time to measure that.
+def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> str:
+    """The name of the draft with the fastest step.
 
-    The most exact is the first; one that is less exact is taken if it is ``FASTER``. Without the time it is the first.
+    The most exact is the first; one that is less exact is taken if it is ``FASTER``. Without the time to measure that
+    it is the first.
     """
-    found = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, 2 * WARM, (1,), WITHIN / 2)
-    best, least = next(iter(drafts)), found.models[0]
-    for name, seconds in zip(drafts, found.models, strict=True):
-        if found.steady and seconds * FASTER < least:
+    times = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, 2 * WARM, (1,), WITHIN / 2)
+    best, least = next(iter(drafts)), times.models[0]
+    for name, seconds in zip(drafts, times.models, strict=True):
+        if times.steady and seconds * FASTER < least:
             best, least = name, seconds
-    return best, found.steady
-
-
-def verification_costs(t: Mapping[int, float], t_draft: float) -> CostModel:
-    """The cost model of a target that reads n tokens in ``t[n]`` seconds, for n = 1 and larger numbers.
-
-    Where several tokens take other kernels than one, ``t[1]`` lies below the line through the others. What that line
-    has for one token beyond ``t[1]`` is ``t_draft_start``. A token more costs at least
-    ``LEAST_SHARE``·``t[1]``: less is not told apart from nothing by so few measurements, and tokens without a price
-    would be copied without end.
-    """
-    further = [n - 1 for n in t if n > 1]
-    longer = [t[1 + n] - t[1] for n in further]
-    if len(further) < 2:
-        slope, start = (longer[0] / further[0] if further else T_TOKEN * t[1]), 0.0
-    else:
-        slope, start = linear_regression(further, longer)
-    if start < 0:
-        slope, start = linear_regression(further, longer, proportional=True)
-    least = LEAST_SHARE * t[1]
-    if slope < least:
-        slope, start = least, max(0.0, mean(longer or [0.0]) - least * mean(further or [0]))
-    per_token = min(slope, t[1])
-    return CostModel(t_draft, t[1] - per_token, per_token, start)
+    return best
 
 
 def _read(model: LanguageModel, prompt: list[int]) -> TextReader:

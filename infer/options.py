@@ -152,7 +152,7 @@ class LengthOptions(Options):
         threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
             0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
-            measures the cost in a second, once on a machine, and adapts it while decoding.
+            measures the cost in a second when the models are loaded, and adapts it while decoding.
     """
 
     length: Annotated[int | str | tuple[int | str, ...] | None, Several(distinct=False), Objects()] = None

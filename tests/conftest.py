@@ -3,11 +3,7 @@
 Sums over several threads are rounded differently, and results are compared bit for bit with those of other processes.
 """
 
-import atexit
 import gc
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,9 +13,6 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
-if "SPECPILOT_CACHE" not in os.environ:  # else that of the process that started this one
-    os.environ["SPECPILOT_CACHE"] = tempfile.mkdtemp(prefix="specpilot-")
-    atexit.register(shutil.rmtree, os.environ["SPECPILOT_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

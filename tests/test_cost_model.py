@@ -17,11 +17,11 @@ from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, wa
 from specpilot.compare.engines.vllm import DRAFTED as LENGTHS
 from specpilot.compare.engines.vllm import fitted
 from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, Step
-from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.length.cost_model import ASSUMED, BatchCosts, CostModel
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
-from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost
+from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost, fit_rounds
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.costs import pair_costs, step_times, verification_costs
+from specpilot.infer.costs import pair_costs, step_times
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.engine import RoundTimer
@@ -129,21 +129,58 @@ def test_the_quick_measurement_takes_turns_as_decoding_does(monkeypatch: pytest.
     assert found.models == pytest.approx([0.002, 0.002, 0.011])
 
 
+@pytest.mark.parametrize("seconds", [0.001, 0.03, 0.1, 0.2, 0.25, 0.3, 0.9, 3.0])
+def test_a_pair_is_measured_in_a_second_at_most(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one forward of each model, if that takes longer."""
+    target, draft = language_model(load_model("tiny")), language_model(load_model("tiny-draft"))
+    forwards: list[CausalLM] = []
+
+    def takes(model: CausalLM, tokens: int) -> float:
+        forwards.append(model)
+        return seconds * (1.0 if model is target else 0.1) * (1 + 0.05 * min(tokens, 9))
+
+    clock = time_forwards(monkeypatch, takes)
+    cost = pair_costs(target, draft)
+    assert clock.now <= 1.0 or forwards == [target, draft]
+    if seconds < 0.1:
+        assert cost.verification(1) == pytest.approx(1.05 * seconds, rel=1e-3)
+        assert cost.t_draft == pytest.approx(0.105 * seconds, rel=1e-3)
+        assert cost.t_verify_token == pytest.approx(0.05 * seconds, rel=1e-3)
+    if seconds >= 0.9:
+        assert cost.t_draft == pytest.approx(ASSUMED.t_draft * cost.verification(1))
+        assert cost.t_verify_token == pytest.approx(ASSUMED.t_verify_token * cost.verification(1))
+
+
 @pytest.mark.parametrize(
     ("t", "expected"),
     [
         ({1: 8.0, 2: 18.0, 3: 24.0, 5: 36.0, 9: 60.0}, CostModel(0.5, 2.0, 6.0, 4.0)),  # other kernels from two tokens
         ({1: 20.0, 2: 21.0, 3: 22.0, 5: 24.0, 9: 28.0}, CostModel(0.5, 19.0, 1.0)),
-        ({1: 20.0, 2: 20.0, 3: 20.0, 5: 20.0, 9: 34.0}, CostModel(0.5, 18.6824, 1.3176)),  # the first ones for nothing
-        ({1: 20.0, 2: 30.0, 3: 28.0, 5: 20.0, 9: 16.0}, CostModel(0.5, 19.8, 0.2, 2.75)),
-        ({1: 20.0, 2: 20.0, 3: 18.0, 5: 18.0, 9: 16.0}, CostModel(0.5, 19.8, 0.2)),  # noise: no token is free
-        ({1: 2.0, 2: 8.0, 3: 14.0, 5: 26.0, 9: 50.0}, CostModel(0.5, 0.0, 2.0)),  # a token more costs more than one
+        ({1: 20.0, 2: 24.1, 3: 24.0, 5: 24.0, 9: 23.9}, CostModel(0.5, 19.8, 0.2, 4.0)),  # noise: no token is free
     ],
 )
-def test_costs_of_a_target(t: dict[int, float], expected: CostModel) -> None:
-    found = verification_costs(t, 0.5)
-    assert found.as_dict() == pytest.approx(expected.as_dict(), abs=1e-4)
-    assert found.round(0) == pytest.approx(t[1])
+def test_rounds_are_fitted(t: dict[int, float], expected: CostModel) -> None:
+    rounds = [(n - 1, 0, seconds) for n, seconds in t.items()]
+    rounds += [(n - 1, n - 1, seconds + 0.5 * (n - 1)) for n, seconds in t.items() if n > 1]
+    assert fit_rounds(rounds).as_dict() == pytest.approx(expected.as_dict(), abs=0.005 * t[1], rel=0.01)
+
+
+def test_times_that_no_line_goes_through() -> None:
+    """Their least-squares line has no negative cost, and rounds without drafts count as much as all others."""
+    cost = fit_rounds([(n - 1, 0, seconds) for n, seconds in {1: 20.0, 2: 20.0, 3: 20.0, 5: 20.0, 9: 34.0}.items()])
+    assert cost.t_draft_start == 0.0
+    assert cost.round(0) == pytest.approx(20.0, rel=0.1)
+    assert cost.round(8, 0) == pytest.approx(34.0, rel=0.1)
+    dear = fit_rounds([(n - 1, 0, seconds) for n, seconds in {1: 2.0, 2: 8.0, 3: 14.0, 5: 26.0}.items()])
+    assert (dear.t_verify, dear.round(0)) == (0.0, pytest.approx(2.0, rel=0.05))  # a further token as dear as a round
+
+
+def test_chains_alone_determine_what_a_drafted_token_costs() -> None:
+    truth = CostModel(0.4, 1.0, 0.1, 0.3)
+    cost = fit_rounds([(k, k, truth.round(k)) for k in (0, 1, 2, 4)])
+    lengths = (0, 1, 2, 4, 8)
+    assert [cost.round(k) for k in lengths] == pytest.approx([truth.round(k) for k in lengths], rel=1e-3)
+    assert fit_rounds([(0, 0, 5.0)]).as_dict() == pytest.approx(slower(ASSUMED, 5.0).as_dict())
 
 
 # Costs by the number of requests
@@ -396,9 +433,8 @@ def test_copies_that_do_not_pay_are_given_up(
     assert drafted[True] < drafted[False] / 10
 
 
-def test_auto_measures_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the costs of copies and of trees."""
-    monkeypatch.setenv("SPECPILOT_CACHE", str(tmp_path))
     time_forwards(monkeypatch, lambda model, n: float(model.model.config.num_hidden_layers))
     grown: dict[str, Any] = {"tree": "auto", "cost": "auto"}
     tree = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", **grown)

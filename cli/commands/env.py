@@ -19,11 +19,10 @@ class EnvOptions(Options):
 
 
 def env(options: EnvOptions) -> None:
-    """Print versions, machine, threads and the cache of costs."""
+    """Print versions, machine and threads."""
     from ...common.machine import machine, versions
-    from ...common.machine_cache import described
 
-    report = {"versions": versions(), "machine": machine().to_dict(), "cache": described()}
+    report = {"versions": versions(), "machine": machine().to_dict()}
     if options.json:
         from json import dumps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from ...common.errors import InputError
 from .cost_model import CostModel, as_number
@@ -15,6 +15,9 @@ AUTO = "auto"  # measure the costs
 @dataclass(frozen=True)
 class NoCosts:
     """No costs are used: the draft length is a number, a threshold decides, or nothing drafts."""
+
+    cost: ClassVar[None] = None
+    adapt: ClassVar[bool] = False
 
     def describe(self) -> str:
         return "none"
@@ -41,6 +44,8 @@ class PresetCosts:
 @dataclass(frozen=True)
 class MeasuredCosts:
     """Costs measured in at most one second when the models are loaded, and corrected by the time of each round."""
+
+    adapt: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "measured when the models are loaded, then corrected by the time of each round"

@@ -32,7 +32,7 @@ KEEP = 1.0 - 1.0 / MEMORY
 KEEP_DRAFTED = 1.0 - 1.0 / 1024.0  # of rounds that drafted, at each round that does not
 REFIT = 8  # rounds between two fits: one takes longer than deciding a round
 POINTS = ((0, 0), (2, 0), (6, 0), (4, 4))  # tokens and forwards of the draft of the prior's points
-MEASURED = 1e-4  # weight of each of these points beside rounds that were decoded to be measured
+MEASURED = 1e-6  # weight of each of these points beside rounds that were decoded to be measured
 BEGINNING = 4.0  # initial weight of each point, in rounds, which decays
 ANCHOR = 0.5  # weight of each point that does not
 PRIOR = 8.0  # initial weight of the initial cost model's own times, in rounds, which decays
@@ -120,8 +120,8 @@ def fit_rounds(rounds: Iterable[tuple[int, int, float]]) -> CostModel:
     """The cost model of rounds that were decoded to be measured.
 
     All rounds of one shape count as much as their median, and rounds without a draft as much as all others, since
-    drafting has to compete with them. What the rounds do not determine follows the ratios of ``ASSUMED``, as the cost
-    of drafting where nothing was drafted, or the split between t_draft and t_verify_token where all drafts are chains.
+    drafting has to compete with them. What the rounds do not determine follows ``ASSUMED``, as the split between
+    t_draft and t_verify_token where all drafts are chains.
 
     Args:
         rounds: tokens and forwards of the draft, and seconds; at least one without a draft.

@@ -12,11 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ...common.console import logger
 from ...common.errors import InputError
-from ...common.machine_cache import Remembered, remembered
 from ...controllers.acceptance.copy_head import CopyPredictor
-from ...controllers.checkpoints.fingerprint import model_fingerprint
 from ...controllers.length import LengthController, takes_cost
-from ...controllers.length.cost_model import CostModel
+from ...controllers.length.cost_source import MeasuredCosts, cost_source
 from ...models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 from ...models.given import unwrapped
 from ...models.linear import QUANTIZATIONS, Quantization
@@ -25,7 +23,7 @@ from ...models.loading.model_files import is_gguf
 from ...models.loading.names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 from ..costs import fastest_step, pair_costs
 from ..drafters.ngram import Ngram, split_drafts
-from ..options import AUTO, DecodingOptions, DraftDType
+from ..options import AUTO, DecodingOptions
 from .controllers import load_copies, load_length
 from .named_pair import TARGET
 
@@ -66,12 +64,10 @@ def steered(pair: Pair, options: DecodingOptions) -> Pair:
     cost: Any = options.cost
     copies: Any = options.copies
     target, drafts, text, _, ngram = pair
-    adapt = options.adapt or cost == AUTO
-    if cost == AUTO:
-        cost = pair_costs(target, drafts[0] if drafts else None)
-    elif cost is not None:
-        logger.debug("costs: given, %s", cost)
-    costs = cost if cost is None or isinstance(cost, CostModel) else CostModel.load(cost)
+    source = cost_source(cost, adapt=options.adapt)
+    logger.debug("costs: %s", source.describe())
+    costs = pair_costs(target, drafts[0] if drafts else None) if isinstance(source, MeasuredCosts) else source.cost
+    adapt = source.adapt
     if ngram is not None and costs is not None:
         ngram = replace(ngram, cost=costs, adapt=adapt)
     if ngram is not None and copies is not None:
@@ -136,19 +132,14 @@ def wrapped_draft(
         return plain
     loaded = {plain.precision: plain}
 
-    def fastest() -> tuple[str, bool]:
-        draft = load("bfloat16") if plain.precision != "bfloat16" else plain
-        loaded["bfloat16"] = draft
-        for quantization in QUANTIZATIONS:
-            with suppress(InputError):  # weights that cannot be rounded
-                loaded[quantization] = language_model(draft.model, quantization=quantization)
-        return fastest_step(target, loaded)
-
-    key = {"draft_dtype": model_fingerprint(plain.model), "own": plain.precision, "device": str(plain.device)}
-    known: Any = DraftDType  # a file may hold any word
-    found: Remembered[str] = remembered(key, known, fastest)
-    found.log("draft_dtype", f"{found.value} for {name}")
-    return loaded[found.value] if found.value in loaded else load(found.value)
+    draft = load("bfloat16") if plain.precision != "bfloat16" else plain
+    loaded["bfloat16"] = draft
+    for quantization in QUANTIZATIONS:
+        with suppress(InputError):  # weights that cannot be rounded
+            loaded[quantization] = language_model(draft.model, quantization=quantization)
+    precision = fastest_step(target, loaded)
+    logger.info("draft_dtype: %s for %s, the fastest step", precision, name)
+    return loaded[precision]
 
 
 def load_draft(
