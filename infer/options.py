@@ -144,11 +144,10 @@ class LengthOptions(Options):
 
     Attributes:
         length: Draft length: a number of tokens, a controller checkpoint (folder or hub id), a rule such as
-            "cumulative-confidence:0.4", a class of your own, "package.module:Class", with its arguments after colons or
-            by its entry point in specpilot.controllers, or "none" for autoregressive decoding. Null stops by costs and
-            confidences that are fitted while decoding, with copies from the text: "online-confidence", cost "auto" and
-            "+ngram". Files of texts, whose bytes must not depend on time, a router's arms and lossy verifiers then
-            have 4 tokens.
+            "cumulative-confidence:0.4", a class of your own, "package.module:Class", with its arguments after colons,
+            or "none" for autoregressive decoding. Null stops by costs and confidences that are fitted while decoding,
+            with copies from the text: "online-confidence", cost "auto" and "+ngram". Files of texts, whose bytes must
+            not depend on time, a router's arms and lossy verifiers then have 4 tokens.
         threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
         cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
             0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"

@@ -284,7 +284,7 @@ def test_by_name() -> None:
     assert [takes_cost(name) for name in names] == [False, True, False, False, False, True]
 
 
-# Rules of the user: a class by ``package.module:Class`` or by an entry point, everywhere a length is named
+# Rules of the user: a class by ``package.module:Class``, everywhere a length is named
 
 
 MODULE = """
@@ -316,7 +316,7 @@ number = 3
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with modules, one of them installed with an entry point."""
+    """A working folder with modules."""
     for name, text in {
         "rules": MODULE,
         "exits": "raise SystemExit(0)",
@@ -324,11 +324,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "cut": "def",
     }.items():
         (tmp_path / f"own_{name}.py").write_text(text)
-    about = tmp_path / "site" / "mine-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Name: mine\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[specpilot.controllers]\nown-two = own_rules:Two\noracle = own_cut:X\n")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(about.parent)])
+    monkeypatch.setattr(sys, "path", [*sys.path])  # naming a class appends the working folder
     monkeypatch.chdir(tmp_path)
     for name in ("rules", "exits", "needs", "cut"):
         sys.modules.pop(f"own_{name}", None)
@@ -348,7 +344,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("pathlib:Path", "'Path' in 'pathlib' .* is of another kind"),
         ("own_rules:Half", "Half() fails with TypeError: .*abstract".replace("()", r"\(\)")),
         ("own_rules:Two:1:2:3", r"Two\(1, 2, 3\) fails with TypeError"),
-        ("own-two:1:x", r"Two\(1, x\) fails with ValueError: two lines; mend that"),
+        ("own_rules:Two:1:x", r"Two\(1, x\) fails with ValueError: two lines; mend that"),
     ],
 )
 def test_rules_of_users_that_are_refused(mine: Path, spec: str, message: str) -> None:
@@ -357,12 +353,12 @@ def test_rules_of_users_that_are_refused(mine: Path, spec: str, message: str) ->
 
 
 def test_names(mine: Path) -> None:
-    """Of the form of a class, or installed; what is built in comes first, and a name alone imports nothing."""
-    names = ("own_rules:Two:3", "own-two", "oracle", "runs/own:Two", "own-three", "own-three:0.4")
-    assert [names_rule(name) for name in names] == [True, True, True, False, False, False]
+    """A name of the form of a class is a rule, and is imported when the rule is made."""
+    names = ("own_rules:Two:3", "oracle", "runs/own:Two", "own-three", "own-three:0.4")
+    assert [names_rule(name) for name in names] == [True, True, False, False, False]
     assert parse_rule("own_rules:Two") is None
     assert "own_rules" not in sys.modules
-    assert [vars(load_rule(name))["most"] for name in ("own_rules:Two", "own-two:3")] == [2, 3]
+    assert [vars(load_rule(name))["most"] for name in ("own_rules:Two", "own_rules:Two:3")] == [2, 3]
     assert type(load_rule("oracle")).__name__ == "Oracle"
 
 
@@ -371,11 +367,11 @@ def test_costs_and_digest(mine: Path) -> None:
     assert [takes_cost(f"own_rules:{name}") for name in ("Two", "Priced")] == [False, True]
     cost = CostModel(0.2, 1.0, 0.0)
     assert vars(load_rule("own_rules:Priced", cost))["cost"] == cost
-    before = length_digest("own-two")
+    before = length_digest("own_rules:Two")
     assert before == length_digest("own_rules:Two:3") != length_digest("4")
     with (mine / "own_rules.py").open("a") as file:
         file.write("# another\n")
-    assert length_digest("own-two") != before
+    assert length_digest("own_rules:Two") != before
 
 
 def test_commands(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -384,5 +380,5 @@ def test_commands(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "own_rules:Two:1"]) == main([*words, "1"]) == 0
     own, plain = [line for line in capfd.readouterr().err.splitlines() if "draft and" in line]
     assert own.partition("), ")[2] == plain.partition("), ")[2]
-    assert main([*words, "own-two", "--cost", "0.2"]) == 2
-    assert "the rule 'own-two' does not use costs" in capfd.readouterr().err
+    assert main([*words, "own_rules:Two", "--cost", "0.2"]) == 2
+    assert "the rule 'own_rules:Two' does not use costs" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Length controllers of the user: ``package.module:Class``, or a name in the entry points ``specpilot.controllers``.
+"""Length controllers of the user, named ``package.module:Class``.
 
 Arguments of the class follow after colons: ``my.rules:Margin:0.2``. Its module is imported when it is named, and found
 where Python finds modules, or in the working folder.
@@ -10,21 +10,34 @@ import os
 import re
 import sys
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import NamedTuple
 
 from ...common.errors import InputError
 from ...common.files import sha256
 from .base import LengthController
 
-GROUP = "specpilot.controllers"
 NAME = r"[^\W\d]\w*"
-OWN = re.compile(rf"(?P<place>{NAME}(?:\.{NAME})*:{NAME})(?P<arguments>:.*)?", re.DOTALL)
+OWN = re.compile(rf"(?P<module>{NAME}(?:\.{NAME})*):(?P<name>{NAME})(?::(?P<arguments>.*))?", re.DOTALL)
+
+
+class ClassName(NamedTuple):
+    """A class of the user, as it is named on the command line.
+
+    Attributes:
+        module: the module that defines the class.
+        name: the class's name in the module.
+        arguments: words behind the name, which colons separate.
+    """
+
+    module: str
+    name: str
+    arguments: list[str]
 
 
 def names_own(spec: str) -> bool:
-    """Whether ``spec`` has the form of a user's class, or is the name of one that is installed; imports nothing."""
-    return _parse(spec) is not None
+    """Whether ``spec`` has the form ``package.module:Class``; imports nothing."""
+    return OWN.fullmatch(spec) is not None
 
 
 def own_class(spec: str) -> type[LengthController]:
@@ -33,24 +46,25 @@ def own_class(spec: str) -> type[LengthController]:
     Raises:
         InputError: its module cannot be imported, or holds no such length controller.
     """
-    point, _ = _parse(spec) or (EntryPoint("", spec, GROUP), [])
-    name, here = f"length={spec!r}", os.getcwd()
+    place = _parse(spec)
+    option, here = f"length={spec!r}", os.getcwd()
     if here not in sys.path:
         sys.path.append(here)  # last: a file there hides no installed module
     try:
-        module = import_module(point.module)
+        module = import_module(place.module)
     except (Exception, SystemExit) as error:  # a module may do anything
-        if isinstance(error, ModuleNotFoundError) and f"{point.module}.".startswith(f"{error.name}."):
+        if isinstance(error, ModuleNotFoundError) and f"{place.module}.".startswith(f"{error.name}."):
             raise InputError(
-                f"{name}: there is no module {error.name!r}; install it, or start in the folder that holds it"
+                f"{option}: there is no module {error.name!r}; install it, or start in the folder that holds it"
             ) from None
-        raise InputError(f"{name}: importing {point.module!r} fails with {_line(error)}; mend that") from error
-    kind = getattr(module, point.attr, None)
+        raise InputError(f"{option}: importing {place.module!r} fails with {_line(error)}; mend that") from error
+    kind = getattr(module, place.name, None)
     if isinstance(kind, type) and issubclass(kind, LengthController):
         return kind
     where = getattr(module, "__file__", None) or "a built-in module"
+    problem = "missing" if kind is None else "of another kind"
     raise InputError(
-        f"{name}: {point.attr!r} in {point.module!r} ({where}) is {'missing' if kind is None else 'of another kind'}; "
+        f"{option}: {place.name!r} in {place.module!r} ({where}) is {problem}; "
         "name a subclass of specpilot.controllers.length.LengthController"
     )
 
@@ -61,8 +75,7 @@ def load_own(spec: str) -> LengthController:
     Raises:
         InputError: as for :func:`own_class`, or the constructor fails.
     """
-    kind = own_class(spec)
-    _, words = _parse(spec) or (None, [])
+    kind, words = own_class(spec), _parse(spec).arguments
     try:
         return kind(*map(_value, words))
     except (Exception, SystemExit) as error:
@@ -77,14 +90,12 @@ def own_digest(spec: str) -> str:
     return sha256(Path(str(sys.modules[own_class(spec).__module__].__file__)))
 
 
-def _parse(spec: str) -> tuple[EntryPoint, list[str]] | None:
-    """Where the class is, and the words after it; None if ``spec`` is no name of one."""
-    if found := OWN.fullmatch(spec):
-        place, arguments = found["place"], found["arguments"]
-        return EntryPoint("", place, GROUP), [] if arguments is None else arguments[1:].split(":")
-    name, *words = spec.split(":")
-    points = entry_points(group=GROUP, name=name) if name else ()
-    return next(((point, words) for point in points), None)
+def _parse(spec: str) -> ClassName:
+    """The parts of ``spec``, which has the form of a user's class."""
+    parts = OWN.fullmatch(spec)
+    assert parts is not None, "names_own is asked before"
+    arguments = parts["arguments"]
+    return ClassName(parts["module"], parts["name"], [] if arguments is None else arguments.split(":"))
 
 
 def _value(word: str) -> int | float | str:
