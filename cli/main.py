@@ -51,7 +51,7 @@ COMMANDS: Commands = {
     "generate": generate.generate,
     "serve": serve.serve,
     "compare": compare.compare,
-    "bench": {"cost": bench.cost, "serve": bench.serve, "vllm": bench.vllm},
+    "bench": {"cost": bench.cost, "serve": bench.serve},
     "demo": demo.demo,
     "env": env.env,
 }

@@ -33,7 +33,7 @@ from ..infer.options import DecodingOptions
 from ..infer.random_source import RandomSource
 from ..models import GgufModel, LanguageModel, language_model
 from ..models.loading.names import load_tokenizer
-from .options import VllmBenchOptions, WorkloadOptions
+from .options import WorkloadOptions
 
 NONE, NGRAM, DEFAULT = "none", "ngram", "default"
 TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
@@ -257,7 +257,7 @@ class Loader:
         return LlamaLoop(model, drafting, how, sampling, max_new_tokens, stops)
 
 
-def encoded_prompts(work: WorkloadOptions | VllmBenchOptions, tokenizer: Any = None) -> list[list[int]]:
+def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None) -> list[list[int]]:
     """Token ids of the prompts, by the target's tokenizer if none is given.
 
     Raises:

@@ -155,27 +155,6 @@ class ServeBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VllmBenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOptions, OutputFileOptions):
-    """Benchmark.
-
-    Attributes:
-        length: Length controller that drafts; a trained one, or online-confidence, goes by the measured costs.
-        longest: Most tokens it drafts in a round.
-        fixed: Tokens a draft of vLLM's own drafter, an engine for each.
-        batches: Number of batches of 64 requests in a repetition.
-        cost: File for the measured costs, which the plugin reads.
-    """
-
-    split: str = "test"
-    limit: Count = 20
-    length: str = "tiny-lag-free"
-    longest: Count = 10
-    fixed: Annotated[tuple[Count, ...], Several()] = (1, 2, 3, 4, 5, 6)
-    batches: Count = 2
-    cost: Path = Path("runs/vllm-cost.json")
-
-
-@dataclass(frozen=True, kw_only=True)
 class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Benchmark. A few prompts suffice; they should not be those that controllers are compared on.
 

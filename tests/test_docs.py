@@ -18,6 +18,7 @@ import pytest
 from specpilot.cli.commands.train import of_predictor
 from specpilot.cli.main import COMMANDS, main
 from specpilot.cli.parser import CommandParser
+from specpilot_vllm.main import COMMANDS as VLLM_COMMANDS
 
 from experiments.__main__ import command
 
@@ -66,7 +67,7 @@ def words_of(script: str, folder: Path) -> list[list[str]]:
     """The commands of ``script`` as bash would start them, none of which is run."""
     stubs, record = folder / ".venv" / "bin", folder / "words"
     stubs.mkdir(parents=True, exist_ok=True)
-    for name in ("specpilot", "make", "pip", "python"):
+    for name in ("specpilot", "specpilot-vllm", "make", "pip", "python"):
         stub = stubs / name
         stub.write_text(f"#!/bin/bash\nprintf '%s\\0' {name} \"$@\" >>'{record}'\nprintf '\\x1e' >>'{record}'\n")
         stub.chmod(0o755)
@@ -83,15 +84,18 @@ def check_words(words: list[str]) -> None:
             CommandParser(of_predictor(rest), prog="train acceptance").read(rest)
         case ["specpilot", *rest]:
             assert main(rest, inert(COMMANDS)) == 0, words
+        case ["specpilot-vllm", *rest]:
+            assert main(rest, inert(VLLM_COMMANDS)) == 0, words
         case ["make", *targets]:
             for target in targets:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), words
         case ["pip", "install", *rest]:
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             for word in rest:
                 path, _, extra = word.removesuffix("]").partition("[")
                 assert path == "-c" or (ROOT / path).exists(), words
-                assert extra == "" or extra in extras, words
+                if extra:
+                    project = tomllib.loads((ROOT / path / "pyproject.toml").read_text())["project"]
+                    assert extra in project["optional-dependencies"], words
         case ["python", "-m", "experiments", name, *rest]:
             assert main([name, *rest], inert({name: command(name)})) == 0, words
         case ["python", "-m", "pytest", path]:

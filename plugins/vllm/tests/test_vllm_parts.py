@@ -1,8 +1,9 @@
-"""Parts of the vLLM plugin that run without vLLM: settings, a request's draft, the fit of costs. More in tests/vllm."""
+"""Parts of the vLLM plugin that run without vLLM: settings, a request's draft, the fit of costs."""
 
 from __future__ import annotations
 
 import math
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -10,22 +11,25 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from heads import length_head
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreePredictor
-from specpilot.controllers.acceptance.length_head import Every, LengthHead, LengthHeadConfig, Outcomes, Survivals
+from specpilot.controllers.acceptance.length_head import Every, LengthHead, Outcomes, Survivals
 from specpilot.controllers.acceptance.ngram_index import NOTHING
-from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length import Confidence, Fixed, LengthController
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.integrations.vllm_build import check_version, expand_batch_to_tokens
-from specpilot.models.loading.names import load_model
-from specpilot.serve.vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
-from specpilot.serve.vllm.drafted_request import DraftedRequest, Drawn
-from specpilot.serve.vllm.settings import Settings, apply, settings_of
+from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
+from specpilot_vllm import build
+from specpilot_vllm.bench import DRAFTED, fitted
+from specpilot_vllm.build import check_version, expand_batch_to_tokens
+from specpilot_vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
+from specpilot_vllm.drafted_request import DraftedRequest, Drawn
+from specpilot_vllm.settings import Settings, apply, settings_of
 from torch import Tensor
 
-from .refusals import refused
+from tests.refusals import refused
 
 
 def request(length: LengthController) -> DraftedRequest:
@@ -42,7 +46,7 @@ def test_settings() -> None:
     assert settings_of({}, {"SPECPILOT_VLLM": '{"length": 4}'}) == Settings(4)
     assert settings_of({"specpilot": {"length": "none"}}, {"SPECPILOT_VLLM": "rubbish"}) == Settings("none")
     check_version("0.32.1+cpu")
-    with pytest.raises(InputError, match=r"^vllm 0.3: specpilot knows 0\.32"):
+    with pytest.raises(InputError, match=r"^vllm 0.3: specpilot-vllm knows 0\.32"):
         check_version("0.3")
 
 
@@ -57,7 +61,7 @@ def test_settings() -> None:
         ({"length": "online-confidence"}, r"give either a cost model"),
         ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),
         ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: only for trained controllers"),
-        ({"length": "tiny-lag-free", "cost": "auto"}, r"^cost='auto': measure it with 'specpilot bench vllm --cost"),
+        ({"length": "tiny-lag-free", "cost": "auto"}, r"^cost='auto': measure it with 'specpilot-vllm bench --cost"),
         ({"length": "tiny-lag-free", "cost": 0.2, "threshold": 0.3}, r"^threshold=0.3: .*give one of"),
         ({"length": 4, "drafts": "vllm", "log_rounds": "log"}, r"^specpilot: log_rounds: needs drafts by the requests"),
         ({"length": 4, "log_rounds": f"{__file__}/log"}, r"^log_rounds='.*/log': no folder \(Not a directory\); give"),
@@ -83,18 +87,6 @@ def test_settings_for_adaptive_verification(settings: Settings, message: str) ->
     with refused(message):
         settings.check(adaptive=True)
     Settings("tiny-lag-free").check(adaptive=True)  # needs neither cost nor threshold
-
-
-def length_head(folder: Path, every: Every = "round") -> str:
-    """A length head of the shipped pair, with random weights."""
-    known = load_controller("tiny-lag-free").config
-    size = load_model("tiny").config.hidden_size
-    config = LengthHeadConfig(
-        provenance=known.provenance, datasets=known.datasets, metrics={}, hidden_size=size, width=8, every=every,
-        mean=0.5, rounds=1,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    return str(save_controller(folder, LengthHead(size, 8), config))
 
 
 def engine_config(*, v2: bool, adaptive: bool = False) -> Any:
@@ -267,3 +259,38 @@ def test_a_batch_drafts_what_gains_most_and_rates_are_those_of_its_texts() -> No
         drafted |= dict.fromkeys(names, found)
         chosen.add(found)
     assert len(chosen) > 1
+
+
+def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    for version, problem in (
+        (missing, r"^vllm is not installed: pip install 'specpilot-vllm\[vllm\]', on a CPU"),
+        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot-vllm knows 0\.32, 0\.33; install one, or leave it out$"),
+    ):
+        monkeypatch.setattr(build, "version", version)
+        with pytest.raises(InputError, match=problem):
+            make_acceptance_data(
+                AcceptanceDataOptions(limit=2), tmp_path / "data", responses=ResponseOptions(responses="vllm")
+            )
+    assert not any(tmp_path.iterdir())
+
+
+# The measurement
+
+
+@pytest.mark.parametrize(
+    ("times", "rows", "expected"),
+    [
+        ([5.0, 7.0, 7.5, 8.5], 1, CostModel(0.5, 5.0, 0.0, 1.5)),
+        ([10.0, 19.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # 1.7 tokens in 1.9 times the time
+        ([10.0, 16.0, 27.0, 43.0], 1, CostModel(10.0, 10.0, 0.0)),  # in 1.6 times: a gain of 6 %
+        ([10.0, 15.0, 20.0, 43.0], 4, CostModel(2.5, 2.5, 0.0)),  # 13 %, too little for requests that share rounds
+        ([10.0, 14.0, 15.0, 17.0], 4, CostModel(0.25, 2.5, 0.0, 0.75)),
+    ],
+)
+def test_drafts_are_priced_where_some_length_pays(times: list[float], rows: int, expected: CostModel) -> None:
+    assert DRAFTED == (0, 1, 2, 4)
+    assert fitted(times, 0.7, rows).as_dict() == pytest.approx(expected.as_dict())
+    assert fitted([10.0, 15.0, 20.0, 43.0], 0.7, 1).t_draft > 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
-from ...infer.integrations.vllm_build import mend
+from .build import mend
 from .controllers import steer
 from .proposer import close, control
 from .settings import settings_of

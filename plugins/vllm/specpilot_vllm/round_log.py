@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
+from specpilot.models.loading.names import load_tokenizer
+from specpilot.serve.round_log import RoundWriters, identity_of
 from torch import Tensor
 
-from ...controllers.checkpoints.fingerprint import PairFingerprint
-from ...models.loading.names import load_tokenizer
-from ..round_log import RoundWriters, identity_of
 from .drafted_request import DraftedRequest
 
 # Sampling parameters of vLLM that change the target's distribution or may end a text within a round.

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import engine, generate, model_runner, prompts, vllm, vllm_sampling  # skips where the extra is missing
 from specpilot.common.errors import InputError
 from specpilot.compare.labelled import read_labelled
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.responses import read_responses
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen import responses
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import AcceptanceRow, ResponseRow, RoundsRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.models.loading.names import load_model
+from specpilot_vllm import responses
 
-from ..folders import contents
-from ..training import assert_labels
-from .engines import engine, generate, model_runner, prompts, vllm, vllm_sampling  # skips where the extra is missing
+from tests.folders import contents
+from tests.training import assert_labels
 
 SAMPLED, WARM, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.7, 20, 0.9), SamplingParams(0.0)
 FOLDERS = {

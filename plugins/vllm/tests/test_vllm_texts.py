@@ -12,10 +12,10 @@ from scipy.stats import chi2_contingency
 from specpilot.checkpoints import shipped
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.integrations import vllm_build
-from specpilot.serve.vllm.settings import VARIABLE
+from specpilot_vllm import build
+from specpilot_vllm.settings import VARIABLE
 
-from .engines import configure, engine, generate, greedy, prompts, vllm_sampling  # skips without vLLM  # isort: skip
+from engines import configure, engine, generate, greedy, prompts, vllm_sampling  # skips without vLLM  # isort: skip
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.ops import topk_topp_sampler
 
@@ -162,8 +162,8 @@ def test_the_two_faults_of_the_build_for_cpus_are_found_and_mended(monkeypatch: 
     configure(None)  # registers the build's kernels
     monkeypatch.setattr(topk_topp_sampler, "apply_top_k_only", fails)
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", uninitialised)
-    assert not vllm_build.top_k_works()
-    assert not vllm_build.expansion_works()
-    assert vllm_build.mend()
-    assert vllm_build.top_k_works()
-    assert vllm_build.expansion_works()
+    assert not build.top_k_works()
+    assert not build.expansion_works()
+    assert build.mend()
+    assert build.top_k_works()
+    assert build.expansion_works()

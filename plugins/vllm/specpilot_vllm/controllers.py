@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance.feature_model import SMALLEST
+from specpilot.controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
+from specpilot.controllers.acceptance.length_head import HORIZON, MEMORIES, UNKNOWN, LengthHead
+from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
+from specpilot.controllers.length import LengthController, load_rule, load_trained, trained
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.models import output_embedding
+from specpilot.models.loading.names import load_model, load_tokenizer
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ...common.errors import InputError
-from ...controllers.acceptance.feature_model import SMALLEST
-from ...controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
-from ...controllers.acceptance.length_head import HORIZON, MEMORIES, UNKNOWN, LengthHead
-from ...controllers.checkpoints.checkpoint import load_controller
-from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
-from ...controllers.length import LengthController, load_rule, load_trained, trained
-from ...controllers.length.cost_model import CostModel
-from ...models import output_embedding
-from ...models.loading.names import load_model, load_tokenizer
 from .settings import Settings
 
 

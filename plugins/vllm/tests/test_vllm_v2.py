@@ -15,15 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from engines import PAIR, prompts  # skips where the extra is missing
+from heads import length_head
 from scipy.stats import chisquare
 from specpilot.checkpoints import shipped
 from specpilot.models.loading.names import load_model
-from specpilot.serve.vllm.controllers import TrainedAcceptanceEstimator, estimate, load_predictor, plan
-from specpilot.serve.vllm.settings import Settings
+from specpilot_vllm.controllers import TrainedAcceptanceEstimator, estimate, load_predictor, plan
+from specpilot_vllm.settings import Settings
 from torch import Tensor
-
-from ..test_vllm_parts import length_head
-from .engines import PAIR, prompts  # skips where the extra is missing
 
 from vllm.platforms import current_platform  # isort: skip
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,9 +40,8 @@ def interpret() -> None:
 
 def main(controller: str, cost: str) -> None:
     interpret()
+    from engines import engine, generate, greedy, model_runner, prompts, vllm_sampling
     from specpilot.controllers.sampling import SamplingParams
-
-    from tests.vllm.engines import engine, generate, greedy, model_runner, prompts, vllm_sampling
 
     options = {"max_num_seqs": 16, "async_scheduling": False, "per_request_spec_decode_metrics": "detailed"}
     found: dict[str, Any] = {}
@@ -74,5 +72,4 @@ def main(controller: str, cost: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     main(*sys.argv[1:])

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from specpilot.controllers.length import LengthController
+from specpilot.controllers.sampling import SamplingParams
 from torch import Tensor
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
-from ...controllers.length import LengthController
-from ...controllers.sampling import SamplingParams
 from .controllers import load_length, pair_fingerprint
 from .drafted_request import DraftedRequest, Drawn, draw_as_requests, draw_as_vllm
 from .round_log import VllmRoundLog, is_plain

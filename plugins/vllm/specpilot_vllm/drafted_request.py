@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from specpilot.controllers.acceptance.ngram_index import NgramIndex, NgramMatch
+from specpilot.controllers.length import LengthController, Step
+from specpilot.controllers.sampling import SamplingParams
 from torch import Tensor
-
-from ...controllers.acceptance.ngram_index import NgramIndex, NgramMatch
-from ...controllers.length import LengthController, Step
-from ...controllers.sampling import SamplingParams
 
 
 @dataclass(frozen=True)

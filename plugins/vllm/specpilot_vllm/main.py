@@ -1,0 +1,34 @@
+"""The command ``specpilot-vllm``, or ``python -m specpilot_vllm``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from specpilot.cli.main import Commands
+from specpilot.cli.main import main as run_command
+
+from .options import BenchOptions
+
+
+def bench(options: BenchOptions) -> None:
+    """Time vLLM with trained controllers, its drafts, and none.
+
+    One request is measured alone, and 64 at once.
+    """
+    from specpilot.cli.commands.measuring import begin, finish
+
+    from .bench import as_table, bench_vllm
+
+    console = begin()
+    result = bench_vllm(options, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)
+
+
+COMMANDS: Commands = {"bench": bench}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command of ``argv`` (default: the process's arguments); returns the exit code."""
+    return run_command(sys.argv[1:] if argv is None else argv, COMMANDS, prog="specpilot-vllm")
