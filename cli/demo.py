@@ -25,9 +25,9 @@ from rich.text import Text
 from ..common.errors import InputError
 from ..common.machine import commit
 from ..common.record import Record
+from ..compare.assisted import generate
 from ..compare.comparison import compare_decoders
 from ..compare.decoders import ComparedDecoder, Loader
-from ..compare.engines.assisted import generate
 from ..compare.findings import EXAMPLE, concluded, words_of
 from ..compare.report import document_of, write
 from ..compare.results import ComparisonReport, Task

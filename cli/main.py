@@ -51,7 +51,7 @@ COMMANDS: Commands = {
     "generate": generate.generate,
     "serve": serve.serve,
     "compare": compare.compare,
-    "bench": {"cost": bench.cost, "serve": bench.serve},
+    "bench": {"cost": bench.cost},
     "demo": demo.demo,
     "env": env.env,
 }

@@ -2,9 +2,9 @@
 
 A word is the length of the drafts, ``"3"``, ``"cumulative-confidence:0.4"`` or a controller checkpoint; with ``+ngram``
 behind it the draft may also copy from the text; ``"ngram"`` only copies, ``"none"`` drafts nothing, ``"default"``
-drafts as ``specpilot generate`` does if it is given no length. Other engines
-decode the same models: ``"transformers"``, ``"transformers:assisted-3"``, ``"transformers:lookup-10"``, ``"llama.cpp"``
-and ``"llama.cpp:4"``. In a YAML file each name has a word, or a mapping with fields of :class:`ComparedDecoder`.
+drafts as ``specpilot generate`` does if it is given no length. transformers
+decodes the same models as ``"transformers"``, ``"transformers:assisted-3"`` and ``"transformers:lookup-10"``. In a YAML
+file each name has a word, or a mapping with fields of :class:`ComparedDecoder`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from ..models.loading.names import load_tokenizer
 from .options import WorkloadOptions
 
 NONE, NGRAM, DEFAULT = "none", "ngram", "default"
-TRANSFORMERS, LLAMA_CPP = "transformers", "llama.cpp"
-ENGINES = (TRANSFORMERS, LLAMA_CPP)
+TRANSFORMERS = "transformers"
 OWN = ("name", "engine")  # fields that are no options of `specpilot generate`
 FIRST = ("target", "draft", "length")  # options that come first in a command
 
@@ -46,7 +45,7 @@ Generate = Callable[[list[int], int], Stats]  # (prompt, seed) → counters; oth
 
 def trained_among(words: Sequence[str]) -> list[str]:
     """The trained length controllers that ``words`` of decoders name, each once."""
-    own = [word for word in words if word.partition(":")[0] not in (*ENGINES, NGRAM, DEFAULT)]
+    own = [word for word in words if word.partition(":")[0] not in (TRANSFORMERS, NGRAM, DEFAULT)]
     lengths = [word.partition(f"+{NGRAM}")[0] for word in own]
     return [*dict.fromkeys(length for length in lengths if not names_rule(length))]
 
@@ -59,7 +58,7 @@ class ComparedDecoder(DecodingOptions):
 
     Attributes:
         name: Its name in tables.
-        engine: null for specpilot's own; "transformers" or "llama.cpp", with what it does after a colon.
+        engine: null for specpilot's own; "transformers", with its way of generation after a colon.
     """
 
     name: str
@@ -80,7 +79,7 @@ class ComparedDecoder(DecodingOptions):
             InputError: it needs a draft model, and there is none.
         """
         word = str(word)
-        if word.partition(":")[0] in ENGINES:
+        if word.partition(":")[0] == TRANSFORMERS:
             return cls.of(base, word, engine=word)
         if word == NONE:
             return cls.of(base, NONE, draft=None)
@@ -238,23 +237,15 @@ class Loader:
             decoder.new_request([0], sampling, 1, RandomSource(0))  # refuses what the sampling does not allow
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings).stats
         engine, _, how = options.engine.partition(":")
+        if engine != TRANSFORMERS:
+            raise InputError(f"engine={options.engine!r}: there is no such engine; give transformers, or leave it out")
         target = self.target(options)
         draft = None if options.draft is None else self.draft(str(options.draft), options)
-        if engine == TRANSFORMERS:
-            if isinstance(target.target.model, GgufModel):
-                raise InputError(f"{options.name}: a GGUF file is decoded by llama.cpp; give 'llama.cpp'")
-            from .engines.assisted import TransformersLoop
+        if isinstance(target.target.model, GgufModel):
+            raise InputError(f"{options.name}: transformers does not decode GGUF files; leave it out")
+        from .assisted import TransformersLoop
 
-            return TransformersLoop(target.target, draft, how, sampling, max_new_tokens)
-        model, drafting = target.target.model, None if draft is None else draft.model
-        if not isinstance(model, GgufModel) or not isinstance(drafting, GgufModel | None):
-            raise InputError(
-                f"{options.name}: llama.cpp decodes GGUF files; give one as target, and one as draft or none"
-            )
-        from .engines.llama_loops import LlamaLoop
-
-        stops = self.decoder(ComparedDecoder.parse(NONE, self.base)).stop_tokens
-        return LlamaLoop(model, drafting, how, sampling, max_new_tokens, stops)
+        return TransformersLoop(target.target, draft, how, sampling, max_new_tokens)
 
 
 def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None) -> list[list[int]]:

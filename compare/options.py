@@ -13,7 +13,6 @@ from ..common.options import (
     Options,
     OutputFileOptions,
     Positive,
-    Range,
     SeedOptions,
     Several,
 )
@@ -87,7 +86,7 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         length: Decoders in words, with commas between them: draft lengths, rules and trained controllers as for
             `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "default" (what
             `specpilot generate` does without a length), "transformers", "transformers:assisted-3",
-            "transformers:lookup-10", "llama.cpp", "llama.cpp:4". Default: "default", the same without copies, and for
+            "transformers:lookup-10". Default: "default", the same without copies, and for
             the included pair what was trained for it.
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
         cost: Costs for the replay and for what decides by costs, instead of measured ones: a file of `specpilot bench
@@ -133,25 +132,6 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             return ["ngram"]
         trained = ["tiny-lag-free"] if (self.target, self.draft) == ("tiny", "tiny-draft") else []
         return [*(word + copying for word in trained for copying in ("", "+ngram")), "default", "online-confidence"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
-    """Benchmark.
-
-    Attributes:
-        length: Trained controller that drafts.
-        cost: Its cost model: a file of `specpilot bench cost`; by default the server measures it.
-        fixed: Tokens a draft of the server that drafts a fixed length.
-        loads: Numbers of requests at once.
-        requests: Requests of each measurement; at least the number at once.
-    """
-
-    length: str = "tiny-lag-free"
-    cost: str | float | None = None
-    fixed: Count = 2
-    loads: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] = (1, 4, 16, 64)
-    requests: Count = 32
 
 
 @dataclass(frozen=True, kw_only=True)

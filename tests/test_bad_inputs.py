@@ -184,8 +184,8 @@ TABLES["compare --output @out {}"] = [
     ("--against @files/acceptance", "name that with --data"),
     ("--data @files/acceptance --minutes 1", "minutes=1.0: would be ignored"),
     ("--length 2,2", "the name '2' is given twice"),
-    ("--no-rules --length llama.cpp", "as draft or none; nothing else is left to compare"),
-    ("--length llama.cpp,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation"),
+    ("--no-rules --length tiny-copies", "nothing else is left to compare"),
+    ("--length ngram,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation"),
     ("--draft null --length 3", "drafts need a draft model"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
 ]

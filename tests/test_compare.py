@@ -57,7 +57,6 @@ ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
         ("ngram", {"draft": "ngram"}),
         ("none", {"draft": None}),
         ("transformers:assisted-3", {"engine": "transformers:assisted-3"}),
-        ("llama.cpp", {"engine": "llama.cpp"}),
     ],
 )
 def test_words(word: str, expected: dict[str, Any]) -> None:
@@ -326,7 +325,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(comparison, "MOST_PASSES", 1)
     output = tmp_path / "out put"
     words = ["--limit", "5", "--max-new-tokens", "8", "--minutes", "60", "--output", str(output)]
-    words += ["--length", "llama.cpp,tiny-lag-free,3+ngram,ngram,tiny-copies,transformers:assisted-2"]
+    words += ["--length", "tiny-lag-free,3+ngram,ngram,tiny-copies,transformers:assisted-2"]
     assert cli.main(["compare", *words]) == 0
     shown_text = capsys.readouterr().out
     report = json.loads((output / "report.json").read_text())
@@ -341,7 +340,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert report["decoders"]["ngram"]["tokens_per_forward"] >= 1
     page = (output / "report.md").read_text()
     assert report["sentences"][0] in page
-    assert [*report["refused"]] == ["llama.cpp", "tiny-copies"]
+    assert [*report["refused"]] == ["tiny-copies"]
     assert all(f"{name} is left out: {reason}." in page for name, reason in report["refused"].items())
     assert report["sentences"][0].split(" × ")[0] in " ".join(shown_text.split())
     for line in report["commands"].values():

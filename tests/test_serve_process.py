@@ -1,4 +1,4 @@
-"""`specpilot serve` as a process: what it refuses, how it ends, what is left after kill -9; and its benchmark."""
+"""`specpilot serve` as a process: what it refuses, how it ends, what is left after kill -9."""
 
 import json
 import re
@@ -80,20 +80,6 @@ def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
         port = taken.getsockname()[1]
         assert cli.main(["serve", "--port", str(port)]) == 2
     assert f"port={port}, host='127.0.0.1': Address already in use; choose another" in capsys.readouterr().err
-
-
-def test_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--limit", "4", "--max-new-tokens", "8", "--length", "tiny-lag-free", "--cost", "0.2"]
-    out = tmp_path / "serve.json"
-    load = ["--loads", "[1,3]", "--requests", "3", "--repeats", "1", "--output", str(out)]
-    assert cli.main(["bench", "serve", *words, *load]) == 0
-    result = json.loads(out.read_text())
-    assert result["exit_codes"] == {"ours": 0, "fixed": 0, "none": 0}
-    for row in result["load"].values():
-        assert all(one["tokens_per_second"] > one["time_to_first_token"] for one in row.values())
-        assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
-    capsys.readouterr()
-    assert cli.main(["bench", "serve", *words, "--dtype", "float16", "--draft", "nowhere/none"]) == 2
 
 
 # What is answered before it can decode

@@ -1,8 +1,8 @@
-"""`specpilot bench`: costs, and the server under load."""
+"""`specpilot bench`: costs."""
 
 from __future__ import annotations
 
-from ...compare.options import CostBenchOptions, ServeBenchOptions
+from ...compare.options import CostBenchOptions
 from .measuring import begin, finish
 
 
@@ -17,17 +17,4 @@ def cost(options: CostBenchOptions) -> None:
     result = bench_cost(decoder, prompts, console, repeats=options.repeats, sampling=options.sampling, judge=judge)
     for warning in result["warnings"]:
         console.print(f"warning: {warning}")
-    finish(result, options, options.output)
-
-
-def serve(options: ServeBenchOptions) -> None:
-    """Time servers under concurrent requests.
-
-    One has a trained controller, one drafts a fixed length, and one decodes without drafts.
-    """
-    from ...compare.engines.serve import as_table, bench_serve
-
-    console = begin()
-    result = bench_serve(options, console)
-    console.print(as_table(result))
     finish(result, options, options.output)

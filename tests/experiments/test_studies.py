@@ -129,3 +129,17 @@ def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     if not torch.cuda.is_available():
         assert main(["gpu"]) == 2
         assert "torch sees no CUDA device" in capsys.readouterr().err
+
+
+def test_servers_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--limit", "4", "--max-new-tokens", "8", "--length", "tiny-lag-free", "--cost", "0.2"]
+    out = tmp_path / "serve.json"
+    load = ["--loads", "[1,3]", "--requests", "3", "--repeats", "1", "--output", str(out)]
+    assert main(["serve", *words, *load]) == 0
+    result = json.loads(out.read_text())
+    assert result["exit_codes"] == {"ours": 0, "fixed": 0, "none": 0}
+    for row in result["load"].values():
+        assert all(one["tokens_per_second"] > one["time_to_first_token"] for one in row.values())
+        assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
+    capsys.readouterr()
+    assert main(["serve", *words, "--dtype", "float16", "--draft", "nowhere/none"]) == 2

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from specpilot.compare.engines.serve import client, complete
 from specpilot.infer.decoder import SpeculativeDecoder
+
+from experiments.studies.serve_load import client, complete
 
 from ..test_serve_process import process
 

@@ -1,8 +1,8 @@
-"""llama.cpp's own loops on the weights of a GGUF pair: what the decoder is compared with.
+"""Speed of llama.cpp's own loops and of the decoder on the weights of a GGUF pair.
 
-As llama.cpp's examples ``simple`` and ``speculative-simple`` are: its context with its defaults (keys and values in
-float16), its decode, its chain of samplers, and as little Python as can be between two calls. A draft there is the
-draft model's most probable tokens; the target samples after each, and goes on as long as it samples the same.
+The loops are those of llama.cpp's examples ``simple`` and ``speculative-simple``: a context with its defaults (keys and
+values in float16), its decode, its chain of samplers, and as little Python as possible between two calls. A draft has
+the draft model's most probable tokens. The target samples after each token and goes on as long as it samples the same.
 """
 
 from __future__ import annotations
@@ -10,18 +10,36 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-
-from ...common.errors import InputError, Misspelt, is_whole
-from ...controllers.sampling import SamplingParams
-from ...infer.generation import Stats
-from ...models import GgufModel
-from ...models.llama_context import library
+from rich.console import Console
+from specpilot.cli.commands.measuring import begin, finish
+from specpilot.common.errors import InputError
+from specpilot.common.options import Natural, OutputFileOptions, Several
+from specpilot.compare.decoders import NONE, ComparedDecoder, Generate, Loader, encoded_prompts
+from specpilot.compare.options import RepeatOptions, WorkloadOptions
+from specpilot.compare.runner import Run, interleave
+from specpilot.compare.table import Table
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.generation import Stats
+from specpilot.models import GgufModel
+from specpilot.models.llama_context import library
 
 BATCH = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaLoopsOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
+    """Study.
+
+    Attributes:
+        lengths: Tokens of a draft, for llama.cpp and for specpilot; 0 decodes without drafts.
+    """
+
+    lengths: Annotated[tuple[Natural, ...], Several()] = (0, 1, 2, 4)
 
 
 class Loop:
@@ -61,30 +79,23 @@ class LlamaLoop:
     """Autoregressive or speculative decoding by llama.cpp alone.
 
     Args:
-        how: empty for no drafts, or the number of tokens a draft.
-
-    Raises:
-        InputError: ``how`` is neither, or the draft is no GGUF model.
+        longest: tokens of a draft; 0 decodes without drafts.
     """
 
     def __init__(
         self,
         target: GgufModel,
         draft: GgufModel | None,
-        how: str,
+        longest: int,
         sampling: SamplingParams,
         max_new_tokens: int,
         stop_tokens: frozenset[int],
     ) -> None:
         self.llama, self.sampling = library(), sampling
         self.budget, self.stop_tokens = max_new_tokens, stop_tokens
-        if how and not is_whole(how):
-            raise Misspelt(f"llama.cpp:{how}: no such loop; give a number of tokens")
-        if how and draft is None:
-            raise InputError(f"llama.cpp:{how}: needs a draft; name a GGUF file")
-        self.longest = int(how or 0)
+        self.longest = longest
         self.target = Loop(target, target.context)
-        self.draft = Loop(draft, draft.context) if how and draft is not None else None
+        self.draft = Loop(draft, draft.context) if longest and draft is not None else None
 
     def __call__(self, prompt: list[int], seed: int) -> Stats:
         """Decode one prompt; only the number of tokens is reported."""
@@ -160,3 +171,44 @@ class LlamaLoop:
             unread = [int(logits.argmax())]
             drafted += unread
         return drafted
+
+
+def measure(options: LlamaLoopsOptions, console: Console) -> dict[str, float]:
+    """Tokens per second of each loop over all prompts, every prompt by every loop in turn.
+
+    Raises:
+        InputError: target or draft is no GGUF file.
+    """
+    base, sampling = options.base, SamplingParams(options.temperature, options.top_k, options.top_p)
+    loader = Loader(base)
+    target = loader.target().target.model
+    draft = None if options.draft is None else loader.draft(str(options.draft), base).model
+    for name, model in (("target", target), ("draft", draft)):
+        if not isinstance(model, GgufModel) and (name == "target" or any(options.lengths)):
+            raise InputError(f"{name}={getattr(options, name)!r}: llama.cpp decodes GGUF files; give one")
+    prompts = encoded_prompts(options)
+    stops = loader.decoder(ComparedDecoder.parse(NONE, base)).stop_tokens
+    loops: dict[str, Generate] = {}
+    for length in options.lengths:
+        loops[f"llama.cpp {length}"] = LlamaLoop(target, draft, length, sampling, options.max_new_tokens, stops)
+        decoder = ComparedDecoder.parse(length or NONE, base)
+        loops[f"specpilot {length}"] = loader.generate(decoder, sampling, options.max_new_tokens)
+
+    def runs(loop: Generate) -> Run[int]:
+        return lambda item, repeat: loop(prompts[item], 1000 * repeat + item).n_generated
+
+    tokens, seconds = dict.fromkeys(loops, 0), dict.fromkeys(loops, 0.0)
+    configurations = {name: runs(loop) for name, loop in loops.items()}
+    for name, _, timed in interleave(configurations, len(prompts), console, repeats=options.repeats):
+        tokens[name] += timed.value
+        seconds[name] += timed.seconds
+    return {name: tokens[name] / seconds[name] for name in loops}
+
+
+def main(options: LlamaLoopsOptions) -> None:
+    """Time llama.cpp's own loops and specpilot on a GGUF pair."""
+    console = begin()
+    result = measure(options, console)
+    rows = [{"loop": name, "tokens per second": f"{speed:.0f}"} for name, speed in result.items()]
+    console.print(Table("llama.cpp and specpilot on the same weights", rows))
+    finish({"tokens_per_second": result}, options, options.output)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ...common.errors import InputError, Misspelt, is_whole
-from ...controllers.sampling import SamplingParams
-from ...infer.generation import Stats
-from ...models import LanguageModel
+from ..common.errors import InputError, Misspelt, is_whole
+from ..controllers.sampling import SamplingParams
+from ..infer.generation import Stats
+from ..models import LanguageModel
 
 ASSISTED, LOOKUP = "assisted", "lookup"
 

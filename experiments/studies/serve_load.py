@@ -1,4 +1,4 @@
-"""``specpilot bench serve``: servers of three configurations under 1 to 64 concurrent requests, and what they answer.
+"""Servers of three configurations under 1 to 64 concurrent requests, and what they answer.
 
 The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
 first token, the time between tokens, and tokens per second over all requests, of the wall time and of the server's
@@ -23,18 +23,38 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import httpx
 from rich.console import Console
-
-from ...common.errors import InputError
-from ..decoders import ComparedDecoder, encoded_prompts
-from ..options import ServeBenchOptions
-from ..runner import interleave
-from ..table import Table
+from specpilot.cli.commands.measuring import begin, finish
+from specpilot.common.errors import InputError
+from specpilot.common.options import Count, OutputFileOptions, Range, Several
+from specpilot.compare.decoders import ComparedDecoder, encoded_prompts
+from specpilot.compare.options import RepeatOptions, WorkloadOptions
+from specpilot.compare.runner import interleave
+from specpilot.compare.table import Table
 
 PATH = "/v1/completions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeLoadOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
+    """Study.
+
+    Attributes:
+        length: Trained controller that drafts.
+        cost: Its cost model: a file of `specpilot bench cost`; by default the server measures it.
+        fixed: Tokens a draft of the server that drafts a fixed length.
+        loads: Numbers of requests at once.
+        requests: Requests of each measurement; at least the number at once.
+    """
+
+    length: str = "tiny-lag-free"
+    cost: str | float | None = None
+    fixed: Count = 2
+    loads: Annotated[tuple[Annotated[int, Range(1, 4096)], ...], Several()] = (1, 4, 16, 64)
+    requests: Count = 32
 
 
 @dataclass
@@ -131,7 +151,7 @@ def running(words: Sequence[str]) -> Iterator[Server]:
         process.wait()
 
 
-def bench_serve(options: ServeBenchOptions, console: Console) -> dict[str, Any]:
+def measure(options: ServeLoadOptions, console: Console) -> dict[str, Any]:
     """Measure servers that draft by the trained controller, of a fixed length, and nothing."""
     prompts, base = encoded_prompts(options), options.base
     cost = "auto" if options.cost is None else options.cost
@@ -165,9 +185,7 @@ class Run(NamedTuple):
     processor_seconds: float
 
 
-def _run(
-    server: Server, prompts: list[list[int]], load: int, options: ServeBenchOptions, item: int, repeat: int
-) -> Run:
+def _run(server: Server, prompts: list[list[int]], load: int, options: ServeLoadOptions, item: int, repeat: int) -> Run:
     """Ask for ``options.requests`` texts, ``load`` at a time."""
     started, before = time.perf_counter(), processor_seconds(server.process.pid)
     body = {
@@ -232,3 +250,14 @@ def as_table(result: dict[str, Any]) -> Table:
         cells["between tokens, ours"] = f"{1000 * row[OURS]['inter_token_latency']:.1f} ms"
         rows.append(cells)
     return Table("tokens per second", rows)
+
+
+def main(options: ServeLoadOptions) -> None:
+    """Time servers under concurrent requests.
+
+    One has a trained controller, one drafts a fixed length, and one decodes without drafts.
+    """
+    console = begin()
+    result = measure(options, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)

@@ -1,1 +1,0 @@
-"""Other engines and servers that are measured."""
