@@ -1,24 +1,21 @@
 """``specpilot generate --prompts``: a text for each prompt of a file, in its order, in a JSON Lines file.
 
-A text is added when it is finished, so an interrupted run keeps all of them; in the end they are put in order. What the
-texts depend on is kept beside the file, in the folder ``<file>.run``. Without a length drafts have a fixed one, so that
-a run that was killed ends with the same bytes.
+The texts are written as datasets are, by :func:`~.workers.write_shards`, each as a line of a :class:`.TextFile`. If no
+length is given, drafts have a fixed one, so that a run that was killed ends with the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from ..common.console import progress_bar, stderr_console
-from ..common.errors import InputError, counted
-from ..common.files import FolderLock, replacing
-from ..common.json_file import blaming, parse_object, read_object
+from ..common.console import stderr_console
+from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..infer.config import LENGTH, leaves_drafts_open
 from ..infer.decoder import SpeculativeDecoder
@@ -27,12 +24,16 @@ from ..infer.loading.controllers import length_digests
 from ..infer.options import AUTO, GenerateOptions
 from ..infer.prompting import day_of
 from ..infer.random_source import RandomSource, seeds_of
+from ..infer.request import Request
+from .dataset import day_in
 from .options import BatchOptions
 from .prompts import read_prompts
+from .text_file import TextFile, settings_file
+from .workers import OnDone, ignore, write_shards
 
-SETTINGS = "settings.json"
 UNRELATED = ("prompt", "stream", "color", "stats", "json", "max_running", "device", "device_map", "offload_folder")
-ANOTHER = "give another --output"
+
+Text = dict[str, Any]  # what a line holds of a text
 
 
 def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console | None = None) -> None:
@@ -45,49 +46,43 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     assert batch.prompts is not None
     assert batch.output is not None
     rows = read_prompts(batch.prompts, column=batch.column, split=batch.split)[: batch.limit]
-    output, state = batch.output, batch.output.with_name(f"{batch.output.name}.run")
-    with FolderLock(state, f"is writing {output.name}"):
-        steady = replace(options, length=LENGTH) if leaves_drafts_open(options) else options
-        decoder = SpeculativeDecoder.from_options(steady)
-        assert decoder.tokenizer is not None, "decoder was not loaded by name"
-        sampling = decoder.defaults.sampling_params(
-            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
-        )
-        begun = output.exists() and output.stat().st_size > 0
-        before = read_object(state / SETTINGS, ANOTHER) if begun and (state / SETTINGS).exists() else {}
-        settings = _settings(options, batch, decoder) | sampling.as_dict()
-        settings["day"] = day_of(decoder.tokenizer, before.get("day"))
-        heads, requests = [], []
-        for number, seed in enumerate(seeds_of(options.seed, options.n * len(rows))):
-            row, sample = rows[number // options.n], {} if options.n == 1 else {"sample": number % options.n}
-            try:
-                ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=settings["day"])
-                budget = decoder.defaults.budget(options.max_new_tokens, len(ids))
-                requests.append(decoder.new_request(ids, sampling, budget, RandomSource(seed)))
-            except InputError as error:
-                where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
-                raise InputError(f"{where}{error}") from error
-            heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
-        found: dict[int, bytes] = {}
-        if begun:
-            _check(output, settings, before)
-            found = _read(output, heads)
-            console.print(f"{output}: {counted(len(found), 'text')} found", soft_wrap=True)
-        numbers = {id(request): number for number, request in enumerate(requests)}
-        missing = [request for number, request in enumerate(requests) if number not in found]
-        with progress_bar(console, "texts", len(missing)) as advance:
-            for request in decoder.scheduler.as_finished(missing):
-                if not begun:
-                    _replace(state / SETTINGS, json.dumps(settings, indent=1).encode())
-                    begun = True
-                line = heads[numbers[id(request)]] | _answer(decoder.finish(request), batch.trace)
-                with output.open("ab") as file:
-                    file.write(f"{json.dumps(line, ensure_ascii=False)}\n".encode())
-                advance()
-        found = _read(output, heads)
-        if list(found) != sorted(found):
-            _replace(output, b"".join(found[number] for number in sorted(found)))
-    console.print(f"{output}: {counted(len(heads), 'text')}", soft_wrap=True)
+    steady = replace(options, length=LENGTH) if leaves_drafts_open(options) else options
+    decoder = SpeculativeDecoder.from_options(steady)
+    assert decoder.tokenizer is not None, "decoder was not loaded by name"
+    sampling = decoder.defaults.sampling_params(
+        temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+    )
+    day = day_of(decoder.tokenizer, day_in(settings_file(batch.output)))
+    heads, requests = [], []
+    for number, seed in enumerate(seeds_of(options.seed, options.n * len(rows))):
+        row, sample = rows[number // options.n], {} if options.n == 1 else {"sample": number % options.n}
+        try:
+            ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=day)
+            budget = decoder.defaults.budget(options.max_new_tokens, len(ids))
+            requests.append(decoder.new_request(ids, sampling, budget, RandomSource(seed)))
+        except InputError as error:
+            where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
+            raise InputError(f"{where}{error}") from error
+        heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
+    identity = _settings(options, batch, decoder) | sampling.as_dict() | {"day": day}
+    with TextFile(batch.output, identity, heads) as file:
+        make = partial(_decode, decoder, batch.trace)
+        write_shards(file, [1] * len(heads), requests.__getitem__, make, console)
+
+
+def _decode(
+    decoder: SpeculativeDecoder,
+    trace: bool,
+    units: Mapping[int, Callable[[], Request]],
+    on_done: OnDone = ignore,
+) -> Iterator[tuple[int, Text]]:
+    """Decode the requests of ``units`` together; yield the number of each and its text, in any order."""
+    requests = [unit() for unit in units.values()]
+    numbers = {id(request): number for number, request in zip(units, requests, strict=True)}
+    for request in decoder.scheduler.as_finished(requests):
+        text = decoder.finish(request)
+        on_done(len(text.tokens))
+        yield numbers[id(request)], _answer(text, trace)
 
 
 def _settings(options: GenerateOptions, batch: BatchOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
@@ -96,51 +91,11 @@ def _settings(options: GenerateOptions, batch: BatchOptions, decoder: Speculativ
     made_by = {"model": model_fingerprint(decoder.target.model), "controllers": length_digests(options.length)}
     if options.draft_dtype == AUTO:
         made_by["draft_dtype"] = [draft.precision for draft in decoder.drafts]
-    found = given | made_by | {"trace": batch.trace}
-    settings: dict[str, Any] = json.loads(json.dumps(found))
+    settings: dict[str, Any] = json.loads(json.dumps(given | made_by | {"trace": batch.trace}))
     return settings
 
 
-def _answer(text: Generation, trace: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"completion": text.text, "finish_reason": text.finish_reason}
-    found |= {} if text.arm is None else {"arm": text.arm}
-    return found | ({"tokens": text.tokens, "rounds": [one.as_dict() for one in text.rounds]} if trace else {})
-
-
-def _check(output: Path, settings: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings than ``output`` was begun with, or with a file of another origin."""
-    if not before:
-        raise InputError(f"{output}: exists, and was not written by 'specpilot generate --prompts'; {ANOTHER}")
-    for name, value in settings.items():
-        if before.get(name) != value:
-            raise InputError(
-                f"{output}: was begun with {name}={before.get(name)!r}, and now it is {value!r}; give what it was "
-                "begun with, or another --output"
-            )
-
-
-def _read(output: Path, heads: Sequence[Mapping[str, Any]]) -> dict[int, bytes]:
-    """The lines of ``output`` by the number of their text; half a line at its end is cut off.
-
-    Raises:
-        InputError: a line is damaged, or of another prompt.
-    """
-    numbers = {head["seed"]: number for number, head in enumerate(heads)}
-    lines: dict[int, bytes] = {}
-    with output.open("rb+") as file:
-        for place, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                file.truncate(sum(map(len, lines.values())))
-                break
-            with blaming(f"{output}:{place}", ANOTHER):
-                row = parse_object(line.decode(errors="replace"))
-                number = numbers.get(row.get("seed"), -1)
-                if number in lines or number < 0 or any(row.get(name) != heads[number][name] for name in heads[number]):
-                    raise InputError("is not the text of a prompt that is given")
-            lines[number] = line
-    return lines
-
-
-def _replace(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
-        file.write_bytes(content)
+def _answer(text: Generation, trace: bool) -> Text:
+    answer: Text = {"completion": text.text, "finish_reason": text.finish_reason}
+    answer |= {} if text.arm is None else {"arm": text.arm}
+    return answer | ({"tokens": text.tokens, "rounds": [one.as_dict() for one in text.rounds]} if trace else {})

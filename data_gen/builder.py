@@ -288,7 +288,7 @@ def make_dataset(
         with ShardWriter(output, group.description["identity"] | prompts.identity) as writer:
             if prepare is not None:
                 prepare(group, prompts.items)
-            made = write_shards(writer, [*map(len, shards)], shards.__getitem__, group, console)
+            made = write_shards(writer, [*map(len, shards)], shards.__getitem__, group.make_all, console)
             mean = writer.manifest["mean_acceptance"]
             if made and mean is not None:
                 console.print(f"{output}: mean acceptance {mean:.3f}")

@@ -108,6 +108,25 @@ class ShardWriter:
             raise InputError(f"{self.folder}: is not empty and holds no {MANIFEST}; choose another output folder")
         return {**identity, "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": None}
 
+    @property
+    def path(self) -> Path:
+        """The dataset's folder."""
+        return self.folder
+
+    @property
+    def noun(self) -> str:
+        """What a row is: of one text there may be several readings."""
+        return "reading" if self.manifest["kind"] == "features" else "text"
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.manifest["complete"])
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of all shards, or of examples where shards count rows."""
+        return sum(shard.get("tokens", shard.get("rows", 0)) for shard in self.manifest["shards"])
+
     def missing(self, total: int) -> list[int]:
         """Numbers of the shards, of ``total`` in all, that are not written yet."""
         written = {Path(shard["file"]).stem for shard in self.manifest["shards"]}
@@ -221,7 +240,7 @@ def day_in(file: Path) -> str | None:
     """
     found = read_object(file, MAKE_AGAIN) if file.is_file() else {}
     with blaming(file, MAKE_AGAIN):
-        return build(str, found["day"], "day") if "day" in found else None
+        return build(str, found["day"], "day") if found.get("day") is not None else None
 
 
 def check_manifest(manifest: dict[str, Any], path: Path) -> dict[str, Any]:

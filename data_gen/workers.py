@@ -2,7 +2,8 @@
 
 The unit of work is a shard. A shard depends on nothing but its unit and the models, so any worker may make it, again if
 necessary, and the datasets are the same bytes. Units are sent to the workers and shards come back; only the process
-that holds the folder's lock reads prompts and data and writes files.
+that holds the folder's lock reads prompts and data and writes files. The same loop writes the texts of ``generate
+--prompts``, one by one.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 
 from ..common.console import progress_bar
 from ..common.errors import InputError, counted
-from .dataset import Shard, ShardWriter
 
 U_contra = TypeVar("U_contra", contravariant=True)
 S_co = TypeVar("S_co", covariant=True)
+S_contra = TypeVar("S_contra", contravariant=True)
 U = TypeVar("U")
-S = TypeVar("S", bound=Shard)
+S = TypeVar("S")
 T = TypeVar("T")
 
 OnDone = Callable[[int], None]
@@ -61,6 +63,38 @@ class Workers(Protocol[U_contra, S_co]):
         """Yield the index and the shard of every unit, in any order; a unit is made when it is given to a maker."""
 
 
+class Writer(Protocol[S_contra]):
+    """Where shards are written, of which some may be there already: a folder of files, or lines of one file.
+
+    Attributes:
+        path: the folder or file.
+        noun: what one of its entries is.
+        is_complete: whether everything is written.
+        tokens: number of tokens, or other examples, of all that is written; None if they are not counted.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def noun(self) -> str: ...
+    @property
+    def is_complete(self) -> bool: ...
+    @property
+    def tokens(self) -> int | None: ...
+
+    def forget_damaged(self) -> list[str]:
+        """Have the shards that are missing or changed written again; returns their names."""
+
+    def missing(self, total: int) -> list[int]:
+        """Numbers of the shards, of ``total`` in all, that are not written yet."""
+
+    def write(self, shard: S_contra, number: int) -> None:
+        """Write the shard ``number``."""
+
+    def complete(self) -> None:
+        """Finish, once all shards are written."""
+
+
 class ThisProcess(Workers[U, S]):
     """A shard maker in this process."""
 
@@ -76,11 +110,16 @@ class ThisProcess(Workers[U, S]):
             yield index, self.maker.make(new_unit(), on_done)
 
 
+def disk_free(path: Path) -> int:
+    """Free bytes where ``path`` is, or will be."""
+    return shutil.disk_usage(path if path.exists() else path.parent).free
+
+
 def write_shards(
-    writer: ShardWriter,
+    writer: Writer[S],
     texts: Sequence[int],
     unit_of: Callable[[int], U],
-    workers: Workers[U, S],
+    make_all: Callable[[Mapping[int, Callable[[], U]], OnDone], Iterator[tuple[int, S]]],
     console: Console,
     needed: Sequence[int] = (),
 ) -> bool:
@@ -89,23 +128,23 @@ def write_shards(
     Args:
         texts: number of texts of each shard.
         unit_of: the unit of a shard by its number.
+        make_all: yields the number and the shard of every unit, in any order, as :meth:`Workers.make_all`.
         needed: bytes that each shard needs at least; default: not checked.
 
     Raises:
         InputError: the disk has not the space that is needed.
     """
-    output, total = writer.folder, sum(texts)
-    noun = "reading" if writer.manifest["kind"] == "features" else "text"  # of one text there may be several
+    output, total, noun = writer.path, sum(texts), writer.noun
     for name in writer.forget_damaged():
         console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
-    if writer.manifest["complete"]:
+    if writer.is_complete:
         console.print(f"{output}: already complete ({counted(total, noun)})")
         return False
     missing = writer.missing(len(texts))
     done = total - sum(texts[number] for number in missing)
     if done:
         console.print(f"{output}: {counted(done, noun)} found, continuing")
-    space, free = sum(needed[number] for number in missing if needed), shutil.disk_usage(output).free
+    space, free = sum(needed[number] for number in missing if needed), disk_free(output)
     if space > free:
         raise InputError(
             f"{output}: needs {space / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose another "
@@ -119,9 +158,10 @@ def write_shards(
             tokens += length
             advance(f"{tokens / (time.perf_counter() - started):,.0f} tokens/s")
 
-        for number, shard in workers.make_all({number: partial(unit_of, number) for number in missing}, count):
+        for number, shard in make_all({number: partial(unit_of, number) for number in missing}, count):
             writer.write(shard, number)
         writer.complete()
-    kept = sum(shard.get("tokens", shard.get("rows", 0)) for shard in writer.manifest["shards"])
-    console.print(f"{output}: {counted(total, noun)}, {counted(kept, 'example' if noun == 'reading' else 'token')}")
+    unit = "example" if noun == "reading" else "token"
+    size = "" if writer.tokens is None else f", {counted(writer.tokens, unit)}"
+    console.print(f"{output}: {counted(total, noun)}{size}", soft_wrap=True)
     return True

@@ -80,8 +80,8 @@ def test_torn_lines_and_other_settings(made: Path, capsys: pytest.CaptureFixture
     assert "3 texts found" in capsys.readouterr().err
     assert file.read_bytes() == content
     for words_of, message in (
-        ([*again, "--temperature", "0"], "was begun with temperature=1.0, and now it is 0.0; give what it was begun"),
-        (words(made), "was begun with trace=True"),
+        ([*again, "--temperature", "0"], "temperature was 1.0 and is 0.0"),
+        (words(made), "trace was True and is False"),
     ):
         assert main(words_of) == 2
         assert message in capsys.readouterr().err

@@ -181,7 +181,9 @@ class FeaturePlan:
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
             texts = [len(piece.texts) for piece in self.pieces]
             needed = [0 if piece.part == TRACES else piece.rows * self.row_bytes for piece in self.pieces]
-            write_shards(writer, texts, lambda number: self.unit(self.pieces[number]), workers, console, needed)
+            write_shards(
+                writer, texts, lambda number: self.unit(self.pieces[number]), workers.make_all, console, needed
+            )
 
 
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:

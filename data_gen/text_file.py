@@ -1,0 +1,128 @@
+"""A JSON Lines file of texts, written text by text, beside the :class:`~.dataset.ShardWriter` of datasets.
+
+What the texts depend on is kept beside the file, in the folder ``<file>.run``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ..common.errors import InputError
+from ..common.files import FolderLock, replacing
+from ..common.json_file import blaming, parse_object, read_object
+from .dataset import differences, short
+
+SETTINGS = "settings.json"
+REMEDY = "give another --output"
+
+
+def settings_file(path: Path) -> Path:
+    """The file that holds what the texts of ``path`` depend on."""
+    return path.with_name(f"{path.name}.run") / SETTINGS
+
+
+class TextFile:
+    """Writes the texts of one file, continuing an earlier run with the same settings.
+
+    A line is appended when its text is finished, so that an interrupted run keeps it. :meth:`complete` puts the lines
+    in order.
+
+    Args:
+        path: the file.
+        identity: what the texts depend on besides their prompts. A file with another identity is refused.
+        heads: for each text the fields that its line begins with, and by which the line is recognised; ``seed`` is
+            another for each.
+
+    Raises:
+        InputError: the file has another identity or origin, a line is damaged or of another prompt, or another process
+            is writing to the file.
+    """
+
+    noun = "text"
+    tokens: int | None = None  # not counted
+
+    def __init__(self, path: Path, identity: Mapping[str, Any], heads: Sequence[Mapping[str, Any]]) -> None:
+        self.path, self.identity, self.heads = path, identity, heads
+        self._settings = settings_file(path)
+        self._lock = FolderLock(self._settings.parent, f"is writing {path.name}")
+        try:
+            self._begun = path.exists() and path.stat().st_size > 0
+            if self._begun:
+                self._check_identity()
+            self._lines = self._read() if self._begun else {}
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_identity(self) -> None:
+        if not self._settings.exists():
+            raise InputError(f"{self.path}: exists, and was not written by 'specpilot generate --prompts'; {REMEDY}")
+        before = read_object(self._settings, REMEDY)
+        found = differences({name: before.get(name) for name in self.identity}, dict(self.identity))
+        if found:
+            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
+            raise InputError(
+                f"{self.path}: belongs to a run with other settings: {shown}; give what it was, or another --output"
+            )
+
+    def _read(self) -> dict[int, bytes]:
+        """The lines by the number of their text; half a line at the end of the file is cut off."""
+        numbers = {head["seed"]: number for number, head in enumerate(self.heads)}
+        lines: dict[int, bytes] = {}
+        with self.path.open("rb+") as file:
+            for place, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    file.truncate(sum(map(len, lines.values())))
+                    break
+                with blaming(f"{self.path}:{place}", REMEDY):
+                    row = parse_object(line.decode(errors="replace"))
+                    number = numbers.get(row.get("seed"), -1)
+                    head = self.heads[number]
+                    if number in lines or number < 0 or any(row.get(name) != head[name] for name in head):
+                        raise InputError("is not the text of a prompt that is given")
+                lines[number] = line
+        return lines
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all texts are written, in order."""
+        return list(self._lines) == list(range(len(self.heads)))
+
+    def forget_damaged(self) -> list[str]:
+        """Nothing: a damaged line is refused when the file is opened."""
+        return []
+
+    def missing(self, total: int) -> list[int]:
+        """Numbers of the texts, of ``total`` in all, that are not written yet."""
+        return [number for number in range(total) if number not in self._lines]
+
+    def write(self, text: Mapping[str, Any], number: int) -> None:
+        """Append the line of text ``number``: its head, and then ``text``."""
+        if not self._begun:
+            with replacing(self._settings) as file:
+                file.write_text(json.dumps(self.identity, indent=1), encoding="utf-8")
+            self._begun = True
+        line = f"{json.dumps({**self.heads[number], **text}, ensure_ascii=False)}\n".encode()
+        with self.path.open("ab") as file:
+            file.write(line)
+        self._lines[number] = line
+
+    def complete(self) -> None:
+        """Put the lines in the order of their prompts."""
+        if not self.is_complete:
+            self._lines = {number: self._lines[number] for number in sorted(self._lines)}
+            with replacing(self.path) as file:
+                file.write_bytes(b"".join(self._lines.values()))
+
+    def close(self) -> None:
+        """Release the file's lock."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
