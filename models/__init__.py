@@ -48,8 +48,8 @@ def language_model(
 
     Args:
         quantization: round its weights; for drafts.
-        graphs: whether CUDA graphs replay short forwards on a GPU (:mod:`.static_forward`), of compiled layers if
-            wanted.
+        graphs: whether CUDA graphs replay short forwards on a GPU (:mod:`.static_forward`), with compiled small
+            kernels if wanted.
 
     Raises:
         InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.

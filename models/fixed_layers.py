@@ -1,11 +1,9 @@
 """A decoder whose layers read keys and values from buffers of fixed sizes, as :mod:`.static_forward` runs them.
 
-It shares weights and hooks with the model, which is not changed. Three things differ. Root-mean-square norms are one
-kernel (``F.rms_norm``) instead of eight. Attention multiplies the queries of
-a group by the keys and values they share instead of repeating these for each query (grouped-query attention, Ainslie et
-al. 2023): in the shape of Llama-3.1-8B on an H200, four tokens of each of sixteen texts take 9.5 ms instead of 14.9.
-And the layers can be compiled, which joins the many small kernels between the products: one token then takes 5.4 ms
-instead of 7.4. All layers share the compiled code, so that it takes seconds instead of a minute.
+It shares weights and hooks with the model, which is not changed. Two things differ. Root-mean-square norms are one
+kernel (``F.rms_norm``) instead of eight. Attention multiplies the queries of a group by the keys and values they share
+instead of repeating these for each query (grouped-query attention, Ainslie et al. 2023): in the shape of Llama-3.1-8B
+on an H200, four tokens of each of sixteen texts take 9.5 ms instead of 14.9.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from .given import mirrored
 from .kv_cache import RaggedKVCache
 
 GROUPED = "specpilot_grouped_query"
-SIZES = 512  # sizes for which a layer's code is compiled at most, over all models of a process
 
 
 def grouped_attention(
@@ -82,7 +79,6 @@ class FixedLayers:
 
     Args:
         layers: their number.
-        compiled: whether they are compiled.
 
     Attributes:
         model: the model to call.
@@ -92,7 +88,7 @@ class FixedLayers:
         ValueError: the model's layers are not in a list, its attention is not replaceable, or it has hooks.
     """
 
-    def __init__(self, model: PreTrainedModel, layers: int, compiled: bool) -> None:
+    def __init__(self, model: PreTrainedModel, layers: int) -> None:
         if model.config._attn_implementation != "sdpa":
             raise ValueError(f"its attention is {model.config._attn_implementation!r}, not 'sdpa'")
         if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
@@ -117,12 +113,6 @@ class FixedLayers:
             layer._forward_pre_hooks = copy(layer._forward_pre_hooks)
             layer._forward_pre_hooks_with_kwargs = copy(layer._forward_pre_hooks_with_kwargs)
             layer.register_forward_pre_hook(_giving(index), with_kwargs=True)
-            if compiled:
-                layer.forward = torch.compile(layer.forward, dynamic=False)
-                module: Any
-                for module in layer.modules():
-                    if hasattr(module, "layer_idx"):
-                        module.layer_idx = 0  # the code is for all of them
 
 
 def _giving(index: int) -> Any:

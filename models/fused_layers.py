@@ -1,7 +1,7 @@
 """The layers of Llama, Mistral, Qwen2 and Qwen3 in few kernels, for forwards of fixed shapes (:mod:`.static_forward`).
 
 On a GPU every small kernel of a forward costs about two microseconds, whatever it computes. transformers runs 45
-kernels for each layer, these layers run 16 for one token and 17 for several:
+kernels for each layer, these layers run 16 for one token and 18 for several:
 
 * ``F.rms_norm`` is one kernel instead of eight;
 * queries, keys and values are one product, and so are gate and up;

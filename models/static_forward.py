@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .fixed_layers import SIZES
 from .kv_cache import LayerSlots, RaggedKVCache, size_above
 from .masks import as_scores, laid_out, layer_masks, longest_path
 from .text_cache import Read, Results, ends, put_drawn, put_states
@@ -125,14 +124,13 @@ class StaticForward:
             name: as_scores(mask, self.model.model.dtype)
             for name, mask in layer_masks(self.model.types, self.inputs, self.columns).items()
         }
-        with torch._dynamo.config.patch(recompile_limit=SIZES, accumulated_recompile_limit=SIZES):
-            if self.model.fused is not None:
-                (mask,) = masks.values()
-                buffers = [layer.pair for layer in cache.own[: self.model.layers]]
-                return self.model.fused(  # type: ignore[no-any-return]
-                    tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
-                )
-            return self._compute_layers(cache, masks)
+        if self.model.fused is not None:
+            (mask,) = masks.values()
+            buffers = [layer.pair for layer in cache.own[: self.model.layers]]
+            return self.model.fused(  # type: ignore[no-any-return]
+                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
+            )
+        return self._compute_layers(cache, masks)
 
     def _compute_layers(self, cache: RaggedKVCache, masks: dict[str, Tensor]) -> Results:
         """The forward with the model's own layers, or those of :mod:`.fixed_layers`."""
