@@ -186,7 +186,7 @@ def test_the_two_runs_of_the_documentation(tmp_path: Path, capsys: pytest.Captur
     for name, lines in {"python3": "case $* in *pip*) exit;; esac\n" + stub, "nvidia-smi": "\n"}.items():
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n" + lines)
         (tmp_path / "bin" / name).chmod(0o755)
-    blocks = re.findall(r"```bash\n(export .*?)```", Path("docs/gpu.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```sh\n(export .*?)```", Path("docs/gpu.md").read_text(), re.DOTALL)
     assert len(blocks) == 2
     calls = []
     for block in blocks:
