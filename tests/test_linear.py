@@ -72,6 +72,11 @@ def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
 
 
+def reorders(dtype: torch.dtype) -> bool:
+    """Whether this processor has products with reordered weights: in bfloat16 only those with AVX-512 or AMX."""
+    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def packed_layers(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(vars(module).get("forward"), PackedForward)]
 
@@ -83,7 +88,8 @@ def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
     model = target_of(name).to(dtype=dtype)
     packed = pack(model)
     layers = [module for module in model.modules() if type(module) in (nn.Linear, Conv1D)]
-    assert len(packed_layers(packed)) == len(layers) >= 1
+    assert layers
+    assert len(packed_layers(packed)) == (len(layers) if reorders(dtype) else 0)
     assert not packed_layers(model)
     inputs = {"input_ids": torch.tensor([TEXT])}
     if model.config.is_encoder_decoder:

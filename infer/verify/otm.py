@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import factorial, prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from ...common.errors import InputError
 from ..random_source import RandomSource
 
 MOST = 200_000  # unknowns of the linear program
+SCALE = 1e6  # of the linear program's probabilities: the solver's tolerance is absolute, and most of them are small
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Transport:
 def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     """Solve eq. 4 for ``p`` and ``q`` (V,) and ``k`` proposals.
 
-    The solver meets the constraints to 1e-7; its answer is then shrunk until it meets them exactly, so that
-    the output is distributed as p to rounding, and only the optimum is approximate.
+    The solver meets the constraints to 1e-13; its answer is then shrunk until it meets them exactly, so that the output
+    is distributed as p to rounding, and only the optimum is approximate. Of several optimal plans always the same one is
+    taken (:func:`_preferences`), so that a text does not depend on the rounding of p and q.
 
     Raises:
         InputError: the linear program would be too large.
@@ -66,9 +69,9 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
             (np.concatenate([ones, ones]), (np.concatenate([rows, columns + len(multisets)]), np.tile(number, 2))),
             shape=(len(multisets) + len(p), len(edges)),
         )
-        bounds = np.concatenate([probabilities, p.numpy()])
-        solution = linprog(-ones, A_ub=constraints, b_ub=bounds, method="highs")
-        flow = np.clip(solution.x, 0, None)
+        bounds = SCALE * np.concatenate([probabilities, p.numpy()])
+        solution = linprog(-_preferences(len(edges), n), A_ub=constraints, b_ub=bounds, method="highs")
+        flow = np.clip(solution.x / SCALE, 0, None)
         for place, room in ((rows, np.array(probabilities)), (columns, p.numpy())):  # to the letter
             used = np.bincount(place, weights=flow, minlength=len(room))
             flow *= np.minimum(1.0, room / np.where(used > 0, used, 1.0))[place]
@@ -79,6 +82,17 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     left = (p - torch.from_numpy(kept)).clamp(min=0)
     mass = float(left.sum())
     return Transport(plan, left / mass if mass > 0 else p, float(flow.sum()))
+
+
+def _preferences(count: int, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Weights (count,) of the unknowns in the objective, which choose one of the optimal plans.
+
+    An optimal plan is a maximum flow from multisets to ``n`` tokens, and often there are many. With distinct weights
+    one of them is best, so that rounding does not decide between them: similar p and q have similar plans. The best
+    one is still a maximum flow, since the weights are from 1 to 1 + 1 / 2n: a path that augments a flow visits each
+    token once, so it has at most n - 1 steps back, and gains at least 1 - (n - 1) / 2n > 0.
+    """
+    return 1 + np.random.default_rng(0).random(count) / (2 * n)
 
 
 def unknowns(n: int, k: int) -> int:
