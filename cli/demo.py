@@ -36,7 +36,7 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.acceptance import make_acceptance_data
 from ..data_gen.options import AcceptanceDataOptions
 from ..data_gen.prompts import PromptRow, load_prompts
-from ..infer.generation import Generation
+from ..infer.core import Generation
 from ..infer.options import DecodingOptions
 from ..infer.text_stream import TextStream
 from ..train.acceptance import train_acceptance

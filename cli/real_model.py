@@ -10,7 +10,7 @@ from rich.panel import Panel
 from ..common.errors import InputError
 from ..common.machine import machine
 from ..compare.decoders import NONE, ComparedDecoder, Loader
-from ..infer.generation import Stats
+from ..infer.core import Stats
 from ..infer.options import DecodingOptions
 from ..infer.prompting import encode_prompt
 from ..infer.text_stream import TextStream

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ..infer.generation import Generation
+    from ..infer.core import Generation
     from ..infer.text_stream import TextStream
 
 ACCEPTED = "green"
@@ -26,10 +26,10 @@ def render(generation: Generation, stream: TextStream, *, rejected: bool = True)
     """
     from rich.text import Text
 
-    from ..infer.text_stream import written
+    from ..infer.authors import pieces_by_author
 
     text = Text()
-    for by, piece in written(generation.rounds, stream):
+    for by, piece in pieces_by_author(generation.rounds, stream):
         if by != "rejected":
             text.append(piece, OWN if by == "target" else ACCEPTED)
         elif rejected:

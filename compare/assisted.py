@@ -8,7 +8,7 @@ import torch
 
 from ..common.errors import InputError, Misspelt, is_whole
 from ..controllers.sampling import SamplingParams
-from ..infer.generation import Stats
+from ..infer.core import Stats
 from ..models import LanguageModel
 
 ASSISTED, LOOKUP = "assisted", "lookup"

@@ -35,12 +35,13 @@ from ..controllers.length import (
 )
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.prompts import PromptRow
+from ..infer.authors import COPY, DRAFT, pieces_by_author
+from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
-from ..infer.generation import Stats
 from ..infer.options import AUTO
 from ..infer.prompting import day_of
-from ..infer.text_stream import COPY, DRAFT, TextStream, written
+from ..infer.text_stream import TextStream
 from ..models import CausalLM
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
@@ -440,7 +441,7 @@ class _Comparing:
                 self._encoded(self.rows[:1])[0], **self.task.sampling.as_dict(),
                 max_new_tokens=min(SHOWN, self.task.max_new_tokens), seed=self.task.seed,
             )  # fmt: skip
-            pieces = written(generation.rounds, TextStream(decoder.tokenizer))
+            pieces = pieces_by_author(generation.rounds, TextStream(decoder.tokenizer))
             by = {DRAFT: DRAFT if decoder.drafts else COPY}
             return [{"by": by.get(who, who), "text": text} for who, text in pieces if text]
 

@@ -29,9 +29,9 @@ from torch import Tensor
 from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Step, names_rule
 from ..controllers.length.cost_model import CostModel
+from ..infer.core import Generation, Stats
 from ..infer.costs import step_times
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.generation import Generation, Stats
 from .runner import decode_all
 
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft

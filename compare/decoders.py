@@ -24,9 +24,9 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
 from ..infer.config import LENGTH, with_default_drafts
+from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
-from ..infer.generation import Stats
 from ..infer.loading.controllers import length_digests
 from ..infer.loading.pair import Pair, load_target, wrapped_draft
 from ..infer.options import DecodingOptions

@@ -12,7 +12,7 @@ from ..common.machine import Machine
 from ..common.record import Record
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from ..infer.generation import Stats
+from ..infer.core import Stats
 from ..train.metrics import Bin
 from .decoders import ComparedDecoder
 from .drift import Drift

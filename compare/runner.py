@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from ..common.console import progress_bar
-from ..infer.generation import Generation, Stats
+from ..infer.core import Generation, Stats
 from ..infer.prompting import Prompt
 from .store import Identity, Store
 

@@ -18,13 +18,12 @@ from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..infer.config import LENGTH, leaves_drafts_open
+from ..infer.core import Generation, Request
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.generation import Generation
 from ..infer.loading.controllers import length_digests
 from ..infer.options import AUTO, GenerateOptions
 from ..infer.prompting import day_of
 from ..infer.random_source import RandomSource, seeds_of
-from ..infer.request import Request
 from .dataset import day_in
 from .options import BatchOptions
 from .prompts import read_prompts

@@ -21,7 +21,7 @@ from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
 from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.sampling import SamplingParams
-from ..infer.distribution import TokenDistribution
+from ..infer.core import TokenDistribution
 from ..models import CausalLM, LanguageModel, Read, TextReader, TreeMask
 from .kinds import Text
 from .rollout import MAX_SCORES

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ..controllers.length.cost_model import CostModel
+from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.generation import Generation
 from ..infer.loading.controllers import length_digest
 from ..infer.random_source import sample_seed
 from .builder import DatasetBuilder, Item, make_dataset, pair_identity

@@ -26,15 +26,11 @@ from torch import Tensor
 from ..controllers.acceptance.step import FEW
 from ..controllers.length import Fixed
 from ..controllers.sampling import SamplingParams
-from ..infer.distribution import TokenDistribution
-from ..infer.draft import Draft
+from ..infer.core import Draft, DraftingArm, Generation, Request, TokenDistribution, Verdict
 from ..infer.drafters.base import Autoregressive
 from ..infer.engine import Engine
-from ..infer.generation import Generation
 from ..infer.random_source import RandomSource, draw
-from ..infer.request import DraftingArm, Request
 from ..infer.scheduler import Scheduler
-from ..infer.verify import Verdict
 from ..infer.verify.token_wise import token_wise
 from ..models import LanguageModel, Read
 

@@ -25,11 +25,12 @@ from ..controllers.length import (
 from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..controllers.sampling import SamplingParams
+from .core import Verifier
 from .drafters.beams import Beams
 from .drafters.ngram import NGRAM, Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, TreeShape, parse_expansions
 from .options import AUTO, DecodingOptions
-from .verify import LOSSY, SELECTIONS, Verifier, candidates, parse_verifier
+from .verify import LOSSY, SELECTIONS, candidates, parse_verifier
 from .verify.otm import MOST, unknowns
 
 JOINT = ("mtad", "mtjd")  # rules that search by beams

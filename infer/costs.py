@@ -21,7 +21,7 @@ from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.running_cost import fit_rounds
 from ..controllers.sampling import SamplingParams
 from ..models import LanguageModel, TextReader
-from .distribution import TokenDistribution
+from .core import TokenDistribution
 from .random_source import RandomSource
 
 DRAFTED = 8  # tokens of a timed draft; the result is per token

@@ -31,12 +31,13 @@ from ..controllers.sampling import SamplingParams
 from ..models import EncoderDecoder, GgufModel, LanguageModel
 from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .config import DecoderConfig, check_options, grows_trees, with_default_drafts
+from .core import Generation, Request
 from .drafters.beams import Beams
 from .drafters.ngram import Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, parse_tree
 from .drafting import Drafting
 from .engine import Engine
-from .generation import Generation
+from .hooks import RoundClock, RouterHook
 from .integrations.custom_generate import custom_generate
 from .loading.controllers import load_copies, load_length
 from .loading.named_pair import with_named_pair
@@ -45,7 +46,6 @@ from .loading.routing import Routing, load_routing
 from .options import DecodingOptions
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of
-from .request import Request
 from .scheduler import Scheduler
 from .text_stream import PLAIN, Stop, TextStream, TextStyle
 from .verify import LOSSY, parse_verifier
@@ -125,7 +125,10 @@ class SpeculativeDecoder:
         self.generation_config = generation_config
         self.stop_tokens = self._ends = stop_tokens_of(self.target.model, tokenizer)
         self.defaults.sampling_params()  # refused here instead of at the first prompt
-        engine = Engine(self.target, None if routing is None else routing.router)
+        engine = Engine(self.target)
+        engine.hooks.append(RoundClock(self.target.device))
+        if routing is not None:
+            engine.hooks.append(RouterHook(routing.router, self.target, engine.cache))
         self.drafting = Drafting(engine, self.drafts, routing)
         self.drafting.arms(self.config)  # refused here instead of at the first prompt
         self._warn_of_short_drafts()
@@ -223,7 +226,7 @@ class SpeculativeDecoder:
             on_tokens: called with the new tokens after every round; for a single text only.
 
         Returns:
-            A :class:`~specpilot.infer.generation.Generation`; a list of them for several prompts or for n > 1; a list
+            A :class:`~specpilot.infer.core.Generation`; a list of them for several prompts or for n > 1; a list
             of lists for both.
 
         Raises:

@@ -8,6 +8,7 @@ from functools import partial
 from ..common.errors import InputError
 from ..models import EarlyExit, LanguageModel
 from .config import DecoderConfig
+from .core import Drafter, DraftingArm
 from .drafters.base import Autoregressive
 from .drafters.beams import BeamDrafter, JointDrafter
 from .drafters.best_first_tree import BestFirstDrafter
@@ -18,7 +19,6 @@ from .drafters.oracle import OracleDrafter
 from .drafters.tree import AUTO_TREE, TreeDrafter
 from .engine import Engine
 from .loading.routing import Routing
-from .request import Drafter, DraftingArm
 
 
 class Drafting:

@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from ..controllers.length import RateOptimal
-from ..models.text_cache import ancestors_of
-from .distribution import TokenDistribution
-from .draft import Draft
-from .request import Request
-from .verify import Verdict
+from ..models.read import ancestors_of
+from .core import Draft, Request, RoundHook, TokenDistribution, Verdict
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class DraftedToken:
     accepted: bool
 
 
-class RoundRecorder:
+class RoundRecorder(RoundHook):
     """Records the rounds of one request.
 
     Args:
@@ -65,13 +62,7 @@ class RoundRecorder:
         self.logprobs: list[TokenLogprob] = []
         self.drafted: list[list[DraftedToken]] = []
 
-    def record(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
-        """A round has been verified and its tokens added to the request.
-
-        Args:
-            p: distributions after the text and after each drafted token.
-            logits: (N + 1, V) those they were made of.
-        """
+    def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
         if self.top_logprobs is not None:
             rows = [0, *(node + 1 for node in verdict.path)]
             self.logprobs += logprobs_of(logits[rows], request.output.rounds[-1].emitted, self.top_logprobs)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from .core import Request
 from .engine import Engine
-from .request import Request
 
 
 class Scheduler:

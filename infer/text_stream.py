@@ -15,13 +15,10 @@ from ..common.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from .generation import Round
-
 # The replacement character, in place of bytes that are not (yet) a character.
 INCOMPLETE = "\ufffd"
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte token of SentencePiece
 WINDOW = 16  # tokens that are decoded together
-TARGET, DRAFT, COPY, REJECTED = "target", "draft", "copy", "rejected"  # who wrote a piece of a text
 Stop: TypeAlias = str | Sequence[str] | None  # strings that end a text
 
 
@@ -344,23 +341,3 @@ class TokenTexts:
         if piece and all(character in BYTES for character in piece):
             return [BYTES[character] for character in piece]
         return list(text.encode())
-
-
-def written(rounds: Iterable[Round], stream: TextStream) -> list[tuple[str, str]]:
-    """Who wrote each piece of a text, in order; the pieces without rejected drafts joined are the text.
-
-    Args:
-        stream: has not been given any of the text's tokens yet.
-
-    Returns:
-        pairs of ``TARGET``, ``DRAFT``, ``COPY`` or ``REJECTED``, and the piece.
-    """
-    texts, found = TokenTexts(stream.tokenizer), []
-    for round_ in rounds:
-        # The budget or an end token may cut a round: `emitted` holds the remaining tokens.
-        for node, token in zip(round_.path, round_.emitted, strict=False):
-            found.append((COPY if node < round_.copied else DRAFT, stream.push([token])))
-        lost = [token for node, token in enumerate(round_.drafted) if node not in round_.path]
-        found.append((REJECTED, texts.joined(lost)))
-        found += [(TARGET, stream.push([token])) for token in round_.emitted[round_.accepted :]]
-    return [*found, (TARGET, stream.flush())]

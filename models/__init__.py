@@ -18,8 +18,9 @@ from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, not_quantized, why_not_packed
 from .llama_cpp import LlamaCpp
+from .read import Read, TreeMask, ancestors_of
 from .self_check import check_reading_in_parts
-from .text_cache import Read, TextCache, TreeMask, ancestors_of
+from .text_cache import TextCache
 
 __all__ = [
     "CausalLM",

@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from ..common.errors import InputError
 from .gguf_model import GgufModel
+from .read import Read, TreeMask
 from .sampled import DraftedTokens, Sampled
-from .text_cache import Read, TextCache, TreeMask
+from .text_cache import TextCache
 from .trimmed_head import TrimmedHead
 
 LoadedModel: TypeAlias = PreTrainedModel | GgufModel  # what a model is before it is behind the protocol

@@ -32,10 +32,11 @@ from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, longrope_switch, read_by_factors
 from .masks import as_scores, layer_masks, mask_types, placed
+from .read import Read, TreeMask, ends, joined, put_drawn, put_states, read_in_groups
 from .sampled import DraftedTokens, Sampled
 from .static_draft import draft_static
 from .static_forward import LONGEST, fits_static, read_static
-from .text_cache import Read, TextCache, TreeMask, ends, joined, put_drawn, put_states, read_in_groups
+from .text_cache import TextCache
 from .trimmed_head import TrimmedHead
 
 Graphs = Literal["on", "off", "compiled"]

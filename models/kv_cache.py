@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from .text_cache import Read, TextCache
+from .read import Read
+from .text_cache import TextCache
 
 COMPACT_AT = 4  # buffers are shrunk if they are this many times as wide as needed
 FEWEST = 256  # columns of buffers of fixed sizes

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
 from .masks import FULL, MaskTypes, as_scores, layer_masks, placed
-from .text_cache import Read, ends
+from .read import Read, ends
 
 WHOLE = MaskTypes({FULL: None}, False)
 SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed triangular mask

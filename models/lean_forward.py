@@ -42,7 +42,7 @@ from .kv_cache import RaggedKVCache
 from .lean_attention import SHORT, AttentionGroup, Tables, attention_group, group_reads
 from .linear import Linear, MakeLinear, Quantization, linears
 from .masks import mask_types
-from .text_cache import Read
+from .read import Read
 from .trimmed_head import TrimmedHead
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}

@@ -23,7 +23,8 @@ from ..common.errors import InputError
 from .base import LanguageModel
 from .gguf_model import GgufModel
 from .llama_context import MOST_SEQUENCES, PAD, Entry, LlamaContext
-from .text_cache import Read, TextCache, TreeMask
+from .read import Read, TreeMask
+from .text_cache import TextCache
 
 MOST_TEXTS = 192  # at once; other sequences are for the leaves of their trees
 SEQUENCES = (1, 16, 64, MOST_SEQUENCES)  # a context's; every call looks at all pairs of them

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from .kv_cache import RaggedKVCache
-from .text_cache import Read, Results, joined, read_in_groups
+from .read import Read, Results, joined, read_in_groups
 
 Forward = Callable[[RaggedKVCache, Sequence[Read]], Results]  # of texts that need the same factors
 

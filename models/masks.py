@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .kv_cache import RaggedKVCache, WritePlan
-from .text_cache import Read
+from .read import Read
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..common.errors import InputError
 from .causal_lm import CausalLM
 from .given import drops
-from .text_cache import Read
+from .read import Read
 
 PART = 5  # tokens read at a time
 REJECTED = 2  # tokens read and removed again

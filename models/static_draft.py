@@ -16,9 +16,9 @@ from torch import Tensor
 from ..controllers.sampling import draw_unchecked
 from .kv_cache import RaggedKVCache, size_above
 from .masks import laid_out
+from .read import Read, Results, put_drawn
 from .sampled import DraftedTokens, Sampled
 from .static_forward import MOST_TOKENS, Shape, StaticForward
-from .text_cache import Read, Results, put_drawn
 
 LONGEST_READ = 8  # tokens of a text before its first drafted token that such a step reads
 LARGEST_SUPPORT = 1024  # tokens of positive probability: the distributions of all steps are kept on the device

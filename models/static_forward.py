@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .kv_cache import LayerSlots, RaggedKVCache, size_above
 from .masks import as_scores, laid_out, layer_masks, longest_path
-from .text_cache import Read, Results, ends, put_drawn, put_states
+from .read import Read, Results, ends, put_drawn, put_states
 
 LONGEST = 64  # longer reads are bound by arithmetic, not by launches
 MOST_TOKENS = 512  # rows times tokens: the graphs of larger shapes hold gigabytes of logits and attention scores

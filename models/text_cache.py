@@ -1,21 +1,12 @@
-"""Texts in a KV cache, what a forward reads of them, and draft trees.
+"""The interface of KV caches: texts by key.
 
-A model holds no texts. Texts are stored by key in a :class:`TextCache` that the caller owns. A forward appends the new
-tokens of any number of texts, a :class:`Read` each; a :class:`TreeMask` says which columns the nodes of a draft tree
-attend to.
+A model holds no texts. Texts are stored by key in a :class:`TextCache` that the caller owns.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
-
-Results = tuple[Tensor, Tensor]  # logits (N, V) and hidden states (N', d) of some reads, in their order
+from collections.abc import Hashable, Sequence
 
 
 class TextCache(ABC):
@@ -51,127 +42,3 @@ class TextCache(ABC):
 
         A cache may forget the end of the path; :meth:`length` tells.
         """
-
-
-@dataclass(frozen=True)
-class TreeMask:
-    """The mask of new tokens that form a tree.
-
-    Attributes:
-        trunk: every node attends to the first ``trunk`` columns of its row.
-        above: for each node, the columns of its ancestors from ``trunk`` on, the nearest last. The nodes are the last
-            ``len(above)`` of the tokens that are read; earlier ones are the end of the trunk.
-    """
-
-    trunk: int
-    above: list[list[int]]
-
-    @classmethod
-    def of_parents(cls, trunk: int, parents: Sequence[int]) -> TreeMask:
-        """The mask of all nodes of a tree, in order after the trunk; ``parents`` holds -1 for children of the root."""
-        above = [[trunk + ancestor for ancestor in ancestors_of(parents, node)] for node in range(len(parents))]
-        return cls(trunk, above)
-
-    def positions(self) -> list[int]:
-        """Position of each node: the number of tokens before it in its own text."""
-        return [self.trunk + len(ancestors) for ancestors in self.above]
-
-    def paths(self, first: int) -> list[list[int]]:
-        """Columns of the path to each leaf, from the trunk on; nodes begin at column ``first``."""
-        inner = {column for ancestors in self.above for column in ancestors}
-        below = [[*ancestors, first + new] for new, ancestors in enumerate(self.above)]
-        return [path for path in below if path[-1] not in inner]
-
-
-def children_of(parents: Sequence[int]) -> dict[int, list[int]]:
-    """The children of each node that has some, in order; the root is -1."""
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(parents):
-        children.setdefault(parent, []).append(node)
-    return children
-
-
-def ancestors_of(parents: Sequence[int], node: int) -> list[int]:
-    """The ancestors of ``node``, the root's child first; ``parents`` holds -1 for children of the root."""
-    above: list[int] = []
-    while parents[node] >= 0:
-        node = parents[node]
-        above.append(node)
-    return above[::-1]
-
-
-class Read(NamedTuple):
-    """New tokens of one text.
-
-    Attributes:
-        text: the text's key in the cache.
-        tokens: tokens to append, at least one.
-        keep: number of last tokens for which results are returned.
-        tree: tree mask of the last tokens; None for a chain.
-        hidden: number of last tokens whose hidden states are returned, at least ``keep``; None for ``keep``.
-        states: (n, d) the states before each token, for models that read them; None for zeros.
-        drawn: (m,) the last tokens on the device, if the host has not read them: ``tokens`` has any others in their
-            places.
-    """
-
-    text: Hashable
-    tokens: Sequence[int]
-    keep: int = 1
-    tree: TreeMask | None = None
-    hidden: int | None = None
-    states: Tensor | None = None
-    drawn: Tensor | None = None
-
-    @property
-    def kept_states(self) -> int:
-        """Number of hidden states that are returned."""
-        return self.keep if self.hidden is None else self.hidden
-
-
-def put_drawn(reads: Sequence[Read], rows: Sequence[int], tokens: Tensor) -> None:
-    """Put what the host has not read of ``reads`` at the ends of ``rows`` of ``tokens`` (B, n), all at once."""
-    drawn = [(row, read.drawn) for row, read in zip(rows, reads, strict=True) if read.drawn is not None]
-    if not drawn:
-        return
-    n = tokens.shape[1]
-    if len(drawn) == 1:
-        (row, values), *_ = drawn
-        tokens[row, n - len(values) :] = values
-        return
-    places = [[row, column] for row, values in drawn for column in range(n - len(values), n)]
-    index = torch.tensor(places).to(tokens.device, non_blocking=True)
-    tokens[index[:, 0], index[:, 1]] = torch.cat([values for _, values in drawn])
-
-
-def put_states(reads: Sequence[Read], rows: Sequence[int], states: Tensor) -> None:
-    """Put the states of ``reads`` at the ends of ``rows`` of ``states`` (B, n, d)."""
-    for row, read in zip(rows, reads, strict=True):
-        if read.states is not None:
-            states[row, states.shape[1] - len(read.states) :] = read.states
-
-
-def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
-    """Where the last ``counts`` of ``rows`` of a flattened (B, width) are, one row after another."""
-    whole = [(row + 1) * width for row in rows]
-    return [place for end, count in zip(whole, counts, strict=True) for place in range(end - count, end)]
-
-
-def read_in_groups(
-    reads: Sequence[Read], groups: Iterable[Sequence[int]], forward: Callable[[Sequence[Read]], Results]
-) -> Results:
-    """Results of ``reads`` from a forward for each of ``groups``, which are indices into ``reads``."""
-    results: dict[int, Results] = {}
-    for group in groups:
-        own = [reads[i] for i in group]
-        logits, hidden = forward(own)
-        parts = (
-            torch.split(logits, [read.keep for read in own]),
-            torch.split(hidden, [read.kept_states for read in own]),
-        )
-        results.update(zip(group, zip(*parts, strict=True), strict=True))
-    return joined([results[i] for i in range(len(reads))])
-
-
-def joined(results: Sequence[Results]) -> Results:
-    """The results one after another."""
-    return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])

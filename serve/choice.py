@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..controllers.length import MAX_DRAFT
+from ..infer.core import Request
 from ..infer.recorder import DraftedToken, RoundRecorder, TokenLogprob
-from ..infer.request import Request
 from ..infer.text_stream import TextStream
 from .worker import News
 
@@ -38,20 +38,16 @@ class Choice:
     Args:
         index: its number in the response.
         stream: turns its tokens into text.
+        recorder: records its rounds; None if the response has no log probabilities and no drafts.
 
     Attributes:
         finish_reason: ``"stop"`` (an end token or stop string) or ``"length"``; None while it grows.
     """
 
-    def __init__(self, index: int, request: Request, stream: TextStream) -> None:
-        self.index, self.request, self.stream = index, request, stream
+    def __init__(self, index: int, request: Request, stream: TextStream, recorder: RoundRecorder | None = None) -> None:
+        self.index, self.request, self.stream, self.recorder = index, request, stream, recorder
         self.tokens = 0
         self.finish_reason: str | None = None
-
-    @property
-    def recorder(self) -> RoundRecorder | None:
-        recorder = self.request.recorder
-        return recorder if isinstance(recorder, RoundRecorder) else None
 
     def push(self, news: News) -> Delta:
         """Take in new rounds; after ``finish_reason`` is set there is nothing more to push."""

@@ -19,8 +19,8 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter
 from ..data_gen.kinds import RoundsRow, Rows
 from ..data_gen.on_policy import Rounds, rounds_of
+from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.request import Request
 
 DISTRIBUTIONS = 17  # that are logged; requests choose them
 UNLIMITED = 2**31 - 1  # tokens, where no model limits them

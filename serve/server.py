@@ -10,8 +10,8 @@ from typing import Any
 from ..common.errors import InputError
 from ..controllers.length import LengthController
 from ..controllers.length.priced import PricedController
+from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.request import Request
 from .errors import ApiError
 from .metrics import Metrics
 from .options import ServeOptions

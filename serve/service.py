@@ -13,11 +13,11 @@ from ..common.errors import InputError
 from ..controllers.length import LengthController, parse_rule
 from ..controllers.sampling import SamplingParams
 from ..infer.config import DecoderConfig
+from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import Prompt, as_prompts, encode_prompt, text_of
 from ..infer.random_source import RandomSource, seeds_of
 from ..infer.recorder import RoundRecorder
-from ..infer.request import Request
 from ..infer.text_stream import TokenTexts
 from .choice import Choice, Delta
 from .errors import ApiError
@@ -184,10 +184,12 @@ class Service:
             )
             request.output.seed = seed
             drafts = given.speculation is not None and given.speculation.trace
+            recorder: RoundRecorder | None = None
             if given.top_logprobs_wanted is not None or drafts:
-                request.recorder = RoundRecorder(given.top_logprobs_wanted, drafts)
+                recorder = RoundRecorder(given.top_logprobs_wanted, drafts)
+                request.hooks = [recorder]
             stream = self.decoder.text_stream(prompt, style, by_token=given.top_logprobs_wanted is not None)
-            choices.append(Choice(i, request, stream))
+            choices.append(Choice(i, request, stream, recorder))
             jobs.append(Job(request, lambda job, one: news.put_nowait((job, one)), deadline))
         self.worker.submit(jobs)
         token_ids = isinstance(given, CompletionRequest) and bool(given.return_token_ids)

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..infer.generation import Round
-from ..infer.request import Request
+from ..infer.core import Request, Round
 from ..infer.scheduler import Scheduler
 from .errors import ApiError
 

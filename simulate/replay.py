@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..controllers.length import MAX_DRAFT, AcceptancePredictor, LengthController, Step
-from ..infer.generation import Stats
+from ..infer.core import Stats
 from .trace import END, Trace
 
 NOT_TRACED = torch.empty(0)

@@ -18,7 +18,7 @@ from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..data_gen.rollout import readable
-from ..infer.distribution import TokenDistribution
+from ..infer.core import TokenDistribution
 from ..infer.random_source import RandomSource
 from ..models import LanguageModel, TextReader, TreeMask
 

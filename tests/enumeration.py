@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Generation, TokenDistribution
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.distribution import TokenDistribution
-from specpilot.infer.generation import Generation
 from specpilot.infer.random_source import RandomSource
 from specpilot.infer.verify.otm import Transport, optimal_transport
 from specpilot.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader

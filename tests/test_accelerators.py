@@ -29,11 +29,9 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Generation, Request, read_together
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.distribution import read_together
-from specpilot.infer.generation import Generation
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.request import Request
 from specpilot.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
 from specpilot.models.fused_layers import FusedLayers
 from specpilot.models.given import Given

@@ -11,8 +11,8 @@ from specpilot.controllers.length import FeaturePredictor, Fixed, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import AcceptanceRow, text_of
+from specpilot.infer.core import Generation
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Generation
 from specpilot.models import CausalLM
 from torch import Tensor
 from transformers import PreTrainedModel

@@ -29,7 +29,7 @@ from specpilot.compare.store import Store
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
-from specpilot.infer.generation import Generation, Stats
+from specpilot.infer.core import Generation, Stats
 from specpilot.infer.options import DecodingOptions, GenerateOptions
 from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.options import ServeOptions

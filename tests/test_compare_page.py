@@ -37,8 +37,9 @@ from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.prompts import PromptRow, load_prompts
+from specpilot.infer.authors import pieces_by_author
 from specpilot.infer.options import DecodingOptions
-from specpilot.infer.text_stream import TextStream, written
+from specpilot.infer.text_stream import TextStream
 from specpilot.simulate.replay import replay
 
 from .test_compare import changed, made
@@ -261,7 +262,7 @@ def test_a_mosaic_says_who_wrote_each_token() -> None:
     for word, writers in (("2", {"target", "draft"}), ("2+ngram", {"target", "draft", "copy"}), (NONE, {"target"})):
         decoder = loader.decoder(ComparedDecoder.parse(word, base), CostModel(0.1, 1.0, 0.0))
         generation = decoder.generate(prompt, chat=True, max_new_tokens=40, seed=1)
-        pieces = [piece for piece in written(generation.rounds, TextStream(decoder.tokenizer)) if piece[1]]
+        pieces = [piece for piece in pieces_by_author(generation.rounds, TextStream(decoder.tokenizer)) if piece[1]]
         assert "".join(text for by, text in pieces if by != "rejected") == generation.text
         assert {by for by, _ in pieces} - {"rejected"} == writers
 

@@ -19,11 +19,11 @@ from specpilot.controllers.length.cost_model import ASSUMED, BatchCosts, CostMod
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost, fit_rounds
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Stats
 from specpilot.infer.costs import pair_costs, step_times
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.engine import RoundTimer
-from specpilot.infer.generation import Stats
+from specpilot.infer.hooks import RoundTimer
 from specpilot.models import CausalLM, language_model
 from specpilot.models.loading.names import load_model
 
@@ -375,7 +375,7 @@ class Late(RoundTimer):
 def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while requests leave, whose last rounds are told when others share none with them."""
     if late:
-        monkeypatch.setattr("specpilot.infer.engine.RoundTimer", Late)
+        monkeypatch.setattr("specpilot.infer.hooks.RoundTimer", Late)
     _, *pair = timed_pair(monkeypatch, (0.09, 0.01), 0.02)
     truth = CostModel(0.02, 0.09, 0.01)
     rule = RateOptimal(EVEN, slower(truth, 0.5), adapt=True)

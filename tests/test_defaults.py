@@ -15,8 +15,8 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.running_cost import RunningCost
 from specpilot.data_gen.on_policy import rounds_of
 from specpilot.infer.config import leaves_drafts_open, with_default_drafts
+from specpilot.infer.core import Generation, Round
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Generation, Round
 from specpilot.infer.options import DecodingOptions, GenerateOptions
 from specpilot.models import CausalLM
 from specpilot.serve.options import ServeOptions

@@ -10,8 +10,8 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Draft
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.draft import Draft
 from specpilot.infer.drafters.beams import Beams, draft_beams
 from specpilot.infer.random_source import RandomSource
 from specpilot.models import TextReader, language_model

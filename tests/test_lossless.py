@@ -10,19 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.infer.distribution import TokenDistribution, residual
-from specpilot.infer.draft import Draft, Drawn
+from specpilot.infer.core import Draft, Drawn, TokenDistribution, Verdict, Verifier, residual
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify import (
-    LOSSY,
-    SELECTIONS,
-    VERIFIERS,
-    Selection,
-    Verdict,
-    Verifier,
-    candidates,
-    parse_verifier,
-)
+from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, Selection, candidates, parse_verifier
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn

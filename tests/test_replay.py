@@ -10,8 +10,8 @@ import torch
 from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
 from specpilot.controllers.length import Fixed, Heuristic, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import TokenDistribution
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.random_source import RandomSource
 from specpilot.models import CausalLM, TextReader
 from specpilot.simulate.replay import replay

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.truncation import BLOCK, FEWEST, largest, sort_all, top_k
-from specpilot.infer.distribution import TokenDistribution
+from specpilot.infer.core import TokenDistribution
 from specpilot.infer.random_source import RandomSource, sample_seed
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Request
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.request import Request
 from specpilot.models import CausalLM, RaggedKVCache, Read
 from torch import Tensor
 

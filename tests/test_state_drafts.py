@@ -13,10 +13,9 @@ from specpilot.controllers.router import SingleArm
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder
+from specpilot.infer.core import Draft, Request
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.draft import Draft
 from specpilot.infer.drafters.ngram import Ngram
-from specpilot.infer.request import Request
 from specpilot.models import CausalLM, Read, ancestors_of
 from specpilot.models.eagle import StateInput, state_input_of
 from specpilot.models.loading.draft_folder import SharedWith, save_draft

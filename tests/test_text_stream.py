@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from specpilot.cli.trace_view import ACCEPTED, OWN, REJECTED, render, show_trace
-from specpilot.infer.generation import Generation, Round
+from specpilot.infer.core import Generation, Round
 from specpilot.infer.text_stream import TextStream, TextStyle, TokenTexts, decode
 from tokenizers import Tokenizer, decoders, models
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast

@@ -18,7 +18,7 @@ from ..controllers.length import LengthController, RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..data_gen.draft_states import Examples
 from ..data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset, Part
-from ..infer.generation import Stats
+from ..infer.core import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace, from_tensors
 from .controller_module import Batch, PredictorModule

@@ -10,7 +10,7 @@ from ...data_gen.options import BatchOptions
 from ...infer.options import GenerateOptions
 
 if TYPE_CHECKING:
-    from ...infer.generation import Generation
+    from ...infer.core import Generation
     from ...infer.text_stream import TextStream
 
 

@@ -26,9 +26,6 @@ class Router(ABC):
     def weigh(self, embedding: Tensor) -> list[float]:
         """Probability of each arm for a prompt with ``embedding`` (d,); one-hot for deterministic routers."""
 
-    def learn(self, embedding: Tensor, arm: int, rate: float) -> None:  # noqa: B027 — most routers have learnt
-        """Called after a generation with ``arm`` at ``rate`` tokens per second, prefill excluded."""
-
 
 def certain(arm: int, arms: int) -> list[float]:
     """The one-hot weights of a deterministic choice."""

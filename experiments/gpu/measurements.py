@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from specpilot.controllers import MAX_DRAFT
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import TokenDistribution
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.distribution import TokenDistribution
 from specpilot.infer.random_source import RandomSource
 from specpilot.models import CausalLM, Read
 from specpilot.models.sampled import DraftedTokens, Sampled

@@ -19,10 +19,10 @@ from specpilot.compare.table import Row, Table
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.length import parse_rule
 from specpilot.data_gen.options import BUILTIN
+from specpilot.infer.core import Generation
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.tree import parse_expansions
-from specpilot.infer.generation import Generation
 from specpilot.infer.verify import LOSSY
 
 from .quality import Likelihood, likelihood, perplexity, perplexity_change

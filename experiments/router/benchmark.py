@@ -16,8 +16,8 @@ from specpilot.controllers.router import PolicyRouter, Router, SingleArm
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.router_dataset import RouterDataset, read_router_dataset
+from specpilot.infer.core import Stats
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Stats
 from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
 from specpilot.models import language_model

@@ -14,8 +14,8 @@ import numpy as np
 from specpilot.compare.interval import Interval, show
 from specpilot.compare.table import Table
 from specpilot.controllers.router import RouterPolicy
+from specpilot.infer.core import Stats
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.generation import Stats
 
 from .study import (
     AUTOREGRESSIVE,

@@ -20,7 +20,7 @@ from specpilot.compare.interval import ratio_interval
 from specpilot.controllers.router import RouterPolicy
 from specpilot.data_gen.options import BUILTIN, PromptSourceOptions
 from specpilot.data_gen.router_dataset import RouterDataset, Times, rewards
-from specpilot.infer.generation import Stats
+from specpilot.infer.core import Stats
 from specpilot.infer.options import LoadingOptions, SamplingOptions, TargetOptions
 from specpilot.train.callbacks import RefuseDivergence
 from specpilot.train.fitting import ended_by_signals, quiet_lightning

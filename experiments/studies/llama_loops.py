@@ -24,7 +24,7 @@ from specpilot.compare.options import RepeatOptions, WorkloadOptions
 from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.generation import Stats
+from specpilot.infer.core import Stats
 from specpilot.models import GgufModel
 from specpilot.models.llama_context import library
 

@@ -1,1 +1,1 @@
-"""Drafters, which propose tokens; their interface is :class:`~specpilot.infer.request.Drafter`."""
+"""Drafters, which propose tokens; their interface is :class:`~specpilot.infer.core.Drafter`."""

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ...models import CausalLM, LanguageModel, Read
-from ..distribution import TokenDistribution, distributions
-from ..draft import NO_DRAFT, Draft
-from ..request import Drafter, Request
+from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
+from ..distribution import distributions
 
 
 class Autoregressive(Drafter):

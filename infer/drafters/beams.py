@@ -20,10 +20,8 @@ import torch
 from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams, require_finite
 from ...models import LanguageModel, TextCache, TextReader, TreeMask
-from ..distribution import TokenDistribution
-from ..draft import NO_DRAFT, Draft
+from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
 from ..random_source import RandomSource
-from ..request import Drafter, Request
 from .base import ModelDrafter
 
 MOST_BEAMS = 64

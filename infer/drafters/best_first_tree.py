@@ -20,10 +20,8 @@ from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from ...controllers.truncation import top_k
 from ...models import ancestors_of
-from ...models.text_cache import children_of
-from ..distribution import TokenDistribution
-from ..draft import Draft
-from ..request import Request
+from ...models.read import children_of
+from ..core import Draft, Request, TokenDistribution
 from ..verify.mcss import without
 from .base import ModelDrafter
 from .ngram import point_masses

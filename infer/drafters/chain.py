@@ -18,9 +18,8 @@ from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.sampling import require_finite
 from ...models import EarlyExit, Read, TextCache
 from ...models.sampled import DraftedTokens, Sampled
-from ..distribution import TokenDistribution, draw_unread
-from ..draft import NO_DRAFT, Draft, Drawn
-from ..request import Request
+from ..core import NO_DRAFT, Draft, Drawn, Request, TokenDistribution
+from ..distribution import draw_unread
 from .base import ModelDrafter
 
 
@@ -48,7 +47,8 @@ class Chain:
         self.drawn: list[tuple[Tensor, Tensor]] = []
         self.uniforms: list[float] = []
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
-        self.planned = request.length.planned if self.drafting and request.recorder is None and not before else None
+        # A request's hooks may read what its length controller computed of each token.
+        self.planned = request.length.planned if self.drafting and not request.hooks and not before else None
 
     def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None) -> None:
         """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d).

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ...controllers.acceptance.ngram_index import NgramMatch
 from ...models import LanguageModel
-from ..draft import NO_DRAFT, Draft
-from ..request import Request
+from ..core import NO_DRAFT, Draft, Request
 from .base import ModelDrafter
 from .best_first_tree import BestFirstDrafter
 from .chain import Chain, ChainDrafter

@@ -15,9 +15,7 @@ from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.cost_model import ASSUMED, CostModel
 from ...controllers.length.draft_sources import DraftSources, Plan
 from ...controllers.length.running_cost import RunningCost
-from ..distribution import TokenDistribution
-from ..draft import NO_DRAFT, Draft
-from ..request import Drafter, Request
+from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
 from .prompt_lookup import MAX_RUN, CopyRates, Match, PromptLookup
 
 NGRAM = "ngram"

@@ -8,7 +8,7 @@ import torch
 
 from ...controllers.length import Oracle
 from ...models import LanguageModel, TextReader
-from ..request import Request
+from ..core import Request
 from .chain import ChainDrafter
 
 

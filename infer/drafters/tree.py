@@ -11,9 +11,7 @@ from torch import Tensor
 
 from ...common.errors import InputError, is_whole
 from ...models import LanguageModel, Read, TreeMask, ancestors_of
-from ..distribution import TokenDistribution
-from ..draft import NO_DRAFT, Draft
-from ..request import Request
+from ..core import NO_DRAFT, Draft, Request, TokenDistribution
 from ..verify.mcss import without
 from .base import ModelDrafter
 

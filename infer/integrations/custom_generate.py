@@ -33,8 +33,8 @@ from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
 from ...models import LanguageModel
 from ...models.loading.generation_defaults import neutral, unfollowed
+from ..core import Request
 from ..random_source import RandomSource, seeds_of
-from ..request import Request
 from ..scheduler import Scheduler
 from ..text_stream import TextStyle
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...common.errors import InputError
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
 from .bild import bild
 from .block import block
@@ -26,7 +25,6 @@ from .spec_infer import spec_infer
 from .token_wise import token_wise
 from .tree import Selection, verify_tree
 from .typical import typical
-from .verdict import Verdict
 
 __all__ = [
     "LOSSY",

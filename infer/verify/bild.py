@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict, kept
 
 
 def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float = 3.0) -> Verdict:
@@ -19,4 +17,4 @@ def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float 
     count = len(draft.tokens)
     fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]
     accepted = fails.index(True) if True in fails else count
-    return kept(accepted, p.sample(accepted, rng))
+    return Verdict.chain(accepted, p.sample(accepted, rng))

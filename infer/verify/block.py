@@ -12,23 +12,23 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict, kept
 
 
 def block(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
     """Verify the chain ``draft`` against the target's K + 1 distributions ``p``."""
     count = len(draft.tokens)
     if count == 0:
-        return kept(0, p.sample(0, rng))
+        return Verdict.chain(0, p.sample(0, rng))
     c = joint_ratios(draft.ratios(p))
     draws = rng.accept(pass_probabilities(p.dense, draft.q, c))
     accepted = count - draws[::-1].index(True) if True in draws else 0
     if accepted == count:
-        return kept(accepted, p.sample(count, rng))
-    return kept(accepted, p.sample_beyond(accepted, draft.distributions[accepted], rng, scale=[1.0, *c][accepted]))
+        return Verdict.chain(accepted, p.sample(count, rng))
+    return Verdict.chain(
+        accepted, p.sample_beyond(accepted, draft.distributions[accepted], rng, scale=[1.0, *c][accepted])
+    )
 
 
 def joint_ratios(ratios: list[float]) -> list[float]:

@@ -12,12 +12,10 @@ does not. No drawn child may be dropped for what it is. One drawn child and no c
 
 from __future__ import annotations
 
-from ...models.text_cache import children_of
-from ..distribution import TokenDistribution, residual
-from ..draft import Draft
+from ...models.read import children_of
+from ..core import Draft, TokenDistribution, Verdict, residual
 from ..random_source import RandomSource
 from .token_wise import token_wise
-from .verdict import Verdict
 
 
 def candidates(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:

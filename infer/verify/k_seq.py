@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..distribution import residual
+from ..core import residual
 from ..random_source import RandomSource
 
 STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k

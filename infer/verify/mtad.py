@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict, kept
 
 TAU = 0.5
 
@@ -25,4 +23,4 @@ def mtad(p: TokenDistribution, draft: Draft, rng: RandomSource, tau: float = TAU
     bar = math.log(tau) if tau > 0 else -math.inf
     passes = [joint > bar for joint in accumulate(logs)]  # τ < 1: min(1, ·) changes no answer
     accepted = len(passes) - passes[::-1].index(True) if True in passes else 0
-    return kept(accepted, p.sample(accepted, rng))
+    return Verdict.chain(accepted, p.sample(accepted, rng))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict
 
 
 def mtjd(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:

@@ -16,12 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...common.errors import InputError
 from ...controllers.sampling import require_finite
-from ..distribution import TokenDistribution, alike
-from ..draft import Draft, Drawn
+from ..core import Draft, Drawn, TokenDistribution, Verdict, alike
 from ..random_source import RandomSource, draw_unchecked
 from .block import block
 from .token_wise import token_wise
-from .verdict import Verdict, kept
 
 RULES = (token_wise, block)
 HEADER = 3  # accepted tokens, the token that follows them, and the mass of what that was drawn from
@@ -74,7 +72,7 @@ def _settled(chain: Drafted, numbers: list[float], uniforms: list[float]) -> tup
     count = len(draft.tokens)
     require_finite(mass + sum(ratios[:count]))
     chain.rng.give_back(uniforms[len(uniforms) - 2 * (len(chain.draft.tokens) - count) :])
-    return draft, kept(int(accepted), int(token), ratios[:count] if chain.rule is token_wise else None)
+    return draft, Verdict.chain(int(accepted), int(token), ratios[:count] if chain.rule is token_wise else None)
 
 
 def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tensor:

@@ -41,9 +41,9 @@ class Transport:
 def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     """Solve eq. 4 for ``p`` and ``q`` (V,) and ``k`` proposals.
 
-    The solver meets the constraints to 1e-13; its answer is then shrunk until it meets them exactly, so that the output
-    is distributed as p to rounding, and only the optimum is approximate. Of several optimal plans always the same one is
-    taken (:func:`_preferences`), so that a text does not depend on the rounding of p and q.
+    The solver meets the constraints to 1e-13; its answer is then shrunk until it meets them exactly, so that the
+    output is distributed as p to rounding, and only the optimum is approximate. Of several optimal plans the same one
+    is always taken (:func:`_preferences`), so that the plan does not depend on the rounding of p and q.
 
     Raises:
         InputError: the linear program would be too large.

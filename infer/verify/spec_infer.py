@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from ..distribution import residual
+from ..core import residual
 from ..random_source import RandomSource
 
 

@@ -7,10 +7,8 @@ drawn from ``p`` one by one.
 
 from __future__ import annotations
 
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict, kept
 
 
 def token_wise(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
@@ -20,5 +18,5 @@ def token_wise(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict
     draws = rng.accept(ratios)
     accepted = draws.index(False) if False in draws else count
     if accepted == count:
-        return kept(accepted, p.sample(count, rng), ratios)
-    return kept(accepted, p.sample_beyond(accepted, draft.distributions[accepted], rng), ratios)
+        return Verdict.chain(accepted, p.sample(count, rng), ratios)
+    return Verdict.chain(accepted, p.sample_beyond(accepted, draft.distributions[accepted], rng), ratios)

@@ -12,11 +12,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ...models.text_cache import ancestors_of, children_of
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ...models.read import ancestors_of, children_of
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict
 
 # (p (V,), proposals, their draft distributions (k, V), rng) → a token distributed as p
 Selection = Callable[[Tensor, list[int], Tensor, RandomSource], int]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from ..distribution import TokenDistribution
-from ..draft import Draft
+from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
-from .verdict import Verdict, kept
 
 
 def typical(
@@ -23,4 +21,4 @@ def typical(
     least = (delta * torch.exp(-entropy)).clamp(max=epsilon).tolist()
     passes = [p_y > bar for p_y, bar in zip(p.of(draft.tokens), least, strict=True)]
     accepted = passes.index(False) if False in passes else count
-    return kept(accepted, p.sample(accepted, rng))
+    return Verdict.chain(accepted, p.sample(accepted, rng))

@@ -12,7 +12,7 @@ import torch
 from specpilot.cli.main import main
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.engine import RoundTimer
+from specpilot.infer.hooks import RoundTimer
 from specpilot.models import CausalLM, LanguageModel, Read, language_model
 from specpilot.models.causal_lm import Graphs
 from specpilot.models.fused_layers import FusedLayers

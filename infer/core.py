@@ -1,0 +1,654 @@
+"""The vocabulary of decoding: what the decoder, the scheduler, the engine, drafters and verification rules pass around.
+
+A :class:`Request` is a prompt with all its state. In every round a :class:`Drafter` proposes a :class:`Draft`, one
+forward of the target reads it (a :class:`Read`, with a :class:`TreeMask` if it is a tree) and gives the target's
+:class:`TokenDistribution`, a verification rule returns a :class:`Verdict`, and the :class:`Round` is added to the
+request's :class:`Generation`. Comments in the classes say who sets a field later than the constructor.
+
+Models and decoders hold no state of a request, so any number of requests may share a forward.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..controllers.acceptance.ngram_index import NgramIndex
+from ..controllers.acceptance.step import FEW
+from ..controllers.length import LengthController
+from ..controllers.sampling import SamplingParams
+from ..models.read import Read, TreeMask
+from .random_source import RandomSource
+from .text_stream import PLAIN, TextStream, TextStyle
+
+__all__ = [
+    "NO_DRAFT",
+    "Draft",
+    "Drafter",
+    "DraftingArm",
+    "Drawn",
+    "Generation",
+    "Read",
+    "Request",
+    "Round",
+    "RoundHook",
+    "Stats",
+    "TokenDistribution",
+    "TreeMask",
+    "Verdict",
+    "Verifier",
+    "alike",
+    "read_together",
+    "residual",
+]
+
+
+# Distributions
+
+
+class TokenDistribution:
+    """N distributions over the V tokens of the target.
+
+    Args:
+        probabilities: (N, k) probabilities.
+        tokens: (N, k) their tokens; None for the first k tokens in order.
+        size: vocabulary size V.
+
+    Attributes:
+        whole: the distributions that these are a part of, whose lists are read together, with the first and last row.
+    """
+
+    whole: tuple[TokenDistribution, int, int] | None = None
+
+    def __init__(self, probabilities: Tensor, tokens: Tensor | None, size: int) -> None:
+        self.probabilities, self.tokens, self.size = probabilities, tokens, size
+
+    @classmethod
+    def from_logits(
+        cls, sampling: SamplingParams, logits: Tensor, size: int | None = None, kept: Tensor | None = None
+    ) -> TokenDistribution:
+        """Distributions of ``logits`` (N, V'), cut to ``size`` = V, since vocabularies may be padded. Default: V'.
+
+        Args:
+            kept: (M,) the only tokens with finite logits, all below V; None if others may have them.
+        """
+        size = logits.shape[-1] if size is None else size
+        if kept is not None:  # M numbers instead of V
+            probabilities, places = sampling.top(logits[:, kept])
+            return cls(probabilities, kept.expand(len(logits), -1) if places is None else kept[places], size)
+        if logits.shape[-1] > size:
+            logits = logits[:, :size]
+        return cls(*sampling.top(logits), size)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenDistribution]) -> TokenDistribution:
+        """The rows of ``parts``; of all tokens where not all parts are :func:`alike`."""
+        if len(parts) == 1:
+            return parts[0]
+        if len(alike(parts)) > 1:
+            return cls(torch.cat([part.dense for part in parts]), None, parts[0].size)
+        lists = [part.tokens for part in parts if part.tokens is not None]
+        probabilities = torch.cat([part.probabilities for part in parts])
+        return cls(probabilities, torch.cat(lists) if lists else None, parts[0].size)
+
+    @cached_property
+    def lists(self) -> list[tuple[list[float], list[int]]] | None:
+        """Each distribution's probabilities and tokens as lists; None if they are too long."""
+        if self.tokens is None or self.tokens.shape[1] > FEW:
+            return None
+        if self.whole is not None:
+            whole, start, end = self.whole
+            return None if whole.lists is None else whole.lists[start:end]
+        if self.probabilities.device.type == "cpu":
+            return list(zip(self.probabilities.tolist(), self.tokens.tolist(), strict=True))
+        return read_together(self.probabilities, self.tokens)
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """(N, V) probabilities of all tokens."""
+        if self.tokens is None and self.probabilities.shape[1] == self.size:
+            return self.probabilities
+        dense = self.probabilities.new_zeros(len(self.probabilities), self.size)
+        if self.tokens is None:
+            dense[:, : self.probabilities.shape[1]] = self.probabilities
+            return dense
+        return dense.scatter_(1, self.tokens, self.probabilities)
+
+    def row(self, row: int) -> Tensor:
+        """(V,) probabilities of all tokens in distribution ``row``."""
+        return self.part(row, row + 1).dense[0]
+
+    def support(self, row: int) -> tuple[Tensor, Tensor]:
+        """Tokens (k,) and their probabilities (k,) in distribution ``row``; the others have none.
+
+        A token may stand there again with probability zero.
+        """
+        probabilities = self.probabilities[row]
+        if self.tokens is None:
+            return torch.arange(len(probabilities), device=probabilities.device), probabilities
+        return self.tokens[row], probabilities
+
+    def part(self, start: int, end: int) -> TokenDistribution:
+        """The distributions from ``start`` up to ``end``."""
+        part = TokenDistribution(
+            self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size
+        )
+        part.whole = self, start, end
+        return part
+
+    def take(self, rows: list[int]) -> TokenDistribution:
+        """The distributions with indices ``rows``, in this order; indices may repeat."""
+        return TokenDistribution(
+            self.probabilities[rows], None if self.tokens is None else self.tokens[rows], self.size
+        )
+
+    def of(self, tokens: list[int]) -> list[float]:
+        """Probability of ``tokens[i]`` in row i; there may be fewer tokens than rows."""
+        if self.lists is None:
+            index = torch.tensor(tokens, dtype=torch.long, device=self.probabilities.device)
+            return self.dense[: len(tokens)].gather(1, index.unsqueeze(1)).squeeze(1).tolist()
+        return [
+            row[0][row[1].index(token)] if token in row[1] else 0.0
+            for row, token in zip(self.lists, tokens, strict=False)
+        ]
+
+    def token(self, row: int, choice: int) -> int:
+        """The token of entry ``choice`` of distribution ``row``."""
+        return choice if self.tokens is None else int(self.tokens[row, choice])
+
+    def sample(self, row: int, rng: RandomSource) -> int:
+        """A token drawn from distribution ``row``."""
+        if self.lists is None:
+            return self.token(row, rng.sample(self.probabilities[row]))
+        probabilities, tokens = self.lists[row]
+        return tokens[rng.pick(probabilities)]
+
+    def sample_beyond(self, row: int, other: TokenDistribution, rng: RandomSource, scale: float = 1.0) -> int:
+        """A token from ``norm((scale·p - q)+)``, where p is distribution ``row`` and q the first of ``other``.
+
+        If the difference is empty, which can only be rounding, the token is drawn from p.
+        """
+        if self.lists is None or other.lists is None:
+            if self.tokens is None:
+                return rng.sample(residual(scale * self.dense[row], other.dense[0]))
+            kept = self.tokens[row]  # in the order of the lists, so that the same number draws the same token
+            return self.token(row, rng.sample(residual(scale * self.probabilities[row], other.dense[0][kept])))
+        probabilities, tokens = self.lists[row]
+        less = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
+        left = [max(0.0, scale * p - less.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
+        return tokens[rng.pick(left if any(left) else probabilities)]
+
+
+def read_together(probabilities: Tensor, tokens: Tensor) -> list[tuple[list[float], list[int]]]:
+    """Rows of probabilities (N, k) and tokens (N, k) with one read by the host; a float32 is exact up to token 2^24."""
+    k = tokens.shape[1]
+    rows = torch.cat([probabilities, tokens.to(probabilities.dtype)], -1).tolist()
+    return [(row[:k], [int(token) for token in row[k:]]) for row in rows]
+
+
+def alike(parts: Sequence[TokenDistribution]) -> list[list[int]]:
+    """Indices of those of ``parts`` that all list their tokens or none, and equally many."""
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for i, part in enumerate(parts):
+        groups.setdefault((part.probabilities.shape[1], part.tokens is None), []).append(i)
+    return list(groups.values())
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` if the difference is empty, which can only be rounding."""
+    difference = (p - q).clamp(min=0)
+    mass = difference.sum()
+    return difference / mass if float(mass) > 0 else p
+
+
+# Drafts and their verification
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chain's K tokens on the device.
+
+    Attributes:
+        tokens: (K,) y_1 … y_K.
+        q: (K,) the probability of each in the distribution that it was drawn from.
+        uniforms: the K numbers they were drawn with, if the host has not read them; otherwise none.
+    """
+
+    tokens: Tensor
+    q: Tensor
+    uniforms: list[float]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A tree of drafted tokens; a chain is a tree with a single branch.
+
+    Attributes:
+        tokens: token of each node; children come after their parents, siblings in the order of drawing.
+        distributions: distribution that each token was drawn from, without replacement that of its first sibling; those
+            of a level of a tree may be one of several rows.
+        parents: parent of each node, -1 for children of the root.
+        n_forwards: number of forwards of the draft model.
+        copied: number of first tokens that were copied from the text without asking the length controller.
+        from_target: the tokens were chosen and read by the target and need no verification.
+        drawn: the tokens of a chain that was drawn on an accelerator. If the host has not read them, ``tokens`` has
+            zeros in their places, and may be longer than the draft, which ends with a stop token.
+    """
+
+    tokens: list[int]
+    distributions: list[TokenDistribution]
+    parents: list[int]
+    n_forwards: int
+    from_target: bool = False
+    copied: int = 0
+    drawn: Drawn | None = None
+
+    @classmethod
+    def chain(
+        cls, tokens: list[int], distributions: list[TokenDistribution], n_forwards: int | None = None, copied: int = 0
+    ) -> Draft:
+        """A chain y_1 … y_K with a distribution for each token; ``n_forwards`` is None for a forward for each."""
+        forwards = len(tokens) if n_forwards is None else n_forwards
+        return cls(tokens, distributions, list(range(-1, len(tokens) - 1)), forwards, copied=copied)
+
+    @cached_property
+    def q(self) -> Tensor:
+        """(N, V) row i is the distribution token i was drawn from."""
+        return torch.cat([distribution.dense for distribution in self.distributions])
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return self.parents == list(range(-1, len(self.tokens) - 1))
+
+    def ratios(self, p: TokenDistribution) -> list[float]:
+        """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""
+        drawn = [
+            distribution.of([token])[0] for distribution, token in zip(self.distributions, self.tokens, strict=True)
+        ]
+        return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
+
+    def known(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
+        """Itself with tokens that the host has read."""
+        if self.drawn is None or not self.drawn.uniforms:
+            return self
+        draft = self.with_tokens(self.drawn.tokens.tolist(), stop_tokens)
+        rng.give_back(self.drawn.uniforms[len(draft.tokens) :])
+        return draft
+
+    def with_tokens(self, tokens: list[int], stop_tokens: frozenset[int]) -> Draft:
+        """The chain with the ``tokens`` that the host has now read, up to a stop token."""
+        count = next((i for i, token in enumerate(tokens, 1) if token in stop_tokens), len(tokens))
+        return replace(
+            self, tokens=tokens[:count], distributions=self.distributions[:count], parents=self.parents[:count],
+            drawn=None,
+        )  # fmt: skip
+
+
+NO_DRAFT = Draft.chain([], [])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The draft's tokens at ``path`` are kept, in this order, from the root down; ``token`` follows them.
+
+    Attributes:
+        ratios: p(y_i)/q(y_i) of every drafted token, where the rule asks for it of each alone: token-wise.
+    """
+
+    path: list[int]
+    token: int
+    ratios: list[float] = field(default_factory=list)
+
+    @classmethod
+    def chain(cls, accepted: int, token: int, ratios: list[float] | None = None) -> Verdict:
+        """The verdict on a chain: its first ``accepted`` tokens are kept."""
+        return cls(list(range(accepted)), token, ratios or [])
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+
+# A verification rule: (p after the text and after each drafted token, draft, rng) → what is kept of the draft
+Verifier: TypeAlias = Callable[[TokenDistribution, Draft, RandomSource], Verdict]
+
+
+# Output
+
+
+@dataclass
+class Round:
+    """One draft and its verification, made by :meth:`Request.append`.
+
+    Attributes:
+        drafted: drafted tokens; those of a tree each after the one before it in its branch.
+        path: indices of the accepted tokens: the first ones of a chain, or a path of a tree.
+        emitted: tokens added to the output: the accepted ones, then the target's own; up to the one that ends the text.
+        ratios: p(y)/q(y) of each drafted token under token-wise verification, which accepts it with probability
+            min(1, p(y)/q(y)) if all earlier ones are accepted.
+        parents: index of the token before each drafted one; -1 for the first tokens of a tree's branches.
+        copied: number of first drafted tokens that were copied from the text.
+    """
+
+    drafted: list[int]
+    path: list[int]
+    emitted: list[int]
+    ratios: list[float] = field(default_factory=list, compare=False)  # subject to rounding
+    parents: list[int] = field(default_factory=list)
+    copied: int = field(default=0, compare=False)  # of no consequence
+
+    @property
+    def accepted(self) -> int:
+        """Number of accepted drafted tokens."""
+        return len(self.path)
+
+    def as_dict(self) -> dict[str, int | list[int]]:
+        """Its tokens and what became of them, as JSON values."""
+        names = ("drafted", "parents", "accepted", "path", "emitted")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass
+class Stats:
+    """Counters of one run. Prefills are not counted as forwards, except for the target's, which gives the first token.
+
+    Attributes:
+        seconds: wall time of the rounds, prefill excluded.
+        prefill_seconds: wall time of both prefills.
+        n_verified_tokens: number of positions scored by all target forwards.
+    """
+
+    n_generated: int = 0
+    n_draft_forwards: int = 0
+    n_target_forwards: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_discarded: int = 0
+    n_verified_tokens: int = 0
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of wall time, prefill included."""
+        return _ratio(self.n_generated, self.seconds + self.prefill_seconds)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the drafted tokens."""
+        return _ratio(self.n_accepted, self.n_drafted)
+
+    @property
+    def discard_rate(self) -> float:
+        """Discarded draft tokens per generated token (SpecDec++ eq. 2.3)."""
+        return _ratio(self.n_discarded, self.n_generated)
+
+    @property
+    def verification_rate(self) -> float:
+        """Target forwards per generated token (SpecDec++ eq. 2.3)."""
+        return _ratio(self.n_target_forwards, self.n_generated)
+
+    @property
+    def block_efficiency(self) -> float:
+        """Generated tokens per target forward (SpecTr §2)."""
+        return _ratio(self.n_generated, self.n_target_forwards)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else 0.0
+
+
+@dataclass
+class Generation:
+    """The output of one prompt.
+
+    Attributes:
+        prompt_tokens: token ids of the prompt; for an encoder-decoder the encoder's input.
+        tokens: generated ids, up to the end token or the one that completes a stop string.
+        text: their text without special tokens and stop string; it continues the prompt's text.
+        finish_reason: ``"eos"``, ``"stop"`` (a stop string or a request's own stop token), ``"length"`` (the budget) or
+            ``"context"`` (the model's longest input).
+        arm: index of the arm that a router chose; None without a router.
+        seed: the seed that reproduces this text alone; None if a random source was given.
+        rounds: the trace. Round 0 is the prefill, with no drafted and one emitted token.
+    """
+
+    prompt_tokens: list[int]
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str = "length"
+    arm: int | None = None
+    seed: int | None = None
+    rounds: list[Round] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+    def record(self, round: Round, ends: Callable[[int], bool]) -> list[int]:
+        """Add a round, with its output truncated after the first token that ``ends`` the text; returns that output."""
+        for i, token in enumerate(round.emitted):
+            if ends(token):
+                del round.emitted[i + 1 :]
+                round.path = round.path[: i + 1]
+                break
+        self.rounds.append(round)
+        self.tokens += round.emitted
+        self.stats.n_generated += len(round.emitted)
+        self.stats.n_drafted += len(round.drafted)
+        self.stats.n_accepted += round.accepted
+        self.stats.n_discarded += len(round.drafted) - round.accepted
+        return round.emitted
+
+
+# Requests
+
+
+class Drafter(ABC):
+    """Proposes drafts, using each request's random source, length controller and sampling parameters.
+
+    It owns the caches of its draft models, and serves all requests of an engine together, which share its forwards.
+
+    Attributes:
+        reads_states: whether it reads ``Request.states``, the target's hidden states.
+    """
+
+    reads_states = False
+
+    def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
+        """Add requests whose prompts the target has read."""
+
+    @abstractmethod
+    def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        """A draft for each request, at most ``max_draft`` tokens deep."""
+
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:  # noqa: B027 — not every one has a cache
+        """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
+        """Called after a round with its wall time; its drafts had so many tokens and forwards at most."""
+
+    def release(self, request: Request) -> None:  # noqa: B027 — not every one holds something
+        """Remove a request."""
+
+    def room(self, request: Request) -> int:
+        """Number of cache columns needed after a request's prompt."""
+        return request.budget
+
+    def clear(self) -> None:  # noqa: B027 — not every drafter holds something
+        """Remove all requests, also after an interrupted round."""
+
+
+@dataclass(frozen=True)
+class DraftingArm:
+    """A drafter and a length controller."""
+
+    drafter: Drafter
+    length: LengthController
+
+
+class RoundHook:
+    """Observes the rounds of an engine, or of one request; every method does nothing unless it is overridden."""
+
+    def round_started(self) -> None:
+        """Called before a round; of the engine's hooks alone."""
+
+    def prompt_read(self, request: Request, state: Tensor) -> None:
+        """Called when the target has read the request's prompt, with the prompt's last state (d,).
+
+        The request's first arm has been chosen; the hook may choose another one.
+        """
+
+    def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
+        """Called when a draft has been verified and its tokens have been added to the request.
+
+        Args:
+            p: distributions after the text and after each drafted token.
+            logits: (N + 1, V) the logits of ``p``.
+        """
+
+    def round_ended(self, drafts: Mapping[Request, Draft], joining: Sequence[Request]) -> None:
+        """Called after a round in which each request drafted one of ``drafts``; of the engine's hooks alone.
+
+        Args:
+            joining: the requests whose prompts were read, which drafted nothing.
+        """
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt and its continuation so far.
+
+    Attributes:
+        prompt: token ids of the prompt.
+        sampling: sampling parameters of both models.
+        rng: random source of this request.
+        budget: maximum number of new tokens.
+        stop_tokens: ids that end the text.
+        verify: the verification rule.
+        arms: pairs of a drafter and a length controller, of which one is chosen when the prompt has been read.
+        output: generated tokens, trace and counters.
+        style: which of the tokens the text consists of; its stop strings end the output as well.
+        stopping: finds stop strings; None without any.
+        hooks: hooks of this request alone, such as the server's recorder.
+        text: tokens that the target reads: prompt and output; for an encoder-decoder start token and output.
+        ngrams: an n-gram index of ``text``.
+        drafter, length: the chosen arm's drafter, and this request's copy of its length controller.
+        shared_length: the length controller that ``length`` is a copy of.
+        drafting: whether the drafter has been started.
+        states: the target's hidden states that a drafter which reads them has not read yet, (n, d) of each round.
+        ended: whether the text is complete, by its budget or a stop token.
+        error: the exception by which the request failed, or None.
+        cancelled: whether the caller no longer waits for it.
+    """
+
+    prompt: list[int]
+    sampling: SamplingParams
+    rng: RandomSource
+    budget: int
+    stop_tokens: frozenset[int]
+    verify: Verifier
+    arms: Sequence[DraftingArm]
+    output: Generation  # Request.append adds each round; the decoder or the server sets its seed and text
+
+    # Set by the decoder or the server before the request is submitted.
+    style: TextStyle = PLAIN
+    stopping: TextStream | None = None
+    hooks: Sequence[RoundHook] = ()
+
+    # Set by the engine when the request joins (Request.begin); Request.append extends the text.
+    text: list[int] = field(default_factory=list)
+    ngrams: NgramIndex = field(init=False)
+
+    # Set when the request joins, and by a router's hook when the prompt has been read (Request.choose).
+    drafter: Drafter = field(init=False)
+    shared_length: LengthController = field(init=False)
+    length: LengthController = field(init=False)
+
+    # Set by the engine: drafting at the end of the first round, states in every round (the drafter takes them out).
+    drafting: bool = False
+    states: list[Tensor] = field(default_factory=list)
+
+    # How the request ends: set by Request.append; by the engine, a drafter or the scheduler; by the scheduler.
+    ended: bool = False
+    error: BaseException | None = None
+    cancelled: bool = False
+
+    def begin(self, text: list[int]) -> None:
+        """Set the first tokens of the target's text, and choose the first arm."""
+        self.text = text
+        self.ngrams = NgramIndex(self.text)
+        self.choose(0)
+
+    def choose(self, arm: int) -> None:
+        """Use the arm with index ``arm``."""
+        self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
+        self.length = copy(self.shared_length)
+        self.length.start_text()
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether the drafter of an arm reads the target's hidden states."""
+        return any(arm.drafter.reads_states for arm in self.arms)
+
+    def add_states(self, states: Tensor, draft: Draft, path: list[int]) -> None:
+        """Add the states (n, d) of tokens that the target has read: new ones of the text, and ``path`` of ``draft``."""
+        new = len(states) - len(draft.tokens)
+        self.states.append(torch.cat([states[:new], states[new:][path]]))  # a copy: ``states`` are part of a batch's
+
+    @property
+    def remaining(self) -> int:
+        """Number of tokens left in the budget."""
+        return self.budget - len(self.output.tokens)
+
+    @property
+    def max_draft(self) -> int:
+        """Maximum depth of a draft, which leaves room for the target's own token."""
+        return self.remaining - 1
+
+    @property
+    def finished(self) -> bool:
+        return self.ended or self.cancelled or self.error is not None
+
+    def append(self, draft: Draft, verdict: Verdict) -> None:
+        """Append the accepted tokens of a draft and the target's own token."""
+        steered = len(draft.tokens) - draft.copied
+        if steered and verdict.accepted >= draft.copied and not draft.from_target:
+            self.length.end_round(steered, verdict.accepted - draft.copied)
+        emitted = self._record(draft, verdict)
+        self.text += emitted
+        if len(self.output.tokens) >= self.budget:
+            self.ended = True
+
+    def _ends(self, token: int) -> bool:
+        """Whether ``token``, the next of the output, ends it."""
+        if self.stopping is not None:
+            self.stopping.push([token])
+        if (self.stopping is not None and self.stopping.ended) or token in self.style.stop_token_ids:
+            self.output.finish_reason = "stop"
+        elif token in self.stop_tokens:
+            self.output.finish_reason = "eos"
+        else:
+            return False
+        self.ended = True
+        return True
+
+    def _record(self, draft: Draft, verdict: Verdict) -> list[int]:
+        """Add the round of a verified draft to the output and count its forwards; returns the round's tokens."""
+        emitted, stats = [*(draft.tokens[node] for node in verdict.path), verdict.token], self.output.stats
+        if draft.from_target:  # its forwards read one token per beam
+            stats.n_target_forwards += draft.n_forwards
+            return self.output.record(Round([], [], emitted), self._ends)
+        stats.n_draft_forwards += draft.n_forwards
+        stats.n_target_forwards += 1
+        if self.output.rounds:  # the first token comes from the prefill
+            stats.n_verified_tokens += len(draft.tokens) + 1
+        round = Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents, draft.copied)
+        return self.output.record(round, self._ends)
