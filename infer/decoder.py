@@ -118,6 +118,9 @@ class SpeculativeDecoder:
         check_count("max_running", max_running)
         if generation_config not in (FOLLOW, IGNORE):
             raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
+        if self.config.tree is not None and not reader.decodes_trees:
+            shape = tree if isinstance(tree, str) else "x".join(map(str, tree or ()))
+            raise InputError(f"tree={shape!r}: drafts of a GGUF target are chains; leave the tree out")
         for model in self.drafts:
             check_pair(reader, model)
         self.target = with_states(reader, self.drafts if routing is None else routing.models)

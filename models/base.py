@@ -36,6 +36,7 @@ class LanguageModel(ABC):
         context: maximum number of tokens of a text; None for no limit.
         reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
         reads_drawn: whether it reads tokens that the host has not read, ``Read.drawn``.
+        decodes_trees: whether a target of this kind verifies trees of drafted tokens.
         state_layers: the layers whose outputs follow the last states in what :meth:`forward` returns: 1 is the first.
     """
 
@@ -51,6 +52,7 @@ class LanguageModel(ABC):
     kept_tokens: Tensor | None = None
     reads_states: bool = False
     reads_drawn: bool = False
+    decodes_trees: bool = True
     state_layers: tuple[int, ...] = ()
 
     @abstractmethod

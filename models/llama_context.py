@@ -69,12 +69,12 @@ class Entry(NamedTuple):
 
     Attributes:
         position: how many tokens come before it in its own text.
-        sequences: those it becomes part of; it attends to what the first of them holds.
+        sequence: the one it becomes part of; it attends to what that holds.
     """
 
     token: int
     position: int
-    sequences: Sequence[int]
+    sequence: int
 
 
 class LlamaContext:
@@ -122,7 +122,7 @@ class LlamaContext:
         self.close = weakref.finalize(self, llama.llama_free, self.pointer)
         self.memory = ctypes.c_void_p(llama.llama_get_memory(self.pointer))
         self.states = True  # whether hidden states come with the logits
-        self._batch = Batch(llama, sequences)
+        self._batch = Batch(llama)
         self._views: dict[tuple[int, int, int], Tensor] = {}
         self._logits = _address_of(llama, "llama_get_logits")
         self._states = _address_of(llama, "llama_get_embeddings")
@@ -177,20 +177,20 @@ class LlamaContext:
 class Batch:
     """A ``llama_batch`` whose arrays are written through views: field by field it would take longer than reading it."""
 
-    def __init__(self, llama: Any, sequences: int) -> None:
-        self.struct = llama.llama_batch_init(BATCH, 0, sequences)
+    def __init__(self, llama: Any) -> None:
+        self.struct = llama.llama_batch_init(BATCH, 0, 1)
         self.free = weakref.finalize(self, llama.llama_batch_free, self.struct)
         names = "token", "pos", "n_seq_id", "logits"
-        self.tokens, self.positions, self.counts, self.outputs = (
+        self.tokens, self.positions, counts, self.outputs = (
             np.ctypeslib.as_array(getattr(self.struct, name), (BATCH,)) for name in names
         )
-        self.sequences = [np.ctypeslib.as_array(self.struct.seq_id[i], (sequences,)) for i in range(BATCH)]
+        counts[:] = 1  # a token belongs to one sequence
+        self.sequences = [self.struct.seq_id[i] for i in range(BATCH)]
 
     def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
         """The batch of ``entries``, all of them with results or none."""
-        for i, (token, position, sequences) in enumerate(entries):
-            self.tokens[i], self.positions[i], self.counts[i] = token, position, len(sequences)
-            self.sequences[i][: len(sequences)] = sequences
+        for i, (token, position, sequence) in enumerate(entries):
+            self.tokens[i], self.positions[i], self.sequences[i][0] = token, position, sequence
         self.outputs[: len(entries)] = outputs
         self.struct.n_tokens = len(entries)
         return self.struct

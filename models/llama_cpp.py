@@ -3,11 +3,11 @@
 Logits and hidden states of every token read come out of one ``llama_decode``. Results are not bit for bit those of
 another batch size, as with any engine.
 
-llama.cpp knows no masks, only sequences: a token attends to what its sequence holds before it. A text is a sequence. A
-tree is read as one more sequence for each leaf, the trunk and inner nodes shared by all those below them, and kept by
-copying the winner's sequence over the text's own; copies share cells, and cost nothing. The sequences of a tree last
-until the next forward, which reads the nodes again that it needs. Where sequences run out the leaves are read in turn,
-and :meth:`LlamaCache.keep` may have to cut the path, whose end the engine reads again.
+llama.cpp knows no masks, only sequences: a token attends to what its sequence holds before it. A text is a sequence.
+Drafts of a GGUF target are chains. The branches that training data, traces and tree drafters ask for are read in turn:
+each path in a sequence of its own, which shares the cells of the text before it and is forgotten afterwards. Of a tree
+:meth:`LlamaCache.keep` therefore keeps the nodes that follow the text in its own sequence; the engine reads the end of
+the path again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .llama_context import MOST_SEQUENCES, PAD, Entry, LlamaContext
 from .read import Read, TreeMask
 from .text_cache import TextCache
 
-MOST_TEXTS = 192  # at once; other sequences are for the leaves of their trees
+MOST_TEXTS = 192  # at once
 SEQUENCES = (1, 16, 64, MOST_SEQUENCES)  # a context's; every call looks at all pairs of them
 SPARE = 64  # cells beyond what the texts have reserved
 SKIM = 32  # tokens without results that are worth a call of their own: each result costs V numbers
 
 
 class Branch(NamedTuple):
-    """The path to a leaf: the first ``root`` columns of the chain, then ``nodes``."""
+    """The path to a node: the first ``root`` columns of the chain, then ``nodes``."""
 
     root: int
     nodes: list[int]
@@ -47,9 +47,8 @@ class Text:
         sequence: its own, which holds its chain.
         reserve: tokens it is expected to grow to.
         tokens: of every column.
-        chain: columns that follow one after another; those behind are nodes of a tree.
+        chain: columns that follow one after another; those behind are nodes of a tree, which llama.cpp does not hold.
         above: for each node its path behind the tree's trunk, itself the last.
-        branches: by sequence, what the last forward has read of the tree.
     """
 
     sequence: int
@@ -57,10 +56,9 @@ class Text:
     tokens: list[int] = field(default_factory=list)
     chain: int = 0
     above: dict[int, list[int]] = field(default_factory=dict)
-    branches: dict[int, Branch] = field(default_factory=dict)
 
     def append(self, tokens: Sequence[int], tree: TreeMask | None) -> tuple[range, list[Branch]]:
-        """Add columns: those of the chain, and the paths to the leaves of the new nodes."""
+        """Add columns: those of the chain, and the paths to the leaves among the new nodes."""
         start = len(self.tokens)
         self.tokens += tokens
         above = [] if tree is None else tree.above
@@ -102,7 +100,7 @@ class LlamaCache(TextCache):
     def remove(self, text: Hashable) -> None:
         gone = self.texts.pop(text)
         if self.context is not None and gone.sequence >= 0:
-            self._release(*gone.branches, gone.sequence)
+            self._release(gone.sequence)
 
     def clear(self) -> None:
         self.texts.clear()
@@ -118,29 +116,25 @@ class LlamaCache(TextCache):
         self.keep(text, length, ())
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        own, columns = self.texts[text], list(columns)
-        while columns and columns[0] == length < own.chain:
+        """See :meth:`.TextCache.keep`; a path is cut at its first column that is a node of a tree."""
+        kept = self.texts[text]
+        for column in columns:
+            if column != length or column >= kept.chain:
+                break
             length += 1
-            del columns[0]
-        assert length <= own.chain
-        if length == len(own.tokens):
+        assert length <= kept.chain
+        if length == len(kept.tokens):
             return
         assert self.context is not None
-        shared = {s: _shared(columns, b.nodes) for s, b in own.branches.items() if b.root == length}
-        winner = max(shared, key=shared.__getitem__, default=own.sequence)
-        kept = columns[: shared.get(winner, 0)]
-        self.context.forget(own.sequence, length)
-        self.context.copy(winner, own.sequence, length, length + len(kept))
-        own.tokens[length:] = [own.tokens[column] for column in kept]
-        own.chain, own.above = len(own.tokens), {}
-        self._release(*own.branches)
-        own.branches = {}
+        if length < kept.chain:
+            self.context.forget(kept.sequence, length)
+        del kept.tokens[length:]
+        kept.chain, kept.above = length, {}
 
-    def fit(self, tokens: int, leaves: int) -> LlamaContext:
-        """The context, with room for so many new tokens, and sequences for so many leaves if there are any left."""
-        self.drop_branches()
+    def fit(self, tokens: int, *, branches: bool) -> LlamaContext:
+        """The context, with room for so many new tokens, and a free sequence where ``branches`` are read."""
         columns = sum(max(len(text.tokens), text.reserve) for text in self.texts.values()) + tokens + SPARE
-        wanted = min(len(self.texts) + leaves, MOST_SEQUENCES)
+        wanted = len(self.texts) + branches
         context = self.context
         unplaced = any(text.sequence < 0 for text in self.texts.values())
         if context is None or columns > context.cells or wanted > context.sequences or unplaced:
@@ -151,7 +145,7 @@ class LlamaCache(TextCache):
         return self.context
 
     def _move(self, cells: int, sequences: int) -> None:
-        """Have a larger context read all texts; of trees it holds nothing."""
+        """Have a larger context read the chains of all texts."""
         if self.context is not None:
             self.context.close()
             sequences = max(sequences, self.context.sequences)
@@ -160,32 +154,29 @@ class LlamaCache(TextCache):
         for text in self.texts.values():
             text.sequence = self.free.pop()
             if text.chain:
-                self.context.skim([Entry(text.tokens[i], i, (text.sequence,)) for i in range(text.chain)])
+                self.context.skim([Entry(text.tokens[i], i, text.sequence) for i in range(text.chain)])
 
-    def drop_branches(self) -> None:
-        """Free the sequences of all trees; their nodes are read again where they are needed."""
-        for text in self.texts.values():
-            self._release(*text.branches)
-            text.branches = {}
-
-    def branch(self, text: Text, branch: Branch, held: int) -> None:
-        """Give ``branch`` a free sequence, with those of its columns among the ``held`` first ones of the chain."""
+    def read_branch(self, text: Text, branch: Branch) -> tuple[Tensor, Tensor]:
+        """Logits (n, V) and hidden states (n, d) of the n nodes of ``branch``, in a sequence that is then freed."""
         assert self.context is not None
         sequence = self.free.pop()
-        self.context.copy(text.sequence, sequence, 0, min(branch.root, held))
-        text.branches[sequence] = branch
+        self.context.copy(text.sequence, sequence, 0, branch.root)
+        entries = [Entry(text.tokens[c], position, sequence) for position, c in enumerate(branch.nodes, branch.root)]
+        results = self.context.read(entries)
+        self._release(sequence)
+        return results
 
-    def _release(self, *sequences: int) -> None:
-        for sequence in sequences:
-            assert self.context is not None
-            self.context.forget(sequence)
-            self.free.append(sequence)
+    def _release(self, sequence: int) -> None:
+        assert self.context is not None
+        self.context.forget(sequence)
+        self.free.append(sequence)
 
 
 class LlamaCpp(LanguageModel):
     """A decoder-only GGUF model; may be used from several threads, each with caches of its own."""
 
     model: GgufModel
+    decodes_trees = False
 
     def __init__(self, model: GgufModel) -> None:
         self.model = model
@@ -198,58 +189,43 @@ class LlamaCpp(LanguageModel):
 
     def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, LlamaCache)
-        leaves = sum(0 if read.tree is None else len(read.tree.above) for read in reads)
-        context = cache.fit(sum(len(read.tokens) for read in reads), leaves)
-        texts = [cache.texts[read.text] for read in reads]
-        wanted: list[tuple[int, int]] = []  # read and column of each result
-        unread: list[range] = []  # of each chain
-        waiting: list[tuple[int, Branch]] = []
-        for i, (text, read) in enumerate(zip(texts, reads, strict=True)):
-            chain, branches = text.append(read.tokens, read.tree)
-            end = len(text.tokens)
-            wanted += [(i, column) for column in range(end - read.keep, end)]
-            skipped = chain[: max(0, end - read.keep - chain.start)]
+        context = cache.fit(sum(len(read.tokens) for read in reads), branches=any(read.tree for read in reads))
+        entries: list[Entry] = []  # the ends of the chains, of all reads
+        rows: list[int] = []  # where the results of each chain are among those of ``entries``
+        counts: list[int] = []  # results of each chain
+        branches: list[list[Branch]] = []
+        for read in reads:
+            text = cache.texts[read.text]
+            chain, leaves = text.append(read.tokens, read.tree)
+            count = max(0, read.keep - (len(read.tokens) - len(chain)))
+            skipped = chain[: len(chain) - count]
             if len(skipped) > SKIM:
-                context.skim([Entry(text.tokens[c], c, (text.sequence,)) for c in skipped])
+                context.skim([Entry(text.tokens[c], c, text.sequence) for c in skipped])
                 chain = chain[len(skipped) :]
-            unread.append(chain)
-            waiting += [(i, branch) for branch in branches]
-        found: list[tuple[Tensor, Tensor]] = []
-        rows: dict[tuple[int, int], int] = {}  # where the results are, in all of ``found``
-        while waiting or not found:
-            for i, branch in waiting[: len(cache.free)]:
-                cache.branch(texts[i], branch, unread[i].start)
-            waiting = waiting[sum(len(text.branches) for text in texts) :]
-            entries: list[Entry] = []
-            for i, text in enumerate(texts):
-                for column, entry in _entries(text, unread[i]):
-                    rows.setdefault((i, column), len(entries) + sum(len(logits) for logits, _ in found))
-                    entries.append(entry)
-                unread[i] = range(text.chain, text.chain)
-            found.append(context.read(entries))
-            if waiting:
-                cache.drop_branches()
-        index = [rows[place] for place in wanted]
-        logits, hidden = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
-        return (logits, hidden) if index == list(range(len(logits))) else (logits[index], hidden[index])
+            entries += [Entry(text.tokens[c], c, text.sequence) for c in chain]
+            rows += range(len(entries) - count, len(entries))
+            counts.append(count)
+            branches.append(leaves)
+        parts: list[tuple[Tensor, Tensor]] = []
+        if entries:
+            logits, hidden = context.read(entries)
+            chains = (logits, hidden) if len(rows) == len(logits) else (logits[rows], hidden[rows])
+            if not any(branches):
+                return chains
+            parts = list(zip(*(torch.split(part, counts) for part in chains), strict=True))
+        results: list[tuple[Tensor, Tensor]] = []
+        for i, (read, leaves) in enumerate(zip(reads, branches, strict=True)):
+            results += parts[i : i + 1]
+            if read.tree is not None:
+                results += self._nodes(cache, cache.texts[read.text], leaves, min(read.keep, len(read.tree.above)))
+        logits, hidden = (torch.cat(part) for part in zip(*results, strict=True))
+        return logits, hidden
 
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of their first elements are the same."""
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, min(len(one), len(other)))
-
-
-def _entries(text: Text, chain: range) -> list[tuple[int, Entry]]:
-    """Columns of a text and what is read of them: those of its ``chain``, then the nodes of its branches."""
-    found = []
-    for column in chain:
-        others = [sequence for sequence, branch in text.branches.items() if column < branch.root]
-        found.append((column, Entry(text.tokens[column], column, (text.sequence, *others))))
-    passing: dict[int, list[int]] = {}  # node → the sequences that pass through it
-    positions: dict[int, int] = {}
-    for sequence, branch in text.branches.items():
-        for position, column in enumerate(branch.nodes, branch.root):
-            passing.setdefault(column, []).append(sequence)
-            positions[column] = position
-    return found + [(c, Entry(text.tokens[c], positions[c], passing[c])) for c in sorted(passing)]
+    def _nodes(self, cache: LlamaCache, text: Text, leaves: Sequence[Branch], keep: int) -> list[tuple[Tensor, Tensor]]:
+        """Logits (1, V) and hidden states (1, d) of each of the last ``keep`` nodes of ``text``."""
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for branch in leaves:
+            logits, hidden = cache.read_branch(text, branch)
+            for row, column in enumerate(branch.nodes):
+                found.setdefault(column, (logits[row : row + 1], hidden[row : row + 1]))
+        return [found[column] for column in range(len(text.tokens) - keep, len(text.tokens))]

@@ -48,8 +48,8 @@ WAYS: list[dict[str, Any]] = [
     {"length": 4, "target": "tiny"},  # with a draft in a GGUF file
     {"length": 4, "draft": "tiny-draft"},
     {"length": "cumulative-confidence:0.4"},
-    {"verifier": "mcss", "tree": "3x2x1"},
-    {"verifier": "k-seq", "tree": "4x1x1"},
+    {"verifier": "mcss", "tree": "3x2x1", "target": "tiny"},
+    {"verifier": "k-seq", "tree": "4x1x1", "target": "tiny"},
     {"verifier": "mtad:0.5", "beams": Beams(4)},
     {"verifier": "mtjd", "length": 3, "draft": None},
     {"draft": "ngram"},
@@ -100,7 +100,7 @@ def test_greedy_text_is_that_of_llama_cpp(folder: Path, target: str) -> None:
     options: list[dict[str, Any]] = [{"draft": None}]
     if target == "tiny.gguf":
         draft = folder / "tiny-draft.gguf"
-        options += [{"draft": draft, "length": 5}, {"draft": draft, "tree": "2x2x1", "verifier": "spec-infer"}]
+        options += [{"draft": draft, "length": 5}, {"draft": "ngram"}]
     decoders = [SpeculativeDecoder.from_pretrained(folder / target, **own) for own in options]
     model = decoders[0].target.model
     assert isinstance(model, GgufModel)
@@ -112,7 +112,7 @@ def test_greedy_text_is_that_of_llama_cpp(folder: Path, target: str) -> None:
 
 
 def test_two_decoders_and_several_threads(folder: Path) -> None:
-    decoders = decoder(folder, length=3), decoder(folder, tree="2x2", verifier="mcss")
+    decoders = decoder(folder, length=3), decoder(folder, length=2, verifier="block")
     jobs = [(one, seed) for one in decoders for seed in range(3)]
 
     def run(job: tuple[SpeculativeDecoder, int]) -> list[int]:
@@ -147,6 +147,17 @@ def test_routers_choose_between_gguf_drafts(folder: Path) -> None:
         assert (one.tokens, one.arm) == (expected, index)
     with pytest.raises(InputError, match=r"arm 'exit:2': llama is run by llama\.cpp, which has no early exits"):
         decoder(folder, draft=["exit:2", "autoregressive"], router=SingleArm(0, 2), length=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tree": "2x2x1", "verifier": "mcss"}, {"tree": (2, 1), "verifier": "mcss"},
+     {"tree": "auto", "length": "online-confidence", "cost": 0.2}],
+)  # fmt: skip
+def test_a_gguf_target_decodes_no_trees(folder: Path, options: dict[str, Any]) -> None:
+    for draft in (folder / "tiny-draft.gguf", "tiny-draft"):
+        with pytest.raises(InputError, match=r"^tree='(2x2x1|2x1|auto)': .*GGUF.*leave the tree out$"):
+            decoder(folder, draft=draft, **options)
 
 
 def test_context_and_stop_tokens(folder: Path) -> None:
