@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from statistics import linear_regression, median
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +23,7 @@ from specpilot.compare.table import Table
 from specpilot.controllers.acceptance.predictor import AcceptancePredictor
 from specpilot.controllers.length import LengthController, RateOptimal, Step, takes_cost
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.controllers.length.running_cost import fit_rounds
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import prompts_of
 from specpilot.models.loading.names import load_tokenizer
@@ -41,7 +42,6 @@ PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts ar
 ACCEPTANCE = 0.6  # of a drafted token, if there is no predictor that knows better
 GAIN = 1.1  # least gain of drafting, since times are noisy
 SHARED_GAIN = 1.2  # with several requests, whose unequal drafts take a tenth longer than the measured ones
-LEAST = 0.1  # least cost of a verification, in rounds without a draft
 _engines: list[Any] = []  # an engine that is freed ends what the others of its process share
 
 
@@ -152,10 +152,9 @@ class Planned(LengthController):
 def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
     """The cost model of one of ``rows`` requests in rounds that draft ``DRAFTED`` tokens each.
 
-    Rounds without drafts need another sampler. The model is the time without drafts and the line
-    through the times with drafts, if one of these lengths is ``GAIN`` times as fast as none, or ``SHARED_GAIN`` times
-    with several requests. Otherwise a token is as dear as a round without it: then nothing is drafted, not even to see
-    whether it pays.
+    It is fitted as all costs of rounds are (:func:`.fit_rounds`), if one of these lengths is ``GAIN`` times as fast as
+    none, or ``SHARED_GAIN`` times with several requests. Otherwise a token is as dear as a round without it: then
+    nothing is drafted, not even to see whether it pays.
 
     Args:
         times: seconds of a round for each of ``DRAFTED``; a request's share is a ``rows``-th.
@@ -168,9 +167,7 @@ def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
     shares = [seconds / rows for seconds in times]
     if max(rates) < (GAIN if rows == 1 else SHARED_GAIN) * rates[0]:
         return CostModel(shares[0], shares[0], 0.0)
-    slope, intercept = linear_regression(DRAFTED[1:], shares[1:])
-    alone = max(LEAST * shares[0], min(intercept, shares[0]))
-    return CostModel(max(slope, 0.0), alone, 0.0, max(0.0, intercept - alone))
+    return fit_rounds((drafted, drafted, share) for drafted, share in zip(DRAFTED, shares, strict=True))
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
