@@ -1,35 +1,32 @@
-"""``specpilot bench cost``: the cost model of a pair on this machine, measured in two ways.
+"""``specpilot bench cost``: the cost model of a pair on this machine, fitted to the rounds of the decoding loop.
 
-*Steps* (:mod:`..infer.costs`): t_draft of one token, t_v(n) of 1 to 21 tokens. *The loop*: seconds of whole generations
-against their counters, as SpecDec++ does (Huang et al. 2024, eq. 2.1 and Table 2). Decisions go by the loop's costs: a
-step of the loop also evaluates the controller and updates the request's state.
+Prompts are decoded without drafts and with drafts of several lengths, and the costs are fitted to the rounds' times
+(:func:`~specpilot.controllers.length.running_cost.fit_rounds`), as SpecDec++ does with whole generations (Huang et al.
+2024, eq. 2.1 and Table 2). A round of the loop includes what single forwards leave out: the controller and the update
+of the request's state.
 
-With chain drafts a generation verifies N_draft + N_target tokens, so the loop determines two sums only, t_draft + b and
-a + b. A length controller needs no more than these; b, which splits them, is that of the single steps. Generations
-without drafts give a + b of such rounds; what rounds with drafts take beyond it is ``t_draft_start``.
+A chain of K drafted tokens verifies K + 1, so these rounds do not tell t_draft from t_verify_token. A length controller
+needs their sum only; the time of single forwards of the target over 1 to 21 tokens (:mod:`..infer.costs`) splits it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
 
-import numpy as np
-import torch
 from rich.console import Console
-from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from torch import Tensor
 
 from ..common.errors import InputError
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Step, names_rule
 from ..controllers.length.cost_model import CostModel
-from ..infer.core import Generation, Stats
+from ..controllers.length.running_cost import fit_rounds
 from ..infer.costs import step_times
 from ..infer.decoder import SpeculativeDecoder
 from .runner import decode_all
@@ -52,6 +49,21 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
     if names_rule(name):
         raise InputError(f"judge={name!r}: a rule predicts nothing; name a trained controller")
     return decoder.load_length(name, cost=CostModel(0.2, 1.0, 0.0))
+
+
+class TimedFixed(Fixed):
+    """A number of tokens, with the times of the rounds.
+
+    Attributes:
+        rounds: tokens and forwards of each round's draft, and its seconds; copies for requests share the list.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(tokens)
+        self.rounds: list[tuple[int, int, float]] = []
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.rounds.append((tokens, forwards, seconds))
 
 
 class JudgedFixed(Fixed):
@@ -96,7 +108,7 @@ def bench_cost(
     judge: LengthController | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """Both measurements, and the cost model to decide by; that of the steps is ``forward`` in the result.
+    """The cost model of the rounds, ``cost``, and that of single steps, ``forward``.
 
     Costs that noise made negative are clamped, which ``warnings`` reports.
 
@@ -118,14 +130,16 @@ def bench_cost(
         decoder.target, [draft], prompts[0], decoder.defaults.sampling_params(**drawn), 10 * repeats, read
     )
     bare = steps.cost
-    decoders: dict[str, Callable[..., Generation]] = {
-        str(k): partial(decoder.generate, length=Fixed(k)) for k in (QUICKLY_DRAFTED if quick else DRAFTED)
-    }
-    if decoder.target.device.type == "cpu" and torch.get_num_threads() == 1:
-        decoders = {name: in_processor_time(generate) for name, generate in decoders.items()}
-    runs = decode_all(decoders, prompts, sampling, console, repeats=repeats)
-    loop, loop_r_squared = fit_loop([run for k in FITTED for run in runs.get(str(k), [])])
-    pair = split_sums(loop, bare.t_verify_token, without_drafts(loop, runs["0"]))
+    recorders = {k: TimedFixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
+    decoders = {str(k): partial(decoder.generate, length=recorder) for k, recorder in recorders.items()}
+    decode_all(decoders, prompts, sampling, console, repeats=repeats)
+    rounds = [one for k in (0, *FITTED) if k in recorders for one in recorders[k].rounds]
+    if not any(tokens == 0 for tokens, *_ in rounds):
+        raise InputError(
+            "prompts: every generation ended with its first token; take others or more max_new_tokens to measure costs"
+        )
+    loop = fit_rounds(rounds)
+    pair = split_sums(loop, bare.t_verify_token)
     cost, prediction = pair, {}
     if judge is not None:
         taken = decision_seconds(decoder, prompts, judge, sampling)
@@ -143,27 +157,13 @@ def bench_cost(
         },
         "loop": {
             "t_draft": loop.per_token,
-            "t_target": loop.verification(1),
-            "r_squared": loop_r_squared,
-            "measured_over_fitted": {name: _misfit(pair, of_name) for name, of_name in runs.items()},
+            "t_target": loop.round(0),
+            "r_squared": float(r2_score([t for *_, t in rounds], [loop.round(n, m) for n, m, _ in rounds])),
+            "measured_over_fitted": {str(k): _misfit(pair, recorder.rounds) for k, recorder in recorders.items()},
         },
         **prediction,
         "warnings": warnings(loop, bare.t_verify_token),
     }
-
-
-def in_processor_time(generate: Callable[..., Generation]) -> Callable[..., Generation]:
-    """``generate`` with its times in processor seconds: of one thread, what they would be on an idle machine."""
-
-    def timed(*arguments: Any, **keywords: Any) -> Generation:
-        wall, processor = time.perf_counter(), time.process_time()
-        generation = generate(*arguments, **keywords)
-        share = (time.process_time() - processor) / (time.perf_counter() - wall)
-        generation.stats.seconds *= share
-        generation.stats.prefill_seconds *= share
-        return generation
-
-    return timed
 
 
 def decision_seconds(
@@ -182,45 +182,10 @@ def with_decisions(cost: CostModel, seconds: Sequence[float]) -> CostModel:
     return replace(cost, t_draft=cost.t_draft + token, t_draft_start=cost.t_draft_start + start)
 
 
-def fit_loop(runs: list[Stats]) -> tuple[CostModel, float]:
-    """Non-negative least squares of seconds on counters over whole generations; prefills are left out.
-
-    Returns:
-        the two sums as a cost model with ``t_verify_token`` 0, and R².
-
-    Raises:
-        InputError: no generation is longer than the token of its prefill.
-    """
-    # (n, 2) and (n,)
-    forwards = np.array([[run.n_draft_forwards, run.n_target_forwards - 1] for run in runs], dtype=float)
-    seconds = np.array([run.seconds for run in runs])
-    if not forwards[:, 1].any():
-        raise InputError(
-            "prompts: every generation ended with its first token; take others or more max_new_tokens to measure costs"
-        )
-    fit = LinearRegression(fit_intercept=False, positive=True).fit(forwards, seconds)
-    t_draft, t_target = map(float, fit.coef_)
-    if t_target == 0:  # noise only: all time is then the target's
-        t_draft, t_target = 0.0, float(seconds.sum() / forwards[:, 1].sum())
-    return CostModel(t_draft, t_target, 0.0), float(fit.score(forwards, seconds))
-
-
-def without_drafts(loop: CostModel, runs: list[Stats]) -> float:
-    """Seconds of a round of ``runs``, which draft nothing; that of ``loop`` if each of them is a prefill alone."""
-    rounds = sum(run.n_target_forwards - 1 for run in runs)
-    return sum(run.seconds for run in runs) / rounds if rounds else loop.verification(1)
-
-
-def split_sums(loop: CostModel, t_verify_token: float, alone: float) -> CostModel:
-    """The loop's costs with the cost of a verified token taken out of both sums, which stay as they are.
-
-    Args:
-        alone: seconds of a round without a draft; what ``loop`` has for one beyond that is ``t_draft_start``.
-    """
-    with_draft = loop.verification(1)
-    alone = min(alone, with_draft)
-    per_token = min(t_verify_token, loop.per_token, alone)
-    return CostModel(loop.per_token - per_token, alone - per_token, per_token, with_draft - alone)
+def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:
+    """``loop`` with another cost of a verified token; the costs of a round and of a drafted token stay as they are."""
+    per_token = min(t_verify_token, loop.per_token, loop.round(0))
+    return CostModel(loop.per_token - per_token, loop.round(0) - per_token, per_token, loop.t_draft_start)
 
 
 def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
@@ -228,7 +193,7 @@ def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
     found = []
     if loop.per_token == 0:
         found.append("loop: a draft step came out as taking no time; measure again on an idle machine")
-    if t_verify_token > min(loop.per_token, loop.verification(1)):
+    if t_verify_token > min(loop.per_token, loop.round(0)):
         found.append(
             f"cost: t_verify_token={t_verify_token:.3g} of single steps is more than a whole step of the loop, and is "
             "clamped to it; decisions do not depend on it"
@@ -236,8 +201,7 @@ def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
     return found
 
 
-def _misfit(cost: CostModel, runs: list[Stats]) -> float | None:
-    """Measured seconds of ``runs`` over those of the cost model; None where nothing was decoded after the prefills."""
-    total = sum(runs, Stats())
-    fitted = cost.seconds(total.n_draft_forwards, total.n_target_forwards - len(runs))
-    return float(total.seconds / fitted) if fitted else None
+def _misfit(cost: CostModel, rounds: Sequence[tuple[int, int, float]]) -> float | None:
+    """Seconds of ``rounds`` over those of the cost model; None without rounds."""
+    fitted = sum(cost.round(tokens, forwards) for tokens, forwards, _ in rounds)
+    return sum(seconds for *_, seconds in rounds) / fitted if fitted else None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
-from specpilot.compare.cost import DRAFTED, bench_cost, fit_loop, split_sums, warnings
+from specpilot.compare.cost import DRAFTED, bench_cost, split_sums, warnings
 from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import ASSUMED, BatchCosts, CostModel
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
@@ -51,10 +51,10 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
     assert result["warnings"] == []
     known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
-    assert result["cost"] == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-12)
+    assert result["cost"] == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-7)
     assert {name: result["forward"][name] for name in known} == pytest.approx(known)
     assert result["forward"]["t_v"] == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
-    assert result["forward"]["r_squared"] == result["loop"]["r_squared"] == pytest.approx(1.0)
+    assert [result[part]["r_squared"] for part in ("forward", "loop")] == pytest.approx([1.0, 1.0])
     assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED})
     # The target's first forward after the draft's takes longer; a text's last round may have no room for a draft.
     _, *pair = timed_pair(monkeypatch, *KNOWN, start=0.003)
@@ -80,30 +80,24 @@ def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyP
     assert result["prediction"]["share_of_draft_step"] == pytest.approx(0.001 / 0.003)
 
 
-def generation(drafted: int, forwards: int, seconds: float) -> Stats:
-    return Stats(n_draft_forwards=drafted, n_target_forwards=forwards, seconds=seconds)
-
-
-def test_negative_costs_are_clamped_and_reported() -> None:
-    """Noise that would make one of the two costs negative leaves the other the best fit to all the time there was."""
-    loop, _ = fit_loop([generation(10, 11, 10.0), generation(40, 11, 7.0)])
-    assert (loop.per_token, loop.verification(1)) == (0.0, pytest.approx(0.85))
-    (warning,) = warnings(loop, 0.0)
+def test_costs_without_a_share_are_reported() -> None:
+    free = CostModel(0.0, 1.0, 0.0)
+    (warning,) = warnings(free, 0.0)
     assert "a draft step came out as taking no time; measure again" in warning
-    loop, _ = fit_loop([generation(10, 11, 10.0), generation(1, 31, 1.0)])
-    assert (loop.per_token, loop.verification(1)) == (0.0, pytest.approx(11 / 40))
+
+
+def test_no_generation_is_longer_than_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, *pair = timed_pair(monkeypatch, *KNOWN)
     with pytest.raises(InputError, match="every generation ended with its first token"):
-        fit_loop([generation(0, 1, 0.0), generation(0, 1, 0.0)])
+        bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 1})
 
 
 @pytest.mark.parametrize("per_token", [0.0, 0.4, 1.0, 2.0, 9.0])
 def test_the_sums_are_kept_whatever_a_verified_token_costs(per_token: float) -> None:
-    loop = CostModel(1.0, 5.0, 0.0)
-    for alone in (4.0, 5.0, 6.0):
-        cost = split_sums(loop, per_token, alone)
-        assert cost.round(0) == min(alone, 5.0)
-        assert [cost.round(k) for k in (1, 2, 9)] == pytest.approx([loop.round(k) for k in (1, 2, 9)])
-        assert cost.t_verify_token == min(per_token, 1.0)
+    loop = CostModel(0.8, 4.0, 0.2, 0.5)
+    cost = split_sums(loop, per_token)
+    assert [cost.round(k) for k in (0, 1, 2, 9)] == pytest.approx([loop.round(k) for k in (0, 1, 2, 9)])
+    assert cost.t_verify_token == min(per_token, 1.0)
     assert len(warnings(loop, per_token)) == (per_token > 1)
 
 
