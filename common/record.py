@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from .json_file import build
 
+Identity = Mapping[str, object]  # everything that a result or dataset depends on, as JSON values
+
 
 class Record:
     """Base class of dataclasses whose fields are JSON values or other dataclasses."""

@@ -23,6 +23,7 @@ from rich.console import Console
 from ..common.console import stderr_console
 from ..common.errors import InputError, Misspelt, counted
 from ..common.machine import machine, versions
+from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
 from ..controllers.checkpoints.provenance import prompt_digest
@@ -77,7 +78,7 @@ from .settings import (
     tuned,
     word_of,
 )
-from .store import Identity, Store
+from .store import Store
 
 MEASURED = "the costs measured here"
 CHECKS = "checks of "  # and a predictor
@@ -166,7 +167,7 @@ class _Comparing:
             if name in {*self.specs, *self.refused}:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
-            "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).as_dict(),
+            "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).to_dict(),
             "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.to_dict(),
         }  # fmt: skip
         refusals = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
@@ -437,9 +438,10 @@ class _Comparing:
         def decode() -> list[dict[str, str]]:
             decoder = self.loader.decoder(spec, self.costs.get(spec.name))
             assert decoder.tokenizer is not None
+            sampling, budget = self.task.sampling, min(SHOWN, self.task.max_new_tokens)
             generation = decoder.generate(
-                self._encoded(self.rows[:1])[0], **self.task.sampling.as_dict(),
-                max_new_tokens=min(SHOWN, self.task.max_new_tokens), seed=self.task.seed,
+                self._encoded(self.rows[:1])[0], max_new_tokens=budget, temperature=sampling.temperature,
+                top_k=sampling.top_k, top_p=sampling.top_p, seed=self.task.seed,
             )  # fmt: skip
             pieces = pieces_by_author(generation.rounds, TextStream(decoder.tokenizer))
             by = {DRAFT: DRAFT if decoder.drafts else COPY}

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml, read_object
+from ..common.record import Identity, to_json
 from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
@@ -65,11 +66,12 @@ class ComparedDecoder(DecodingOptions):
     engine: str | None = None
 
     @classmethod
-    def of(cls, base: DecodingOptions, name: str, **own: Any) -> ComparedDecoder:
-        """The decoder ``name``: the options ``base`` with its ``own`` in their place."""
-        found = cls(**{entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | own, name=name)
-        drafts = found.router is not None or split_drafts(found.drafts)[0]
-        return found if drafts or "draft_dtype" in own else replace(found, draft_dtype=None)
+    def of(cls, base: DecodingOptions, name: str, **changes: Any) -> ComparedDecoder:
+        """The decoder ``name``: the options ``base`` with ``changes``."""
+        options = {entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | changes
+        decoder = cls(**options, name=name)
+        drafts = decoder.router is not None or split_drafts(decoder.drafts)[0]
+        return decoder if drafts or "draft_dtype" in changes else replace(decoder, draft_dtype=None)
 
     @classmethod
     def parse(cls, word: str | int, base: DecodingOptions) -> ComparedDecoder:
@@ -110,17 +112,16 @@ class ComparedDecoder(DecodingOptions):
         """Whether its length is a trained controller."""
         return self.engine is None and self.length is not None and not names_rule(str(self.length))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Its fields as JSON values."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    def to_dict(self) -> dict[str, Any]:
+        """The options as JSON values."""
+        return {entry.name: to_json(getattr(self, entry.name)) for entry in fields(self)}
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that what it decodes depends on besides sampling and measured costs."""
+    def identity(self) -> Identity:
+        """Everything that its texts depend on besides sampling and measured costs."""
         digests = [] if self.engine is not None else length_digests(self.length)
         digests += [controller_digest(name) for name in (self.copies, self.router) if name is not None]
-        return self.as_dict() | {"name": None, "controllers": digests}
+        return self.to_dict() | {"name": None, "controllers": digests}
 
     def words(self, cost: Path | None = None) -> list[str]:
         """:meth:`arguments` as words of a shell, with a file of costs for what uses them."""
@@ -148,35 +149,35 @@ def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecod
         InputError: the file is missing or malformed.
     """
     remedy = "give names with a word or options each, such as 'long: {length: 8}'"
-    found = read_object(file, remedy, parse_yaml)
+    decoders = read_object(file, remedy, parse_yaml)
     with blaming(file, remedy):
-        if not found:
+        if not decoders:
             raise InputError("holds no decoders")
-        return decoders_of(found, base)
+        return decoders_of(decoders, base)
 
 
-def decoders_of(found: Mapping[str, Any], base: DecodingOptions) -> list[ComparedDecoder]:
+def decoders_of(decoders: Mapping[str, Any], base: DecodingOptions) -> list[ComparedDecoder]:
     """The decoders of a mapping of names to words, or to mappings of options.
 
     Raises:
         InputError: an option is unknown or out of range.
     """
     return [
-        _read_decoder(str(name), given, base)
-        if isinstance(given, Mapping)
-        else replace(ComparedDecoder.parse(given, base), name=str(name))
-        for name, given in found.items()
+        _read_decoder(str(name), options, base)
+        if isinstance(options, Mapping)
+        else replace(ComparedDecoder.parse(options, base), name=str(name))
+        for name, options in decoders.items()
     ]
 
 
-def _read_decoder(name: str, given: Mapping[str, Any], base: DecodingOptions) -> ComparedDecoder:
+def _read_decoder(name: str, options: Mapping[str, Any], base: DecodingOptions) -> ComparedDecoder:
     """The decoder of a mapping of options."""
-    if "target" in given:
+    if "target" in options:
         raise InputError(f"{name}: all decoders of a comparison have one target; give it as --target")
-    read = build(ComparedDecoder, {"name": name, **given}, name)
-    drafts = read.router is None and any(given.get(key) is not None for key in ("length", "tree", "engine"))
-    own = {"draft": base.draft if drafts else None} | {key: getattr(read, key) for key in given if key != "name"}
-    return ComparedDecoder.of(base, name, **own).with_default_drafts()
+    read = build(ComparedDecoder, {"name": name, **options}, name)
+    drafts = read.router is None and any(options.get(key) is not None for key in ("length", "tree", "engine"))
+    changes = {"draft": base.draft if drafts else None} | {key: getattr(read, key) for key in options if key != "name"}
+    return ComparedDecoder.of(base, name, **changes).with_default_drafts()
 
 
 class Loader:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.record import Identity
 from ..controllers.acceptance.predictor import AcceptancePredictor
 from ..controllers.checkpoints.card import shortcomings
 from ..controllers.length import LengthController, Step
@@ -25,7 +26,6 @@ from .drift import Array, Drift, drifts, mean_interval, sums_of
 from .interval import ENOUGH
 from .recorded import Measure
 from .results import GroupAcceptance, PredictorQuality
-from .store import Identity
 
 ALL = "all"
 UNKNOWN = ""  # the group of a token that is in none

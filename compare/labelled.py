@@ -1,7 +1,8 @@
-"""Datasets with acceptance labels as columns over their drafted tokens, and what predictors say about these.
+"""Datasets with acceptance labels as columns over their drafted tokens, and predictions of acceptance for them.
 
-Acceptance data has a drafted token at every position of a text; rounds, logged by the decoder or a server, have the
-tokens that a controller drafted, each after accepted ones. Shapes: n texts, M drafted tokens, d the draft's states.
+Acceptance data has a drafted token at every position of a text. Rounds, logged by the decoder or a server, have the
+tokens that a controller drafted, each after accepted ones. Shapes: n texts, M drafted tokens, d the size of the draft's
+states.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)  # of confidence
 
 
 class Reading(NamedTuple):
-    """What the draft says about the M drafted tokens of a text.
+    """The draft's signals and states at the M drafted tokens of a text.
 
     Attributes:
-        signals, matches: draft signals and n-gram match of each.
-        before, after: (M, d) its states before each token and at it.
+        signals, matches: (M,) draft signals and n-gram match of each token.
+        before, after: (M, d) the draft's states before each token and at it.
     """
 
     signals: list[DraftSignals]
@@ -66,11 +67,14 @@ class Labelled:
 
     Attributes:
         name: the folders.
-        texts: texts with drafted tokens; ``prompts`` (n,) are hashes of their prompts' tokens.
-        manifests, domains, readings: (n,) of each text; domain and reading may be unknown.
-        predictors: by name, those that were evaluated.
+        texts: (n,) texts with drafted tokens.
+        prompts: (n,) hashes of the tokens of the prompts.
+        manifests: (n,) the manifest of the dataset of each text.
+        domains: (n,) the domain of each prompt, ``UNKNOWN`` where it is not known.
+        readings: (n,) the draft's signals of each text, None where the draft did not read it; empty without a draft.
+        predictors: evaluated predictors by name.
         notes: what was left out, and why.
-        placed: (n,) whether it is known where in the text its tokens were drafted; empty: of all.
+        placed: (n,) whether the places of the drafted tokens in the text are known; empty if all are.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Labelled:
 
     @property
     def is_rounds(self) -> bool:
-        """Whether the tokens are those that a controller drafted."""
+        """Whether a controller drafted the tokens; otherwise there is a drafted token at every position."""
         return all(manifest["kind"] == RoundsRow.kind for manifest in self.manifests)
 
     @cached_property
@@ -93,13 +97,13 @@ class Labelled:
         """The drafted tokens as columns."""
         owner = np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
         depths, places = ([n for text in self.texts for n in getattr(text, name)] for name in ("depths", "places"))
-        known = np.array(self.placed or [True] * len(self.texts))[owner]
-        position = np.where(known, between(POSITIONS, places), UNKNOWN)
-        found = {"depth": between(DEPTHS, depths), "position": position}
+        is_placed = np.array(self.placed or [True] * len(self.texts))[owner]
+        position = np.where(is_placed, between(POSITIONS, places), UNKNOWN)
+        by_place = {"depth": between(DEPTHS, depths), "position": position}
         along = "depth" if self.is_rounds else "position"
         temperatures = [m["sampling"].get("temperature") for m in self.manifests]
         groups = {
-            along: found[along], **found, "domain": np.array(self.domains)[owner],
+            along: by_place[along], **by_place, "domain": np.array(self.domains)[owner],
             "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[owner],
         }  # fmt: skip
         predictions = self._predictions()
@@ -113,23 +117,26 @@ class Labelled:
     def _predictions(self) -> dict[str, Array]:
         if not any(self.readings):
             return {}
-        found: dict[str, list[Sequence[float]]] = {name: [] for name in (OWN, *self.predictors)}
+        columns: dict[str, list[Sequence[float]]] = {name: [] for name in (OWN, *self.predictors)}
         for text, reading in zip(self.texts, self.readings, strict=True):
             missing = [np.nan] * len(text.tokens)
-            found[OWN].append(missing if reading is None else [signals[0] for signals in reading.signals])
+            columns[OWN].append(missing if reading is None else [signals[0] for signals in reading.signals])
             for name, predictor in self.predictors.items():
-                found[name].append(missing if reading is None else predicted(predictor, text, reading))
-        return {name: np.concatenate(values) for name, values in found.items()}
+                columns[name].append(missing if reading is None else predicted(predictor, text, reading))
+        return {name: np.concatenate(values) for name, values in columns.items()}
 
 
 def predicted(predictor: TrainedPredictor, text: Text, reading: Reading) -> list[float]:
-    """(M,) what ``predictor`` says about the drafted tokens of a text; one that lags reads the state at each."""
+    """(M,) predicted acceptance of the drafted tokens of a text.
+
+    A predictor that lags reads the draft's state at each token, others the state before it.
+    """
     states = reading.after if predictor.lag else reading.before
     return predictor.predict_all(reading.signals, reading.matches, states, text.tokens)
 
 
 def read_labelled(folders: Sequence[str], options: CompareOptions, console: Console | None = None) -> Labelled:
-    """Read datasets of one pair, and let their draft read the texts where it is found.
+    """Read datasets of one pair, and let their draft read the texts if it can be loaded.
 
     Raises:
         InputError: a folder is no dataset, has no labels or no drafted token, or is of another pair; a controller named
@@ -137,8 +144,8 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     """
     name = ", ".join(folders)
     within = [  # servers log requests of each sampling into a folder within
-        str(found.parent) for folder in folders for pattern in (MANIFEST, f"*/{MANIFEST}")
-        for found in sorted(Path(folder).glob(pattern))
+        str(file.parent) for folder in folders for pattern in (MANIFEST, f"*/{MANIFEST}")
+        for file in sorted(Path(folder).glob(pattern))
     ]  # fmt: skip
     folders = within or folders
     manifests = [read_manifest(folder, *LABELLED) for folder in folders]
@@ -148,40 +155,40 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     domains: list[str] = []
     for folder, manifest in zip(folders, manifests, strict=True):
         some = [text for text in read_texts(folder, manifest["kind"]) if text.tokens][: options.limit]
-        known = domains_of(manifest)
+        domain_of = domains_of(manifest)
         texts += some
         of_text += [manifest] * len(some)
-        domains += [known.get(text.prompt_id, UNKNOWN) for text in some]
+        domains += [domain_of.get(text.prompt_id, UNKNOWN) for text in some]
     if not texts:
         raise InputError(f"{name}: no token was drafted in it; log some rounds, 64 texts a shard")
-    found = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], of_text, domains)
-    draft = _draft(manifests[0], options, found.notes)
+    data = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], of_text, domains)
+    draft = _draft(manifests[0], options, data.notes)
     if draft is None:
-        return found
+        return data
     fingerprint = PairFingerprint(**manifests[0]["fingerprint"])
     embedding = output_embedding(draft.model)
     of_pair = replace(options, target=manifests[0]["target"], draft=manifests[0]["draft"])
     for word in trained_among(of_pair.words):  # the included one of the pair, if none are named
         controller = load_controller(word)
-        found.predictors[word] = predictor_of(
+        data.predictors[word] = predictor_of(
             word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
         if any(manifest["dataset_fingerprint"] in controller.config.datasets for manifest in manifests):
-            found.notes.append(f"{word} was trained on this data and looks better here than on other: {found.name}.")
+            data.notes.append(f"{word} was trained on this data and looks better here than on other: {data.name}.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
-        found.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {found.name}.")
+        data.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {data.name}.")
     with progress_bar(console or stderr_console(), "texts read by the draft", len(chosen)) as advance:
         for index, (text, manifest) in enumerate(zip(texts, of_text, strict=True)):
             short = index in chosen and len(text.x) <= LONGEST_READ
-            found.readings.append(read_drafted(draft, text, manifest) if short else None)
+            data.readings.append(read_drafted(draft, text, manifest) if short else None)
             if index in chosen:
                 advance()
-    return found
+    return data
 
 
 def prompt_name(tokens: Sequence[int]) -> str:
-    """What a prompt of these tokens is called in every dataset."""
+    """The name of a prompt with these ``tokens``, the same in every dataset."""
     return hashlib.sha256(np.array(tokens).tobytes()).hexdigest()[:16]
 
 
@@ -200,19 +207,22 @@ def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str]) -> LanguageModel | None:
-    """The draft of a dataset: that of ``options`` if one was given, else the one that the manifest names.
+    """The draft of a dataset: the draft of ``options`` if they name one, else the draft that the manifest names.
+
+    Returns:
+        None if the draft cannot be loaded or reads the target's states; ``notes`` then get the reason.
 
     Raises:
-        InputError: the given one is another.
+        InputError: the draft of ``options`` cannot be loaded or is not the draft of the dataset.
     """
-    given = options.draft if options.draft != CompareOptions.draft else None
+    named = options.draft if options.draft != CompareOptions.draft else None
     try:
         draft = language_model(
-            load_same("draft", given or manifest["draft"], dict(manifest), target=manifest["target"],
+            load_same("draft", named or manifest["draft"], dict(manifest), target=manifest["target"],
                       dtype=options.dtype, device=options.device)
         )  # fmt: skip
     except InputError as error:
-        if given is not None:
+        if named is not None:
             raise
         notes.append(f"Without the draft there are no confidences: {error}.")
         return None
@@ -224,7 +234,7 @@ def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str
 
 @torch.inference_mode()
 def read_drafted(draft: LanguageModel, text: Text, manifest: Mapping[str, Any]) -> Reading:
-    """What the draft says about the drafted tokens of ``text``, each after its prefix of the text."""
+    """The draft's signals and states at the drafted tokens of ``text``, each after its prefix of the text."""
     logits, before, after = at_drafted_tokens(draft, text)
     size = manifest.get("vocab_size") or draft.vocab_size
     _, signals = signals_of(text, logits, SamplingParams(**manifest["sampling"]), size)

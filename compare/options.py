@@ -124,8 +124,8 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     def words(self) -> list[str]:
         """The decoders of ``length``, or those that are compared if none are named."""
         if self.length is not None:
-            given = self.length if isinstance(self.length, tuple) else str(self.length).split(",")
-            return [str(word).strip() for word in given]
+            words = self.length if isinstance(self.length, tuple) else str(self.length).split(",")
+            return [str(word).strip() for word in words]
         if self.decoders is not None:
             return []
         if self.draft is None:

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from ..common.console import progress_bar
 from ..common.errors import InputError
+from ..common.record import Identity
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
@@ -32,7 +33,7 @@ from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import ReplayStats, replay
 from ..simulate.trace import END, Trace, trace
 from .interval import Interval, interval
-from .store import Identity, Store
+from .store import Store
 
 BATCH = 20  # prompts rolled out and stored together
 TURNS = 4  # iterations of the informed bound's rate, which then no longer changes

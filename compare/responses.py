@@ -1,4 +1,4 @@
-"""Responses of a vLLM server as drafted tokens: what became of each, where its rounds were not logged.
+"""Responses of a vLLM server as drafted tokens with their outcomes, for servers that do not log rounds.
 
 With ``--per-request-spec-decode-metrics`` vLLM 0.32 and 0.33 add ``metrics.speculative_decoding`` to responses of one
 choice, and to the last chunk of a stream with usage. ``detailed`` has, round by round, how many tokens were verified
@@ -34,11 +34,11 @@ ACCEPTED, REJECTED = 0, 1  # in place of tokens, which responses do not have: th
 
 def read_data(sources: Sequence[str], options: CompareOptions) -> Labelled:
     """Read datasets (:func:`.read_labelled`) or responses of a vLLM server; raises InputError as these readers do."""
-    found = {source: are_responses(source) for source in sources}
-    if any(found.values()) and not all(found.values()):
-        names = ", ".join(source for source in sources if not found[source])
+    is_response = {source: are_responses(source) for source in sources}
+    if any(is_response.values()) and not all(is_response.values()):
+        names = ", ".join(source for source in sources if not is_response[source])
         raise InputError(f"data: {names} among responses; compare datasets with responses by --against")
-    return read_responses(sources, options.limit) if all(found.values()) else read_labelled(sources, options)
+    return read_responses(sources, options.limit) if all(is_response.values()) else read_labelled(sources, options)
 
 
 def are_responses(source: str) -> bool:
@@ -60,40 +60,40 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
         InputError: a source cannot be read, or no response tells what became of a drafted token.
     """
     name, left_out, count = ", ".join(sources), Counter[str](), 0
-    found = Labelled(name, [], [], [], [])
+    data = Labelled(name, [], [], [], [])
     for source in sources:
         for number, row in enumerate(read_rows(source)[:limit], 1):
             count += 1
             request, response = _sent(row.get("request")), _sent(row.get("response", row))
-            given = _object(_object(response.get("metrics")).get("speculative_decoding"))
+            metrics = _object(_object(response.get("metrics")).get("speculative_decoding"))
             with blaming(f"{source}: response {number}", f"save responses of vLLM with {FLAG}"):
-                rounds = _rounds(given) if given else None
+                rounds = _rounds(metrics) if metrics else None
             if rounds is None:
-                left_out[SUMS if given else NOTHING] += 1
+                left_out[SUMS if metrics else NOTHING] += 1
                 continue
             length = _object(response.get("usage")).get("completion_tokens")
-            text, placed = _text(rounds, length if given.get("per_step_drafted") and type(length) is int else None)
+            text, placed = _text(rounds, length if metrics.get("per_step_drafted") and type(length) is int else None)
             if text.tokens:
                 sampling = {key: request[key] for key in OF_SAMPLING if isinstance(request.get(key), int | float)}
                 of_pair = {"target": str(response.get("model") or "a target"), "draft": "a server's draft"}
-                found.manifests.append({"kind": RoundsRow.kind, "fingerprint": None, "sampling": sampling, **of_pair})
-                found.texts.append(text)
-                found.placed.append(placed)
-                found.domains.append(UNKNOWN)
-                found.prompts.append(_prompt(request, response, f"{source}:{number}"))
+                data.manifests.append({"kind": RoundsRow.kind, "fingerprint": None, "sampling": sampling, **of_pair})
+                data.texts.append(text)
+                data.placed.append(placed)
+                data.domains.append(UNKNOWN)
+                data.prompts.append(_prompt(request, response, f"{source}:{number}"))
     for why, some in left_out.items():
-        found.notes.append(
+        data.notes.append(
             f"Left out are {some} of the {counted(count, 'response')} of {name}, which {why}: start vLLM with {FLAG}."
         )
-    if not found.texts:
-        reason = " ".join(found.notes).rstrip(".") or f"no token was drafted; save responses with {FLAG}"
+    if not data.texts:
+        reason = " ".join(data.notes).rstrip(".") or f"no token was drafted; save responses with {FLAG}"
         raise InputError(f"{name}: {reason}")
-    found.notes.append(
+    data.notes.append(
         f"Responses say which of a draft's tokens was rejected, 0 or 1 for each, and not its id or probability: {name} "
         "has no confidences, domains or predictors, and is not checked to be of the same models. Positions in the text "
-        f"are known of {sum(found.placed)} of its {counted(len(found.texts), 'text')}."
+        f"are known of {sum(data.placed)} of its {counted(len(data.texts), 'text')}."
     )
-    return found
+    return data
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -105,18 +105,18 @@ def _sent(value: object) -> Mapping[str, Any]:
     return _object(_object(value).get("body", value))
 
 
-def _rounds(given: Mapping[str, Any]) -> list[tuple[int, int]] | None:
+def _rounds(metrics: Mapping[str, Any]) -> list[tuple[int, int]] | None:
     """(accepted, verified) tokens of each round, from vLLM's ``RequestSpecDecodeMetrics``; None if sums do not tell.
 
     Raises:
         InputError: a number is missing, or they contradict each other.
     """
     steps = ("per_step_accepted", "per_step_drafted")
-    accepted, verified = (build(list[int], given.get(name) or [], name) for name in steps)
+    accepted, verified = (build(list[int], metrics.get(name) or [], name) for name in steps)
     if not accepted:
-        counts = build(list[int], given.get("acceptance_histogram"), "acceptance_histogram")
-        longest = build(int, given.get("num_spec_tokens"), "num_spec_tokens")
-        if sum(counts) * longest != given.get("num_draft_tokens"):
+        counts = build(list[int], metrics.get("acceptance_histogram"), "acceptance_histogram")
+        longest = build(int, metrics.get("num_spec_tokens"), "num_spec_tokens")
+        if sum(counts) * longest != metrics.get("num_draft_tokens"):
             return None
         accepted = [j for j, count in enumerate(counts) for _ in range(count)]
         verified = [longest] * len(accepted)

@@ -205,7 +205,7 @@ class Report(Record):
     commands: dict[str, str] = field(default_factory=dict)
     best: str | None = None
     target: str
-    draft: str | None
+    draft: str | tuple[str, ...] | None
     prompts: int
     decoders: dict[str, DecoderResult] = field(default_factory=dict)
     informed: float | None = None

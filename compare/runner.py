@@ -20,9 +20,10 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from ..common.console import progress_bar
+from ..common.record import Identity
 from ..infer.core import Generation, Stats
 from ..infer.prompting import Prompt
-from .store import Identity, Store
+from .store import Store
 
 NOT_AVAILABLE = "not available"
 WINDOW = "specpilot"  # name of the interval in zeus

@@ -15,10 +15,9 @@ from typing import Any, Self
 from ..common.errors import InputError
 from ..common.files import FolderLock, replacing
 from ..common.json_file import read_object
+from ..common.record import Identity
 
 RECORDS = "records"
-
-Identity = Mapping[str, object]  # everything that a result depends on, as JSON values
 
 
 def content_key(identity: Identity) -> str:

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from ..common.console import duration, logger, stderr_console
 from ..common.errors import InputError
 from ..common.files import MANIFEST
+from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..infer.prompting import day_of
@@ -93,7 +94,7 @@ class GivenTexts:
     """
 
     tokens: dict[str, list[int]]
-    source: dict[str, Any]
+    source: Identity
 
 
 def encode_prompts(

@@ -23,6 +23,7 @@ from rich.console import Console
 
 from ..common.errors import InputError
 from ..common.json_file import build
+from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
 from ..models.loading.names import load_stop_tokens, load_tokenizer
@@ -51,7 +52,7 @@ class ResponseMaker(DatasetBuilder[ResponseRow]):
 
     kind = ResponseRow
     settings: AcceptanceDataOptions
-    source: dict[str, Any]
+    source: Identity
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
         self.settings, self.responses, self.models = settings, responses, []
@@ -156,7 +157,7 @@ class OpenAIResponses(ResponseMaker):
             return json.load(response)
 
 
-def vllm_source(version: str, responses: ResponseOptions) -> dict[str, Any]:
+def vllm_source(version: str, responses: ResponseOptions) -> Identity:
     """The :attr:`ResponseMaker.source` of texts by vLLM ``version``."""
     return {"source": "vllm", "version": version, "tensor_parallel": responses.tensor_parallel}
 

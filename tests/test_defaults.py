@@ -9,6 +9,7 @@ import pytest
 from specpilot.common.errors import InputError
 from specpilot.compare.decoders import DEFAULT, Loader, decoders_of
 from specpilot.compare.options import CompareOptions
+from specpilot.compare.results import ComparisonReport
 from specpilot.compare.run import run
 from specpilot.controllers.length import Fixed, OnlineConfidence
 from specpilot.controllers.length.cost_model import CostModel
@@ -168,11 +169,15 @@ def test_a_comparison_goes_on_with_the_precision_it_began_with(tmp_path: Path, m
         **PAIR, length=DEFAULT, limit=2, max_new_tokens=8, rules=False, cost=0.2, output=tmp_path / "out"
     )
     first = run(options).report
-    assert first["decoders"][DEFAULT]["spec"]["draft_dtype"] == "int8"
+    assert isinstance(first, ComparisonReport)
+    spec = first.decoders[DEFAULT].spec
+    assert spec is not None
+    assert spec.draft_dtype == "int8"
     monkeypatch.setitem(STEPS, "int8", 3e-4)
     again = run(options).report
-    assert again["decoders"][DEFAULT]["spec"] == first["decoders"][DEFAULT]["spec"]
-    assert again["timed"] == first["timed"]
+    assert isinstance(again, ComparisonReport)
+    assert again.decoders[DEFAULT].spec == spec
+    assert again.timed == first.timed
 
 
 # What follows for others

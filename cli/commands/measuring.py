@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...common.options import Options
 
@@ -19,7 +20,7 @@ def begin() -> Console:
     return stderr_console()
 
 
-def finish(result: dict[str, Any], options: Options, output: Path | None = None) -> None:
+def finish(result: Mapping[str, object], options: Options, output: Path | None = None) -> None:
     """Print the result with options, commit, machine and versions as one line of JSON, and write it to ``output``."""
     import json
     from dataclasses import asdict
@@ -29,7 +30,7 @@ def finish(result: dict[str, Any], options: Options, output: Path | None = None)
 
     settings = {name: value for name, value in asdict(options).items() if name != "output"}  # a path affects no result
     made = {"settings": settings, "commit": commit(), "machine": machine().to_dict(), "versions": versions()}
-    line = json.dumps(result | made, default=str)  # paths
+    line = json.dumps({**result, **made}, default=str)  # paths
     print(line)  # first, so that the result is not lost if the file cannot be written
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
