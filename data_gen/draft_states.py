@@ -82,7 +82,7 @@ def after_rounds(
     Raises:
         InputError: the draft's architecture does not read trees in one forward.
     """
-    if not draft.ragged:
+    if not draft.together:
         raise InputError(f"draft: {draft.name} reads branches one by one, which is not supported with states")
     found = []
     for text in texts:

@@ -10,9 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 from .base import LanguageModel, LoadedModel, TextReader, count_parameters, output_embedding
-from .causal_lm import CausalLM, Graphs
+from .causal_lm import CausalLM
 from .early_exit import EarlyExit
 from .encoder_decoder import EncoderDecoder
+from .forwards import Graphs
 from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward

@@ -55,6 +55,11 @@ class LanguageModel(ABC):
     decodes_trees: bool = True
     state_layers: tuple[int, ...] = ()
 
+    @property
+    def forward_description(self) -> str:
+        """Which forward runs and why, for people."""
+        return self.name
+
     @abstractmethod
     def new_cache(self) -> TextCache:
         """An empty cache for this model."""

@@ -39,9 +39,8 @@ class EarlyExit(CausalLM):
         vars(self).update(vars(target))  # everything except the depth
         self.model = cut(target.model, layer, target.layers)
         self.packed = cut(target.packed, layer, target.layers)
-        self.layers, self.fixed = layer, None
-        self.lean = None if target.lean is None else target.lean.first(layer)
-        self.fused = None if target.fused is None else target.fused.first(layer)
+        self.layers = layer
+        self.strategy = target.strategy.of(self)
 
     @property
     def parameters(self) -> int:

@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 
 from ..common.errors import InputError
 from .causal_lm import CausalLM, forward_with_hidden
+from .fixed_layers import FixedLayers
 from .kv_cache import RaggedKVCache
 from .linear import Quantization
 from .text_cache import TextCache
@@ -99,6 +100,7 @@ class EncoderDecoder(CausalLM):
         mask: Tensor | dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
         states: Tensor | None = None,
+        fixed: FixedLayers | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, SourceKVCache)
         rows = len(tokens)

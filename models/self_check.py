@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..common.errors import InputError
 from .causal_lm import CausalLM
+from .forwards import Lean
 from .given import drops
 from .read import Read
 
@@ -29,7 +30,7 @@ def check_reading_in_parts(model: CausalLM) -> None:
     Raises:
         InputError: they differ, or the model cannot read a text in parts.
     """
-    if model.lean is not None or model.reads_states or any(drops(module) for module in model.model.modules()):
+    if isinstance(model.strategy, Lean) or model.reads_states or any(drops(module) for module in model.model.modules()):
         return
     if model.context is not None and model.context < 3 * PART:
         return

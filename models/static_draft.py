@@ -81,8 +81,8 @@ class Draws:
 class ChainOfSteps:
     """The steps of one number of rows on the buffers of one cache."""
 
-    def __init__(self, model: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
-        self.model, self.rows = model, rows
+    def __init__(self, model: Any, way: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
+        self.model, self.way, self.rows = model, way, rows
         self.draws = Draws(model, cache, rows, steps, sampled)
         self.forwards: dict[int, DraftStep] = {}
 
@@ -90,15 +90,15 @@ class ChainOfSteps:
         """The step that reads ``tokens`` tokens of each text."""
         if tokens not in self.forwards:
             shape = Shape(self.rows, tokens, 1, self.model.layers, self.model.state_layers)
-            self.forwards[tokens] = DraftStep(self.model, cache, shape, self)
+            self.forwards[tokens] = DraftStep(self.model, self.way, cache, shape, self)
         return self.forwards[tokens]
 
 
 class DraftStep(StaticForward):
     """A forward of fixed shape, and the draw of each text's next token."""
 
-    def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape, chain: ChainOfSteps) -> None:
-        super().__init__(model, cache, shape, keep=1)
+    def __init__(self, model: Any, way: Any, cache: RaggedKVCache, shape: Shape, chain: ChainOfSteps) -> None:
+        super().__init__(model, way, cache, shape, keep=1)
         self.draws = chain.draws
         self.following = self.inputs if shape.tokens == 1 else chain.forward_of(cache, 1).inputs
 
@@ -109,8 +109,8 @@ class DraftStep(StaticForward):
 
 
 def draft_static(
-    model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int], uniforms: Sequence[Sequence[float]],
-    sampled: Sampled, steps: int,
+    model: Any, way: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
+    uniforms: Sequence[Sequence[float]], sampled: Sampled, steps: int,
 ) -> DraftedTokens | None:  # fmt: skip
     """``counts`` tokens after each of ``reads``, drawn with as many ``uniforms``; None where steps have no fixed shape.
 
@@ -134,7 +134,7 @@ def draft_static(
     key = rows, steps, sampled, model.layers, model.state_layers
     chain = cache.forwards.get(key)
     if chain is None:
-        chain = cache.forwards[key] = ChainOfSteps(model, cache, rows, steps, sampled)
+        chain = cache.forwards[key] = ChainOfSteps(model, way, cache, rows, steps, sampled)
     first = chain.forward_of(cache, n)
     own = [cache.rows[read.text] for read in reads]
     inputs = laid_out(reads, own, [cache.lengths[row] for row in own], (rows, n, 1), cache.n_columns - 1)

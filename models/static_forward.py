@@ -14,7 +14,6 @@ Elsewhere than on CUDA the same code runs without graphs, for tests.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,6 +52,7 @@ class StaticForward:
 
     Args:
         model: a :class:`.causal_lm.CausalLM`.
+        way: its :class:`.forwards.FixedShapes`.
         keep: number of last tokens of each text with results. Default: all.
 
     Attributes:
@@ -61,8 +61,8 @@ class StaticForward:
         seconds: duration of the capture; None if the forward is not captured.
     """
 
-    def __init__(self, model: Any, cache: RaggedKVCache, shape: Shape, keep: int | None = None) -> None:
-        self.model, self.shape, self.keep = model, shape, shape.tokens if keep is None else keep
+    def __init__(self, model: Any, way: Any, cache: RaggedKVCache, shape: Shape, keep: int | None = None) -> None:
+        self.model, self.way, self.shape, self.keep = model, way, shape, shape.tokens if keep is None else keep
         rows, tokens, others, *_ = shape
         device = model.device
         self.inputs = torch.zeros(rows, tokens, 4 + others, dtype=torch.long, device=device)
@@ -72,12 +72,12 @@ class StaticForward:
         self.rows = torch.arange(rows, device=device).unsqueeze(1)
         self.columns = torch.arange(cache.n_columns, device=device)
         self.slots: list[LayerSlots] = []
-        if model.fused is not None:
-            self.tables = model.fused.tables(cache.n_columns)  # the same ones in every replay
-        elif model.fixed is not None:
+        if way.fused is not None:
+            self.tables = way.fused.tables(cache.n_columns)  # the same ones in every replay
+        elif way.fixed is not None:
             places = self.rows, self.inputs[..., 2]
             self.slots = [LayerSlots(layer, *places) for layer in cache.own[: model.layers]]
-        self.uses = 0
+        self.uses, self.failed = 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
         self.seconds: float | None = None
         self.results: Results
@@ -85,7 +85,7 @@ class StaticForward:
     def __call__(self, cache: RaggedKVCache) -> Results:
         """Logits (B, keep, V) and states (B, keep, d) of ``inputs``; the next call overwrites them."""
         self.uses += 1
-        if self.graph is None and self.uses > WARM and self.model.static and self.model.device.type == "cuda":
+        if self.graph is None and self.uses > WARM and not self.failed and self.model.device.type == "cuda":
             self._capture(cache)
         if self.graph is None:
             return self._compute(cache)
@@ -107,11 +107,8 @@ class StaticForward:
                     self.results = self._compute(cache)
             except RuntimeError as error:
                 leave_capture(device, current, pool)
-                self.model.static = False
-                reason = str(error).strip().splitlines()[0]
-                warnings.warn(
-                    f"{self.model.name}: runs without CUDA graphs, since it cannot be captured ({reason})", stacklevel=2
-                )
+                self.failed = True
+                self.way.give_up(self.model, str(error).strip().splitlines()[0])
             else:
                 self.graph, self.seconds = graph, time.perf_counter() - started
             finally:
@@ -124,10 +121,10 @@ class StaticForward:
             name: as_scores(mask, self.model.model.dtype)
             for name, mask in layer_masks(self.model.types, self.inputs, self.columns).items()
         }
-        if self.model.fused is not None:
+        if self.way.fused is not None:
             (mask,) = masks.values()
             buffers = [layer.pair for layer in cache.own[: self.model.layers]]
-            return self.model.fused(  # type: ignore[no-any-return]
+            return self.way.fused(  # type: ignore[no-any-return]
                 tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
             )
         return self._compute_layers(cache, masks)
@@ -139,7 +136,7 @@ class StaticForward:
         try:
             mask = masks if self.model.types.by_type else next(iter(masks.values()))
             return self.model.run(  # type: ignore[no-any-return]
-                cache, tokens, self.keep, self.keep, mask, positions, self.states
+                cache, tokens, self.keep, self.keep, mask, positions, self.states, self.way.fixed
             )
         finally:
             cache.slots, cache.layer_slots = None, ()
@@ -165,7 +162,7 @@ def fits_static(cache: RaggedKVCache, reads: Sequence[Read]) -> bool:
     return size_above(rows) * size_above(longest) <= MOST_TOKENS
 
 
-def read_static(model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+def read_static(model: Any, way: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
     """The results of ``reads``, which :func:`fits_static`."""
     longest = max(len(read.tokens) for read in reads)
     plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
@@ -174,7 +171,7 @@ def read_static(model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Resu
     shape = Shape(rows, n, size_above(longest_path(reads)), model.layers, model.state_layers)
     forward = cache.forwards.get(shape)
     if forward is None:
-        forward = cache.forwards[shape] = StaticForward(model, cache, shape)
+        forward = cache.forwards[shape] = StaticForward(model, way, cache, shape)
     own = [cache.rows[read.text] for read in reads]
     inputs = laid_out(reads, own, [cache.lengths[row] for row in own], shape[:3], cache.n_columns - 1)
     forward.inputs.copy_(inputs, non_blocking=True)

@@ -33,6 +33,7 @@ from specpilot.infer.core import Generation, Request, read_together
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 from specpilot.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
+from specpilot.models.forwards import FixedShapes, Padded
 from specpilot.models.fused_layers import FusedLayers
 from specpilot.models.given import Given
 from specpilot.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
@@ -53,10 +54,10 @@ SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again whe
 
 def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
     """A model as it is on a GPU, but for the graphs."""
-    found = CausalLM(model, graphs="on")
-    found.lean, found.packed, found.static = None, model, True
-    found.fused = FusedLayers(model) if FusedLayers.fits(model) else None
-    found.replaces_layers, found.given = found.fused is None, Given(model, hooks=True)
+    found = CausalLM(model)
+    found.packed = model
+    found.strategy = FixedShapes(found, "a test asks for it", FusedLayers(model) if FusedLayers.fits(model) else None)
+    found.given = Given(model, hooks=True)
     return found
 
 
@@ -99,7 +100,7 @@ def operations(seed: int) -> Iterator[tuple[str, Any]]:
 @torch.inference_mode()
 def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
     static, plain = of_fixed_shapes(pair_of(name)[0]), CausalLM(pair_of(name)[0], graphs="off")
-    if not static.ragged:
+    if not plain.together:
         pytest.skip("its texts do not share a forward")
     caches = static.new_cache(), plain.new_cache()
     read = 0
@@ -113,8 +114,9 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
             continue
         for own in caches:
             {"add": own.add, "crop": own.crop_text, "keep": own.keep, "remove": own.remove}[what](*arguments)
-    assert static.fused is not None or name not in FUSED
-    assert static.fixed is not None or name not in GROUPED
+    assert isinstance(static.strategy, FixedShapes)
+    assert static.strategy.fused is not None or name not in FUSED
+    assert static.strategy.fixed is not None or name not in GROUPED
     forwards = caches[0].forwards.values()
     assert read > len(forwards) > 2
     assert all(isinstance(forward, StaticForward) for forward in forwards)
@@ -226,8 +228,8 @@ def decoder(length: str, draft: str = "whole", way: str = "drawn", **options: An
     small = DRAFTS[draft](target)
     models = [of_fixed_shapes(model) if way == "static" else CausalLM(model) for model in (target, small)]
     for model in models:
-        if way != "host":
-            model.lean = None
+        if way == "drawn":
+            model.strategy = Padded("a test asks for it")
         model.reads_drawn = way != "host"
     rule = parse_rule(PLANNED[length]) if length in PLANNED else ASKING[length]()
     return SpeculativeDecoder(*models, length=rule, **options)
@@ -257,7 +259,7 @@ def test_the_law_of_forwards_of_fixed_shapes_is_the_targets(way: str) -> None:
 def test_compiled_parts_of_layers_compute_the_same(layout: str) -> None:
     model = pair_of(layout)[0]
     readers = [of_fixed_shapes(model), of_fixed_shapes(model)]
-    readers[1].fused = FusedLayers(model, compiled=True)
+    readers[1].strategy = FixedShapes(readers[1], "a test asks for it", FusedLayers(model, compiled=True))
     caches = [reader.new_cache() for reader in readers]
     reads = [[Read(0, [1, 2, 3])], [Read(1, [3])], [Read(0, [4])], [Read(0, [5, 6], 2)], [Read(0, [7]), Read(1, [8])]]
     for cache in caches:

@@ -9,6 +9,7 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.models import CausalLM, Read, lean_forward, linear
 from specpilot.models.causal_lm import forward_with_hidden
+from specpilot.models.forwards import Lean, Padded
 from specpilot.models.lean_forward import FAMILIES, LeanForward
 from transformers import MambaConfig, MambaForCausalLM
 
@@ -53,10 +54,10 @@ def test_lean_forward_rounds_no_worse_than_transformers(
         truth = exact(input_ids=text).logits
         for dtype in (torch.float32, torch.bfloat16):
             model = CausalLM(deepcopy(exact).to(dtype=dtype))
-            assert model.lean is not None
+            assert isinstance(model.strategy, Lean)
             errors = []
-            for path in (model.lean, None):
-                model.lean = path
+            for strategy in (model.strategy, Padded("a test asks for it")):
+                model.strategy = strategy
                 logits = torch.cat(read_in_chunks(model, text, chunks), 1)
                 errors.append(float((logits - truth).square().mean().sqrt()))
             assert errors[0] < 1.5 * errors[1]

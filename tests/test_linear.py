@@ -13,6 +13,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.router import SingleArm
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import CausalLM, LanguageModel, language_model, linear
+from specpilot.models.forwards import Lean
 from specpilot.models.linear import Int4Linear, Int8Linear, PackedForward, PackedLinear, pack
 from torch import nn
 from transformers import PreTrainedModel
@@ -161,8 +162,8 @@ def test_weights_are_rounded_to_the_nearest_for_products_of_all_numbers_of_rows(
 
 def kinds(model: LanguageModel) -> tuple[type, type]:
     assert isinstance(model, CausalLM)
-    assert model.lean is not None
-    return type(model.lean.layers[0].down), type(model.lean.head)
+    assert isinstance(model.strategy, Lean)
+    return type(model.strategy.lean.layers[0].down), type(model.strategy.lean.head)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", *linear.QUANTIZATIONS])

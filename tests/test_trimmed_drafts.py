@@ -10,6 +10,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import CausalLM, Read
+from specpilot.models.forwards import Lean
 from specpilot.models.loading.draft_folder import SharedWith, save_draft
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.models.trimmed_head import TrimmedHead
@@ -31,8 +32,9 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
     kept = [token for token in KEPT if token < whole.vocab_size]
     cut = CausalLM(trimmed(target_of(name), kept))
     assert (cut.vocab_size, cut.hidden_size) == (whole.vocab_size, whole.hidden_size)
-    assert cut.ragged == whole.ragged
-    assert (cut.lean is None) == (whole.lean is None) == (name not in ("llama", "qwen3-padded-target"))
+    assert cut.together == whole.together
+    lean = [isinstance(model.strategy, Lean) for model in (cut, whole)]
+    assert lean == [name in ("llama", "qwen3-padded-target")] * 2
     long = [(7 * i) % 90 for i in range(60)]  # longer than longrope's switch
     results = []
     for model in (whole, cut):

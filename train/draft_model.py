@@ -96,7 +96,7 @@ def new_draft(
         trim_head(draft, kept)
     CausalLM._check(draft)
     if reads_states:
-        if not CausalLM(draft.eval()).ragged:
+        if not CausalLM(draft.eval()).together:
             raise InputError(f"features: a {kind} does not take the masks of training by positions; leave it out")
         add_state_input(draft).begin(float(embedding.float().square().mean().sqrt()))
     return draft.eval().requires_grad_(False)  # type: ignore[no-any-return]

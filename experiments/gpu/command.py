@@ -20,7 +20,7 @@ from specpilot.cli.commands.measuring import begin
 from specpilot.common.errors import InputError
 from specpilot.common.options import File, Options, Several
 from specpilot.compare.table import Table
-from specpilot.models.causal_lm import Graphs
+from specpilot.models.forwards import Graphs
 
 from ..synthetic_pair import Pair, Strength, measured, synthetic_pair
 from . import kernels, measurements

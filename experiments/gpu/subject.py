@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import CausalLM, language_model
-from specpilot.models.causal_lm import Graphs
+from specpilot.models.forwards import FixedShapes, Graphs, Padded
 from specpilot.models.fused_layers import FusedLayers
 from transformers import PreTrainedModel
 
@@ -37,10 +37,10 @@ def reader(model: PreTrainedModel, graphs: Graphs) -> CausalLM:
     wrapped = language_model(model, graphs=graphs)
     assert isinstance(wrapped, CausalLM)
     if model.device.type == "cpu":
-        wrapped.lean, wrapped.packed, wrapped.reads_drawn = None, model, True
-        wrapped.static = graphs != "off"
-        wrapped.fused = FusedLayers(model) if wrapped.static and FusedLayers.fits(model) else None
-        wrapped.replaces_layers = wrapped.static and wrapped.fused is None
+        wrapped.packed, wrapped.reads_drawn = model, True
+        fused = FusedLayers(model) if FusedLayers.fits(model) else None
+        reason = "the program for GPUs is tried on a CPU"
+        wrapped.strategy = Padded(reason) if graphs == "off" else FixedShapes(wrapped, reason, fused)
         wrapped.given = None  # weights have become views since
     return wrapped
 

@@ -16,7 +16,7 @@ from ...controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
 from ...controllers.length.cost_model import CostModel
 from ...controllers.router import PolicyRouter, Router
 from ...models import CausalLM, EarlyExit, LanguageModel, LoadedModel, count_parameters, language_model
-from ...models.causal_lm import Graphs
+from ...models.forwards import Graphs
 from ...models.linear import Quantization
 from ..config import LENGTH
 from ..drafters.ngram import Ngram

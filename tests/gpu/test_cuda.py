@@ -14,7 +14,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.hooks import RoundTimer
 from specpilot.models import CausalLM, LanguageModel, Read, language_model
-from specpilot.models.causal_lm import Graphs
+from specpilot.models.forwards import FixedShapes, Graphs
 from specpilot.models.fused_layers import FusedLayers
 from transformers import PreTrainedModel
 
@@ -42,11 +42,11 @@ def test_every_way_is_transformers_greedy(name: str, way: str, generate: Any, gr
     outputs = generate(decoder, PROMPTS[: len(expected)])
     assert [output.tokens for output in outputs] == expected
     if graphs != "off" and name != "mixtral":
-        assert target.static  # type: ignore[attr-defined]
+        assert isinstance(target.strategy, FixedShapes)  # type: ignore[attr-defined]
         forwards = decoder.scheduler.engine.cache.forwards  # type: ignore[attr-defined]
         assert any(getattr(forward, "graph", None) is not None for forward in forwards.values())
     if graphs != "off" and name == "llama":
-        assert target.fused is not None  # type: ignore[attr-defined]
+        assert target.strategy.fused is not None  # type: ignore[attr-defined]
 
 
 def test_rounds_are_timed_without_waiting_for_them() -> None:
@@ -104,7 +104,8 @@ def test_the_device_draws_what_the_host_draws(length: str, verifier: str, sampli
 def test_a_failed_capture_leaves_nothing_behind() -> None:
     """The stream is the caller's again, the model decodes eagerly, and another model is still captured."""
     failing, healthy = (CausalLM(deepcopy(pair_of("llama")[0]).to("cuda")) for _ in range(2))
-    fused = failing.fused
+    assert isinstance(failing.strategy, FixedShapes)
+    fused = failing.strategy.fused
     assert fused is not None
 
     def reading(*arguments: Any) -> Any:
@@ -112,7 +113,7 @@ def test_a_failed_capture_leaves_nothing_behind() -> None:
         assert float(logits.sum()) == float(logits.sum())  # the host reads, which no capture allows
         return logits, hidden
 
-    failing.fused = reading  # type: ignore[assignment]
+    failing.strategy.fused = reading  # type: ignore[assignment]
     reading.tables = fused.tables  # type: ignore[attr-defined]
     stream = torch.cuda.current_stream()
     expected = references("llama")[0]
@@ -120,7 +121,7 @@ def test_a_failed_capture_leaves_nothing_behind() -> None:
         output = SpeculativeDecoder(failing, None).generate(PROMPTS[0], max_new_tokens=40, temperature=0)
     assert output.tokens == expected
     assert torch.cuda.current_stream() == stream
-    assert not failing.static
+    assert "cannot be captured" in failing.forward_description
     decoder = SpeculativeDecoder(healthy, None)
     assert decoder.generate(PROMPTS[0], max_new_tokens=40, temperature=0).tokens == expected
     assert any(getattr(forward, "graph", None) for forward in decoder.scheduler.engine.cache.forwards.values())  # type: ignore[attr-defined]

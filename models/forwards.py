@@ -1,0 +1,445 @@
+"""The ways in which a decoder-only model of transformers reads tokens. One of them is chosen when the model is loaded.
+
+All ways give the same logits up to rounding:
+
+* :class:`OneByOne`: a forward for each text with the model's own masks, and a tree as a batch of its paths. It is for
+  models that count positions by cache columns or do not accept masks.
+* :class:`Padded`: one padded batch of several texts and trees, with positions and masks of :mod:`.masks`.
+* :class:`FixedShapes`: short reads in fixed shapes, which CUDA graphs replay (:mod:`.static_forward`).
+* :class:`Lean`: the forward of :mod:`.lean_forward` on a CPU.
+* :class:`ByLength`: one of the first two for models whose rotary frequencies depend on the text's length.
+
+:func:`choose_forward` decides, and says why.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .base import is_dispatched
+from .fixed_layers import FixedLayers
+from .fused_layers import FusedLayers
+from .kv_cache import RaggedKVCache
+from .lean_forward import LeanForward
+from .linear import Quantization, pack
+from .longrope import TokenKVCache, read_by_factors
+from .masks import as_scores, layer_masks, placed
+from .read import Read, Results, TreeMask, ends, joined, put_drawn, put_states, read_in_groups
+from .sampled import DraftedTokens, Sampled
+from .static_draft import draft_static
+from .static_forward import LONGEST, fits_static, read_static
+
+Graphs = Literal["on", "off", "compiled"]
+MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
+# These count positions by cache columns, because of ALiBi from the padding mask, Llama 4's temperature tuning, or
+# GPT-Neo's local layers.
+COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
+SHORT = 32  # reads of at most this many tokens are padded to each other
+PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
+LARGEST = 4096  # maximum padded tokens of a forward of several texts
+# Tolerance of logits relative to their spread: far above rounding, far below an ignored mask.
+AGREE, AGREE_HALF = 0.02, 0.15
+
+
+class Forward(ABC):
+    """A way to read tokens.
+
+    Its methods take the :class:`.causal_lm.CausalLM` that reads; without a reference to it there is no cycle that would
+    hold weights until Python's collector runs.
+
+    Args:
+        reason: why this way was chosen, as the end of "…, because …".
+
+    Attributes:
+        name: for people.
+        together: whether texts of different lengths and trees share a forward.
+        takes_unread: whether it reads tokens that the host has not read, ``Read.drawn``.
+        replaces_modules: whether it computes something in place of the modules' own forwards.
+    """
+
+    name: str
+    together: bool
+    takes_unread = True
+    replaces_modules = False
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def of(self, model: Any) -> Forward:
+        """The same way for ``model``, which has fewer layers or also returns the outputs of some."""
+        return self
+
+    def new_cache(self, model: Any) -> RaggedKVCache:
+        """An empty cache for this way."""
+        return RaggedKVCache(model.layers)
+
+    @abstractmethod
+    def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        """As :meth:`.base.LanguageModel.forward`."""
+
+    def draft_unread(
+        self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
+        uniforms: Sequence[Sequence[float]], sampled: Sampled, steps: int,
+    ) -> DraftedTokens | None:  # fmt: skip
+        """As :meth:`.base.LanguageModel.draft_unread`."""
+        return None
+
+
+class Lean(Forward):
+    """The forward of :mod:`.lean_forward`."""
+
+    name = "lean forward"
+    together = True
+    takes_unread = False
+    replaces_modules = True
+
+    def __init__(self, reason: str, lean: LeanForward) -> None:
+        super().__init__(reason)
+        self.lean = lean
+
+    def of(self, model: Any) -> Lean:
+        return Lean(self.reason, self.lean.first(model.layers).with_layers(model.state_layers))
+
+    def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        return self.lean.forward(cache, reads)
+
+
+class OneByOne(Forward):
+    """transformers' forward of one text after the other."""
+
+    name = "transformers' forward, text by text"
+    together = False
+
+    def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        if len(reads) == 1 and reads[0].tree is None:
+            return self.read_one(model, cache, reads[0])
+        return joined(
+            [
+                self.read_one(model, cache, read)
+                if read.tree is None
+                else self.read_paths(model, cache, read, read.tree)
+                for read in reads
+            ]
+        )
+
+    def read_one(self, model: Any, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
+        """Read one text without a tree, with the model's own masks."""
+        cache.start_forward([read.text], [len(read.tokens)])
+        states = None if read.states is None else read.states.unsqueeze(0)
+        tokens = torch.tensor([read.tokens], dtype=torch.long).to(model.device, non_blocking=True)
+        put_drawn([read], [0], tokens)
+        logits, hidden = model.run(cache, tokens, read.keep, read.kept_states, states=states)
+        cache.end_forward()
+        return logits[0], hidden[0]
+
+    def read_paths(self, model: Any, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
+        """Read a tree as a batch: each path to a leaf is a row, with a copy of the cached columns it attends to."""
+        first = cache.length(read.text)  # the column of the first new token
+        nodes = first + len(read.tokens) - len(tree.above)  # the column of the first node
+        paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]
+        # Number of cached columns → (cached columns, new columns) of each path.
+        rows: dict[int, list[tuple[tuple[int, ...], list[int]]]] = {}
+        for path in paths:
+            cached = tuple(column for column in path if column < first)
+            rows.setdefault(len(cached), []).append((cached, [c - first for c in path if c >= first]))
+        # Tokens shared by several paths have the same result in each of them.
+        found: dict[int, tuple[Tensor, Tensor, RaggedKVCache, int, int]] = {}
+        for past, group in rows.items():
+            width = max(len(new) for _, new in group)
+            # Padding comes after a row's leaf, so it affects no result.
+            tokens = [[read.tokens[c] for c in new + new[-1:] * (width - len(new))] for _, new in group]
+            spread = cache.spread(read.text, [cached for cached, _ in group], past + width)
+            spread.start_forward(list(range(len(group))), [width] * len(group))
+            logits, hidden = model.run(spread, torch.tensor(tokens), width, width)
+            spread.end_forward()
+            for row, (_, new) in enumerate(group):
+                for place, token in enumerate(new):
+                    found[token] = logits[row, place], hidden[row, place], spread, row, past + place
+        cache.append_from(read.text, [found[token][2:] for token in range(len(read.tokens))])
+        n = len(read.tokens)
+        logits = torch.stack([found[token][0] for token in range(n - read.keep, n)])
+        return logits, torch.stack([found[token][1] for token in range(n - read.kept_states, n)])
+
+
+class Padded(OneByOne):
+    """transformers' forward of padded batches."""
+
+    name = "transformers' forward, padded batches"
+    together = True
+
+    def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        if len(reads) == 1 and reads[0].tree is None:
+            return self.read_one(model, cache, reads[0])
+        groups = padding_groups(reads)
+        if len(groups) == 1:
+            return self.read_padded(model, cache, reads)
+        return read_in_groups(reads, groups, lambda group: Padded.read(self, model, cache, group))
+
+    def read_padded(
+        self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], blind: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Read a padded batch, aligned at the right; tokens of the layer type ``blind`` attend only to themselves."""
+        assert model.types is not None
+        plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
+        keep = max(read.keep for read in reads)
+        kept = max(read.kept_states for read in reads)
+        rows = [cache.rows[read.text] - plan.low for read in reads]
+        inputs, states = placed(plan, reads, cache).to(model.device, non_blocking=True), None
+        if model.reads_states:
+            states = torch.zeros(*inputs.shape[:2], model.hidden_size, dtype=model.model.dtype, device=model.device)
+            put_states(reads, rows, states)
+        masks = layer_masks(model.types, inputs, torch.arange(plan.width, device=model.device))
+        if blind is not None:
+            masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
+        scores = {name: as_scores(mask, model.model.dtype) for name, mask in masks.items()}
+        mask = scores if model.types.by_type else next(iter(scores.values()))
+        tokens, positions = inputs[..., 0], inputs[..., 1]
+        put_drawn(reads, rows, tokens)
+        logits, hidden = model.run(cache, tokens, keep, kept, mask, positions, states)
+        cache.end_forward()
+        picked = ends(rows, [read.keep for read in reads], keep), ends(rows, [read.kept_states for read in reads], kept)
+        return _rows(logits.flatten(0, 1), picked[0]), _rows(hidden.flatten(0, 1), picked[1])
+
+    @torch.inference_mode()
+    def follows_masks(self, model: Any) -> bool:
+        """Whether a tree with our masks gives the logits of its path alone, and every type of layer uses its mask."""
+        prompt, path = [t % model.vocab_size for t in (3, 1, 4)], [t % model.vocab_size for t in (1, 5)]
+        cache = self.new_cache(model)
+        for text in ("plain", "tree", "blind"):
+            cache.add(text, 8)
+        tree = TreeMask.of_parents(3, [-1, -1, 1])  # a node beside the path's two
+        try:
+            plain, _ = self.read_one(model, cache, Read("plain", [*prompt, *path]))
+            self.read_one(model, cache, Read("tree", prompt))
+            seen, _ = self.read_padded(model, cache, [Read("tree", [path[1], *path], tree=tree)])
+            if not _agree(seen, plain):
+                return False
+            assert model.types is not None
+            cache.crop_text("tree", 3)
+            for name in model.types.sizes:
+                blind, _ = self.read_padded(model, cache, [Read("tree", [path[1], *path], tree=tree)], blind=name)
+                cache.crop_text("tree", 3)
+                if len(model.types.sizes) > 1 and _agree(blind, seen):
+                    return False
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError):
+            return False  # the model does not accept such masks
+        return True
+
+
+class FixedShapes(Padded):
+    """Short reads in fixed shapes, which CUDA graphs replay on a GPU; other reads as padded batches.
+
+    Attributes:
+        fused: the layers in few kernels, for some families.
+        fixed: otherwise transformers' layers with fewer kernels; None for the model's own.
+    """
+
+    name = "fixed shapes with CUDA graphs"
+    replaces_modules = True
+
+    def __init__(self, model: Any, reason: str, fused: FusedLayers | None) -> None:
+        super().__init__(reason)
+        self.fused = fused
+        self.fixed: FixedLayers | None = None
+        if fused is None:
+            self.fixed = self._fixed_layers(model)
+
+    def of(self, model: Any) -> FixedShapes:
+        other = copy(self)
+        if self.fused is not None:
+            other.fused = self.fused.first(model.layers).with_layers(model.state_layers)
+        elif self.fixed is not None and len(self.fixed.layers) != model.layers:
+            other.fixed = None
+        return other
+
+    def new_cache(self, model: Any) -> RaggedKVCache:
+        return RaggedKVCache(model.layers, static=True)
+
+    def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        if _autocasts(model):
+            return super().read(model, cache, reads)
+        short = [i for i, read in enumerate(reads) if len(read.tokens) <= LONGEST]
+        long = [i for i, read in enumerate(reads) if len(read.tokens) > LONGEST]
+        if short and long:
+            return read_in_groups(reads, [short, long], lambda group: self._read_alike(model, cache, group))
+        return self._read_alike(model, cache, reads)
+
+    def _read_alike(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        """Read texts that are all short or all long."""
+        return (
+            read_static(model, self, cache, reads) if fits_static(cache, reads) else super().read(model, cache, reads)
+        )
+
+    def draft_unread(
+        self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
+        uniforms: Sequence[Sequence[float]], sampled: Sampled, steps: int,
+    ) -> DraftedTokens | None:  # fmt: skip
+        if _autocasts(model):
+            return None
+        return draft_static(model, self, cache, reads, counts, uniforms, sampled, steps)
+
+    def give_up(self, model: Any, reason: str) -> None:
+        """Let ``model`` read padded batches from now on, since its forward cannot be captured."""
+        model.strategy = Padded(f"its forward cannot be captured ({reason})")
+        warnings.warn(f"{model.name}: runs without CUDA graphs, since it cannot be captured ({reason})", stacklevel=2)
+
+    @torch.inference_mode()
+    def _fixed_layers(self, model: Any) -> FixedLayers | None:
+        """Layers for forwards of fixed shapes that give the logits of the model's own; None if that fails."""
+        vocabulary = model.vocab_size
+        prompt, following = [token % vocabulary for token in (3, 1, 4)], [1 % vocabulary] * 2
+        other = copy(self)
+        try:
+            other.fixed = FixedLayers(model.packed, model.layers)
+            logits = []
+            for way in (self, other):
+                cache = self.new_cache(model)
+                cache.add(0, 8)
+                self.read_one(model, cache, Read(0, prompt))
+                logits.append(read_static(model, way, cache, [Read(0, following)])[0])
+            if not _agree(logits[1], logits[0]):
+                return None
+        except (ValueError, AttributeError, IndexError, KeyError, TypeError, RuntimeError):
+            return None
+        return other.fixed
+
+
+class ByLength(Forward):
+    """Another way for models whose rotary frequencies change with the text's length: texts are read again then.
+
+    Args:
+        inner: the way.
+        switch: the longest text with the short frequencies.
+    """
+
+    def __init__(self, reason: str, inner: Forward, switch: int) -> None:
+        super().__init__(reason)
+        self.inner, self.switch = inner, switch
+        self.name, self.together = f"{inner.name}, texts above {switch} tokens again", inner.together
+        self.takes_unread = False
+
+    def of(self, model: Any) -> ByLength:
+        return ByLength(self.reason, self.inner.of(model), self.switch)
+
+    def new_cache(self, model: Any) -> RaggedKVCache:
+        return TokenKVCache(model.layers)
+
+    def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
+        assert isinstance(cache, TokenKVCache)
+        return read_by_factors(partial(self.inner.read, model), cache, reads, self.switch)
+
+
+def _autocasts(model: Any) -> bool:
+    return torch.is_autocast_enabled(model.device.type)
+
+
+def choose_forward(
+    model: Any, plain: PreTrainedModel, quantization: Quantization | None, graphs: Graphs, switch: int | None
+) -> Forward:
+    """The fastest way for ``model``, a :class:`.causal_lm.CausalLM`, whose attribute ``packed`` this sets.
+
+    Args:
+        plain: the model of transformers without what torch.compile has put around its parts.
+        quantization: round the weights, those of a draft in bfloat16.
+        switch: longest text for longrope's short factors; None without longrope.
+
+    Raises:
+        InputError: weights have sizes that cannot be quantized.
+    """
+    model.packed = plain
+    if LeanForward.fits(plain):
+        return Lean("it is a model of the Llama family on a CPU", LeanForward(plain, quantization))
+    model.packed = pack(plain, quantization)
+    why_apart = _why_apart(model)
+    padded = Padded("its attention follows masks")
+    if why_apart is None and not padded.follows_masks(model):
+        why_apart = "its attention does not follow masks"
+    way = padded if why_apart is None else OneByOne(why_apart)
+    if switch is not None:
+        return ByLength("its rotary frequencies depend on the text's length", way, switch)
+    why_eager = _why_eager(model, plain, graphs)
+    if why_apart is not None or why_eager is not None:
+        if model.device.type == "cuda":
+            way.reason = f"{way.reason}, and without CUDA graphs: {why_apart or why_eager}"
+        return way
+    fused = FusedLayers(plain, compiled=graphs == "compiled") if FusedLayers.fits(plain) else None
+    if graphs == "compiled" and fused is None:
+        warnings.warn(
+            f"{model.name}: --graphs compiled is for Llama, Mistral, Qwen2 and Qwen3; this model runs as with "
+            "--graphs on",
+            stacklevel=2,
+        )
+    return FixedShapes(model, "it is on a GPU", fused)
+
+
+def _why_apart(model: Any) -> str | None:
+    """Why texts cannot share a forward, as far as the architecture says; None if they may."""
+    if not model.takes_positions:
+        return "its forward takes no positions"
+    if model.name in COLUMN_COUNTING or (model.name == "falcon" and model.model.config.alibi):
+        return "it counts positions by cache columns"
+    if model.model.config._attn_implementation not in MASKED_ATTENTION:
+        return f"its attention, {model.model.config._attn_implementation!r}, takes no masks"
+    return None
+
+
+def _why_eager(model: Any, plain: PreTrainedModel, graphs: Graphs) -> str | None:
+    """Why CUDA graphs cannot replay forwards; None if they can."""
+    if model.device.type != "cuda":
+        return "it is not on a GPU"
+    reasons = {
+        "--graphs off": graphs == "off",
+        "it is not on the current GPU": model.device.index != torch.cuda.current_device(),
+        "a device map distributed it": is_dispatched(plain),
+        "its experts make the host wait": reads_host(plain),
+        "its forward was replaced": any("forward" in vars(module) for module in plain.modules() if module._modules),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def reads_host(model: PreTrainedModel) -> bool:
+    """Whether the model's experts make the host wait for the device, which no CUDA graph can capture.
+
+    transformers multiplies experts in groups without reading their sizes only in bfloat16.
+    """
+    config: Any = model.config.get_text_config(decoder=True)
+    has_experts = any(type(module).__name__.endswith("Experts") for module in model.modules())
+    experts = getattr(config, "_experts_implementation", None)
+    return has_experts and (experts != "grouped_mm" or model.dtype != torch.bfloat16) and experts != "batched_mm"
+
+
+def padding_groups(reads: Sequence[Read]) -> list[list[int]]:
+    """Groups of indices into ``reads`` that share a padded forward: short reads, or reads of similar lengths."""
+    order = sorted(range(len(reads)), key=lambda i: len(reads[i].tokens))
+    groups: list[list[int]] = []
+    total = 0
+    for i in order:
+        count = len(reads[i].tokens)
+        padded = count * (len(groups[-1]) + 1) if groups else 0
+        if not groups or (count > SHORT and padded > PADDED * (total + count)) or padded > LARGEST:
+            groups.append([])
+            total = 0
+        groups[-1].append(i)
+        total += count
+    return groups
+
+
+def _rows(values: Tensor, picked: list[int]) -> Tensor:
+    return values if picked == list(range(len(values))) else values[torch.tensor(picked, device=values.device)]
+
+
+def _agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether logits (1, V) are equal up to rounding, but for tokens without a logit."""
+    given = expected.isfinite()
+    tolerance = AGREE if expected.dtype in (torch.float32, torch.float64) else AGREE_HALF
+    found, expected = found[given].float(), expected[given].float()
+    return bool((found - expected).norm() <= tolerance * (expected - expected.mean()).norm())
