@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..common.errors import InputError
-from ..train.options import PREDICTORS
+from ..controllers.registry import PREDICTORS
 from .commands import train
 from .parser import CommandParser
 

@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from .errors import InputError, is_finite
 from .json_file import build
@@ -109,7 +109,12 @@ class Objects:
         """Nothing: who uses an object checks it."""
 
 
-Limit = Range | Several | Pattern | Place | Choice | Objects
+class Limit(Protocol):
+    """A limit of a field's values."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise InputError if ``value`` of the field ``name`` is outside the limit."""
+
 
 LARGEST = 2**31 - 1  # largest count
 Count = Annotated[int, Range(1, LARGEST)]
@@ -124,6 +129,10 @@ File = Annotated[Path, Place(folder=False)]
 Folder = Annotated[Path, Place(folder=True)]
 WebAddress = Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")]
 Names = Annotated[tuple[str, ...], Several()]
+DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
+Device = Annotated[
+    str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
+]
 
 
 def _limits(hint: Any) -> Iterator[Limit]:
@@ -181,6 +190,17 @@ class SeedOptions(Options):
     """
 
     seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """Models.
+
+    Attributes:
+        device: auto (an accelerator if there is one), cpu, cuda, cuda:1, …
+    """
+
+    device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

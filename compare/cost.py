@@ -82,8 +82,8 @@ class JudgedFixed(Fixed):
     def start_text(self) -> None:
         self.judge.start_text()
 
-    def see(self, state: Tensor) -> None:
-        self.judge.see(state)
+    def read_target(self, state: Tensor) -> None:
+        self.judge.read_target(state)
 
     def start_round(self) -> bool:
         started = time.perf_counter()

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.record import Identity
+from ..controllers.acceptance.metrics import measured
 from ..controllers.acceptance.predictor import AcceptancePredictor
 from ..controllers.checkpoints.card import shortcomings
 from ..controllers.length import LengthController, Step
 from ..data_gen.prompts import PromptRow
 from ..simulate.replay import TracedStep, replay
 from ..simulate.trace import Trace
-from ..train.metrics import measured
 from .drift import Array, Drift, drifts, mean_interval, sums_of
 from .interval import ENOUGH
 from .recorded import Measure

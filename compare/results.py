@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from ..common.machine import Machine
 from ..common.record import Record
+from ..controllers.acceptance.metrics import Bin
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.core import Stats
-from ..train.metrics import Bin
 from .decoders import ComparedDecoder
 from .drift import Drift
 from .interval import Interval
@@ -144,7 +144,7 @@ class GroupAcceptance(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorQuality(Record):
-    """How well a predictor of acceptance predicts, by the metrics of :mod:`specpilot.train.metrics`.
+    """How well a predictor of acceptance predicts, by the metrics of :mod:`specpilot.controllers.acceptance.metrics`.
 
     Attributes:
         kl, auroc, brier: None where the metric is not defined, as AUROC if all labels are 0 or 1.

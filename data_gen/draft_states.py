@@ -20,16 +20,12 @@ from ..common.errors import InputError
 from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
 from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
+from ..controllers.acceptance.training import Examples
 from ..controllers.sampling import SamplingParams
 from ..infer.core import TokenDistribution
 from ..models import CausalLM, LanguageModel, Read, TextReader, TreeMask
 from .kinds import Text
 from .rollout import MAX_SCORES
-
-Examples = dict[str, Tensor]
-"""``states`` (m, d), ``accept`` (m,) and ``counts`` (n,), the number of examples of each text; with target context also
-``tokens`` (m,), their ``evidence`` (m, 7), of which log q(y) is the first, and ``copies`` (m,), see
-:mod:`..controllers.acceptance.lag_free_head`."""
 
 
 @torch.inference_mode()
@@ -50,14 +46,13 @@ def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingPa
     chosen, signals = signals_of(text, scores, sampling, vocab_size)
     matches = match_all(text)
     drawn = torch.tensor([probability > 0 for probability in chosen])
-    columns = {
-        "states": hidden.float().cpu(),
-        "evidence": all_evidence(signals, matches, text.tokens),
-        "tokens": torch.tensor(text.tokens, dtype=torch.int32),
-        "copies": copies_of(matches).int(),
-        "accept": torch.tensor(text.accept),
-    }
-    return {name: column[drawn] for name, column in columns.items()}
+    return Examples(
+        accept=torch.tensor(text.accept)[drawn],
+        states=hidden.float().cpu()[drawn],
+        evidence=all_evidence(signals, matches, text.tokens)[drawn],
+        tokens=torch.tensor(text.tokens, dtype=torch.int32)[drawn],
+        copies=copies_of(matches).int()[drawn],
+    )
 
 
 def signals_of(
@@ -138,7 +133,7 @@ def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Seque
     sequences = [(text, len(text.x), len(text.x)) for text in mixed]
     found: list[Examples] = []
     for text, _, hidden in _read(draft, sequences):
-        found.append({"states": hidden[text.places].float().cpu(), "accept": torch.tensor(text.accept)[text.places]})
+        found.append(Examples(torch.tensor(text.accept)[text.places], hidden[text.places].float().cpu()))
     return joined(found)
 
 
@@ -158,10 +153,7 @@ def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor,
 
 def at_all_drafted_tokens(draft: LanguageModel, texts: Sequence[Text]) -> Examples:
     """Examples of every y_i of ``texts`` with target context."""
-    found = [
-        {"states": at_drafted_tokens(draft, text)[-1].float().cpu(), "accept": torch.tensor(text.accept)}
-        for text in texts
-    ]
+    found = [Examples(torch.tensor(text.accept), at_drafted_tokens(draft, text)[-1].float().cpu()) for text in texts]
     return joined(found)
 
 
@@ -171,7 +163,7 @@ def read_positions(
 ) -> Examples:
     """Every position of ``rows`` in order, except those where q(y) is 0 by rounding.
 
-    ``states`` are those at y_i; see :data:`Examples` for the others.
+    ``states`` are those at y_i; see :class:`.Examples` for the others.
 
     Args:
         vocab_size: the target's vocabulary size if the draft's is larger: the manifest's ``vocab_size``.
@@ -209,8 +201,9 @@ def _read(draft: LanguageModel, sequences: Sequence[tuple[Text, int, int]]) -> I
 
 def joined(parts: Sequence[Examples]) -> Examples:
     """The examples of several texts, one entry of ``counts`` for each part."""
-    counts = torch.tensor([len(part["accept"]) for part in parts])
-    return {"counts": counts, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]}}
+    columns = [part.columns() for part in parts]
+    together = {name: torch.cat([one[name] for one in columns]) for name in columns[0]}
+    return Examples(counts=torch.tensor([*map(len, parts)]), **together)
 
 
 def match_all(text: Text) -> list[NgramMatch]:

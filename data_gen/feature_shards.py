@@ -2,7 +2,7 @@
 
 Every shard belongs to a part: ``embedding`` (one shard with the draft's output embedding, (V, d)), ``validation``, one
 or more training parts ``train-0``, ``train-1``, … (one per mixing; epochs use them in turn), and ``traces`` (one shard
-per trace). A shard of examples holds the tensors of :data:`~.draft_states.Examples`.
+per trace). A shard of examples holds the columns of :class:`~specpilot.controllers.acceptance.training.Examples`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 from .dataset import read_manifest, shard_files
-from .draft_states import Examples
 
 KIND = "features"
 EMBEDDING, VALIDATION, TRAIN, TRACES = "embedding", "validation", "train-", "traces"
@@ -101,11 +100,11 @@ class Part:
             found.append(torch.arange(first, first + int(counts[local])))
         return torch.cat(found) if found else texts
 
-    def gather(self, rows: Tensor) -> Examples:
-        """The examples ``rows`` (m,), in this order, without ``counts``."""
+    def gather(self, rows: Tensor) -> dict[str, Tensor]:
+        """The columns of the examples ``rows`` (m,), in this order, without ``counts``."""
         row_starts = starts(self.rows)
         owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each
-        gathered: Examples = {}
+        gathered: dict[str, Tensor] = {}
         for index in sorted(set(owner.tolist())) or [0]:
             here = owner == index
             local = rows[here] - row_starts[index]

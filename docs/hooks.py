@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from mkdocs.structure.files import File, Files
 from specpilot.cli.main import COMMANDS, main
-from specpilot.train.options import PREDICTORS
+from specpilot.controllers.registry import PREDICTORS
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS_PAGE = "commands.md"

@@ -15,8 +15,7 @@ from typing import Annotated, NamedTuple
 import torch
 from specpilot.cli.commands.measuring import begin
 from specpilot.common.errors import InputError
-from specpilot.common.options import Count, Options, Range
-from specpilot.infer.options import DeviceOptions, DType
+from specpilot.common.options import Count, DeviceOptions, DType, Options, Range
 from specpilot.models.early_exit import cut
 from specpilot.models.loading.devices import DTYPES, pick_device
 from specpilot.models.loading.names import load_tokenizer

@@ -196,7 +196,7 @@ class Engine:
             request.add_states(states, draft, verdict.path)
         if request.length.reads_target:
             last = 1 + verdict.path[-1] if verdict.path else 0  # the row, after the text's, that gave the token
-            request.length.see(states[-1 - len(draft.tokens) :, : self.target.hidden_size][last])
+            request.length.read_target(states[-1 - len(draft.tokens) :, : self.target.hidden_size][last])
 
     def _start_drafting(self, joining: Sequence[Request]) -> None:
         """Start the chosen arms' drafters for joining requests that have not ended."""

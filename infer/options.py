@@ -7,16 +7,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..common.errors import InputError
-from ..common.options import Count, Folder, NotNegative, Objects, Options, Pattern, Range, SeedOptions, Several, Share
+from ..common.options import (
+    Count,
+    DeviceOptions,
+    DType,
+    Folder,
+    NotNegative,
+    Objects,
+    Options,
+    Range,
+    SeedOptions,
+    Several,
+    Share,
+)
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p")
 AUTO = "auto"  # as a cost: measured when the decoder is made
 
-DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
 DraftDType = Literal[DType, "int8", "int4"]
-Device = Annotated[
-    str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +47,6 @@ class PairOptions(TargetOptions):
     """
 
     draft: str = "tiny-draft"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceOptions(Options):
-    """Models.
-
-    Attributes:
-        device: auto (an accelerator if there is one), cpu, cuda, cuda:1, …
-    """
-
-    device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

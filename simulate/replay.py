@@ -47,7 +47,7 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
     position = 1
     while position < length:
         if controller.reads_target:
-            controller.see(trace.target_states[position - 1])
+            controller.read_target(trace.target_states[position - 1])
         drafted = _draft(trace, position, controller, stop_tokens)
         accepted = 0
         while accepted < drafted and position + accepted < length and trace.kept[position + accepted]:

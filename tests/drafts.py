@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import torch
 from specpilot.controllers.acceptance.copy_head import CopyHead, CopyPredictor
 from specpilot.controllers.acceptance.feature_model import FeatureModel
-from specpilot.controllers.acceptance.length_head import LengthHead
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.length import (
     AcceptanceLength,
@@ -25,7 +24,6 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.planned import PlannedLength
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.models import language_model
 from specpilot.models.eagle import state_input_of
@@ -34,6 +32,8 @@ from specpilot.models.trimmed_head import TrimmedHead, spread_logits, trim_head
 from specpilot.train.draft_model import new_draft
 from torch import nn
 from transformers import PreTrainedModel
+
+from experiments.rivals.block_pilot import LengthHead, PlannedLength
 
 from .architectures import HIDDEN, VOCAB, pair
 from .eagle3 import write_draft

@@ -18,21 +18,23 @@ import torch
 import yaml
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock
+from specpilot.controllers.acceptance import specdec_head
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.checkpoints.provenance import prompt_digest
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.training_options import RouterTrainingOptions
 from specpilot.data_gen.draft_states import mixing_for
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.train.acceptance import train_acceptance
-from specpilot.train.acceptance_module import AcceptanceModule
 from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.datasets import is_validation
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import FeatureDataOptions, RouterTrainingOptions, SpecDecTrainingOptions
+from specpilot.train.modules import finish_validation
+from specpilot.train.options import FeatureDataOptions
+from specpilot.train.predictor_module import PredictorModule
 from specpilot.train.run_folder import Run, read_run
-from specpilot.train.specdec_module import SpecDecModule, weighted_sums
 
 from .refusals import refused
 from .serving import wait_until
@@ -56,15 +58,15 @@ def options(data: Path) -> FeatureDataOptions:
 
 
 @pytest.fixture(scope="module")
-def settings(work: Path) -> SpecDecTrainingOptions:
-    return SpecDecTrainingOptions(
+def settings(work: Path) -> specdec_head.TrainingOptions:
+    return specdec_head.TrainingOptions(
         data=str(work / "features"), depth=1, epochs=3, batch_size=8, lr=1e-2, checkpoint_every=2, log_every=1,
         threads=1, device="cpu",
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def finished(work: Path, settings: SpecDecTrainingOptions) -> Path:
+def finished(work: Path, settings: specdec_head.TrainingOptions) -> Path:
     """The run folder of an uninterrupted training."""
     train_acceptance(settings, output=work / "finished")
     return work / "finished"
@@ -74,18 +76,18 @@ def finished(work: Path, settings: SpecDecTrainingOptions) -> Path:
 
 
 def test_the_share_of_target_tokens_follows_the_datasets_agreement(
-    settings: SpecDecTrainingOptions, tmp_path: Path
+    settings: specdec_head.TrainingOptions, tmp_path: Path
 ) -> None:
     """The paper's 0.15 where the draft agrees more often than not."""
     assert (mixing_for(0.69), mixing_for(0.5), mixing_for(0.31)) == (0.15, 0.15, 0.5)
     mean = json.loads((Path(settings.data) / "manifest.json").read_text())["mean_acceptance"]
     train_acceptance(replace(settings, mixing=None, epochs=1), output=tmp_path / "run")
-    assert read_run(tmp_path / "run", SpecDecTrainingOptions).settings.mixing == mixing_for(mean)
+    assert read_run(tmp_path / "run", specdec_head.TrainingOptions).settings.mixing == mixing_for(mean)
 
 
 @pytest.mark.parametrize("name", ["acceptance", "tiny", "router", "router-tiny"])
 def test_shipped_configs_name_every_setting(name: str) -> None:
-    kind: Any = RouterTrainingOptions if name.startswith("router") else SpecDecTrainingOptions
+    kind: Any = RouterTrainingOptions if name.startswith("router") else specdec_head.TrainingOptions
     values = yaml.safe_load(files("specpilot.train.configs").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
     assert values.keys() == {field.name for field in fields(kind)}
     changed = {"acceptance": {"mixing": 0.15}, "router": {"device": "cpu"}}.get(name)
@@ -94,14 +96,14 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
 
 def test_loss_against_a_hand_computation() -> None:
     """Finite where logits are certain, and of no tokens 0."""
-    loss, weight = weighted_sums(torch.tensor([0.0, 2.0]), torch.tensor([0.25, 1.0]), 1.0, 6.0)
+    loss, weight = specdec_head.weighted_sums(torch.tensor([0.0, 2.0]), torch.tensor([0.25, 1.0]), 1.0, 6.0)
     a = 1 / (1 + math.exp(-2))
     total = -(1 * 0.25 * math.log(0.5) + 6 * 0.75 * math.log(0.5)) - 1 * 1.0 * math.log(a)
     assert float(loss / weight) == pytest.approx(total / (0.25 + 6 * 0.75 + 1.0), rel=1e-6)
-    loss, _ = weighted_sums(torch.tensor([1e4, -1e4]), torch.tensor([0.0, 1.0]), 1.0, 6.0)
+    loss, _ = specdec_head.weighted_sums(torch.tensor([1e4, -1e4]), torch.tensor([0.0, 1.0]), 1.0, 6.0)
     assert math.isfinite(loss)
     nothing = torch.empty(0, requires_grad=True)
-    loss, weight = weighted_sums(nothing, torch.empty(0), 1.0, 6.0)
+    loss, weight = specdec_head.weighted_sums(nothing, torch.empty(0), 1.0, 6.0)
     loss.backward()
     assert loss.item() == weight.item() == 0
 
@@ -109,13 +111,13 @@ def test_loss_against_a_hand_computation() -> None:
 # Training
 
 
-def test_training_learns(settings: SpecDecTrainingOptions, tmp_path: Path) -> None:
+def test_training_learns(settings: specdec_head.TrainingOptions, tmp_path: Path) -> None:
     result = train_acceptance(replace(settings, epochs=25, batch_size=4, w_rej=1.0), output=tmp_path / "run")
     assert result.metrics["kl"] < 0.25 * result.metrics["kl_constant"]
     assert result.metrics["auroc"] > 0.85  # 0.9 is the most: P is 0.95 or 0.15
 
 
-def test_run_folder(finished: Path, settings: SpecDecTrainingOptions, work: Path) -> None:
+def test_run_folder(finished: Path, settings: specdec_head.TrainingOptions, work: Path) -> None:
     rows = metrics_rows(finished)
     validation = [row for row in rows if row["val_kl"]]
     assert len(validation) == settings.epochs
@@ -127,7 +129,7 @@ def test_run_folder(finished: Path, settings: SpecDecTrainingOptions, work: Path
         assert float(row["lr"]) == pytest.approx(expected)
     written = yaml.safe_load((finished / "run.yaml").read_text(encoding="utf-8"))
     made = {"draft": str(work / "draft"), "target": "some/target", "mixing": 0.15, "validation_fraction": 0.2}
-    assert SpecDecTrainingOptions(**written) == replace(settings, traced=0, **made)
+    assert specdec_head.TrainingOptions(**written) == replace(settings, traced=0, **made)
     assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == version("torch")
     assert (finished / "command.txt").read_text(encoding="utf-8").count("\n") == 1
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
@@ -135,7 +137,7 @@ def test_run_folder(finished: Path, settings: SpecDecTrainingOptions, work: Path
 
 
 def test_the_global_generator_decides_nothing_and_is_left_alone(
-    finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path
+    finished: Path, settings: specdec_head.TrainingOptions, tmp_path: Path
 ) -> None:
     torch.manual_seed(123)
     state = torch.get_rng_state()
@@ -162,16 +164,16 @@ def stop(owner: type, hook: str, call: int, work: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("owner", "hook", "call"),
     [
-        *((SpecDecModule, "training_step", call) for call in (1, 3, 4, 6, 7, 18)),
-        *((SpecDecModule, "validation_step", call) for call in (1, 3)),
-        (AcceptanceModule, "on_validation_epoch_end", 2),
+        *((PredictorModule, "training_step", call) for call in (1, 3, 4, 6, 7, 18)),
+        *((PredictorModule, "validation_step", call) for call in (1, 3)),
+        (PredictorModule, "on_validation_epoch_end", 2),
         (RunCheckpoints, "on_train_epoch_end", 1),
         *((RunCheckpoints, "_save_last", call) for call in (1, 4)),
         (Run, "complete", 1),
     ],
 )
 def test_resume_after_a_stop_anywhere_is_exact(
-    finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path, owner: type, hook: str, call: int
+    finished: Path, settings: specdec_head.TrainingOptions, tmp_path: Path, owner: type, hook: str, call: int
 ) -> None:
     """Three epochs of six steps, a checkpoint every two: stops within an epoch, at its last step, around validation."""
     stop(owner, hook, call, lambda: train_acceptance(settings, output=tmp_path / "run"))
@@ -184,7 +186,7 @@ KL = [0.5, 0.3, 0.4, 0.3, 0.2]  # of five epochs
 
 @pytest.mark.parametrize(("patience", "epochs", "best"), [(None, 5, 5), (1, 3, 2), (2, 4, 2), (3, 5, 5)])
 def test_early_stopping(
-    settings: SpecDecTrainingOptions,
+    settings: specdec_head.TrainingOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     patience: int | None,
@@ -192,7 +194,10 @@ def test_early_stopping(
     best: int,
 ) -> None:
     """The best epoch is kept; a run that was killed after its last one does not go on, one with more patience does."""
-    monkeypatch.setattr(SpecDecModule, "metrics", lambda module: {"kl": KL[module.current_epoch]})
+    monkeypatch.setattr(
+        "specpilot.train.predictor_module.finish_validation",
+        lambda module, metrics: finish_validation(module, {"kl": KL[module.current_epoch]}),
+    )
     run, five = tmp_path / "run", replace(settings, epochs=5)
     limited = replace(five, patience=patience)
     stop(Run, "complete", 1, lambda: train_acceptance(limited, output=run))
@@ -208,9 +213,9 @@ def test_early_stopping(
 
 
 def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
-    settings: SpecDecTrainingOptions, work: Path, tmp_path: Path
+    settings: specdec_head.TrainingOptions, work: Path, tmp_path: Path
 ) -> None:
-    stop(SpecDecModule, "training_step", 1, lambda: train_acceptance(settings, output=tmp_path / "run"))
+    stop(PredictorModule, "training_step", 1, lambda: train_acceptance(settings, output=tmp_path / "run"))
     rows = write_dataset(tmp_path / "rows", make_rows(60, seed=9), str(work / "draft"))
     other = replace(settings, data=str(make_features(options(rows), tmp_path / "other")))
     with (
@@ -228,7 +233,7 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
 
 
 def test_features_are_made_in_the_run_folder(
-    finished: Path, settings: SpecDecTrainingOptions, work: Path, tmp_path: Path
+    finished: Path, settings: specdec_head.TrainingOptions, work: Path, tmp_path: Path
 ) -> None:
     """The same run as with features made before; a complete one does not need them."""
     ours = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
@@ -246,13 +251,13 @@ def test_features_are_made_in_the_run_folder(
     assert not (tmp_path / "run" / "features").exists()
 
 
-def test_features_decide_what_they_were_made_with(settings: SpecDecTrainingOptions, tmp_path: Path) -> None:
+def test_features_decide_what_they_were_made_with(settings: specdec_head.TrainingOptions, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mixing=0\.3: the features in .* were made with 0\.15"):
         train_acceptance(replace(settings, mixing=0.3), output=tmp_path / "other")
 
 
 def test_weights_and_biases_offline(
-    settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metrics and reliability table of the training, and the exported checkpoint, under the run's id."""
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -271,7 +276,7 @@ def test_weights_and_biases_offline(
 
 
 def test_tensorboard(
-    finished: Path, settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The values of metrics.csv, each once though the run was killed; without the package nothing is begun."""
     run = tmp_path / "run"
@@ -280,7 +285,9 @@ def test_tensorboard(
         train_acceptance(replace(settings, tensorboard=True), output=run)
     assert not run.exists()
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    stop(SpecDecModule, "training_step", 10, lambda: train_acceptance(replace(settings, tensorboard=True), output=run))
+    stop(
+        PredictorModule, "training_step", 10, lambda: train_acceptance(replace(settings, tensorboard=True), output=run)
+    )
     train_acceptance(replace(settings, tensorboard=True), output=run, resume=True)
     assert_same_run(run, finished)
     found = events.EventAccumulator(str(run / "tensorboard")).Reload()
@@ -292,7 +299,7 @@ def test_tensorboard(
 
 
 def test_a_full_disk_ends_a_training(
-    settings: SpecDecTrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -303,7 +310,7 @@ def test_a_full_disk_ends_a_training(
 
 
 def test_export_gives_the_best_head(
-    finished: Path, settings: SpecDecTrainingOptions, work: Path, tmp_path: Path
+    finished: Path, settings: specdec_head.TrainingOptions, work: Path, tmp_path: Path
 ) -> None:
     controller = load_controller(export(finished, tmp_path / "controller"))
     best = torch.load(finished / "checkpoints" / "best.ckpt", weights_only=True)

@@ -14,23 +14,18 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from specpilot.controllers.acceptance.copy_head import CopyHeadConfig
-from specpilot.controllers.acceptance.feature_model import FeatureModelConfig
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
-from specpilot.controllers.acceptance.length_head import LengthHeadConfig
-from specpilot.controllers.acceptance.predictor import PredictorConfig
-from specpilot.controllers.acceptance.specdec_head import AcceptanceHeadConfig
+from specpilot.controllers.acceptance import copy_head, feature_model, lag_free_head, specdec_head
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints import checkpoint
 from specpilot.controllers.checkpoints.card import model_card
-from specpilot.controllers.checkpoints.checkpoint import KINDS, load_controller, push_controller, save_controller
+from specpilot.controllers.checkpoints.checkpoint import load_controller, push_controller, save_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import TrainedLength, load_trained
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.trained import predictor_of
-from specpilot.controllers.router.policy import RouterConfig
+from specpilot.controllers.registry import CONTROLLERS, controller_module
+from specpilot.controllers.router import policy
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.loading.controllers import load_policy
 from torch import nn
@@ -44,7 +39,7 @@ ARMS = (
     Arm("exit", "exit:2", layer=2, parameters=900),
     Arm("autoregressive", "autoregressive", parameters=12000),
 )
-CONFIG = AcceptanceHeadConfig(
+CONFIG = specdec_head.Config(
     provenance=PROVENANCE, datasets=["4" * 64], metrics={"kl": 0.25, "auroc": 0.75}, hidden_size=8, depth=2, w_acc=1.0,
     w_rej=6.0, mixing=0.15, threshold=0.7, threshold_source="paper default",
 )  # fmt: skip
@@ -52,20 +47,16 @@ CONFIGS: dict[str, ControllerConfig] = {
     config.kind: config
     for config in (
         CONFIG,
-        LagFreeHeadConfig(
+        lag_free_head.Config(
             provenance=PROVENANCE, datasets=["4" * 64, "5" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4,
             uses_ngrams=True, mean=0.5, tokens=10,
         ),
-        LengthHeadConfig(
-            provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, hidden_size=8, width=4, every="round",
-            mean=0.5, rounds=10,
-        ),
-        FeatureModelConfig(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
-        CopyHeadConfig(
+        feature_model.Config(provenance=PROVENANCE, datasets=["4" * 64], metrics={"auroc": 0.75}, mean=0.5),
+        copy_head.Config(
             provenance=replace(PROVENANCE, draft=None, fingerprint=replace(PAIR, draft=None)), datasets=["4" * 64],
             metrics={"auroc": 0.75}, hidden_size=8, width=4, tokens=10,
         ),
-        RouterConfig(
+        policy.Config(
             provenance=replace(PROVENANCE, draft=None, fingerprint=replace(PAIR, draft=None)), datasets=["4" * 64],
             metrics={"regret": 0.5}, hidden_size=8, width=16, arms=ARMS, reward="rouge", alpha=0.5, cost="parameters",
         ),
@@ -125,7 +116,7 @@ def content(change: Callable[[bytes], bytes], name: str = "model.safetensors") -
 
 
 def test_save_and_load(tmp_path: Path, any_kind: ControllerConfig) -> None:
-    assert set(CONFIGS) == set(KINDS)
+    assert set(CONFIGS) == {controller_module(name).Config.kind for name in CONTROLLERS}
     head = make(any_kind)
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -151,30 +142,23 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
     folder = save_controller(tmp_path / "c", make(any_kind), any_kind)
     pair, embedding = any_kind.provenance.fingerprint, torch.zeros(4, 8)
     length = f"length='{folder}': "
-    if isinstance(any_kind, RouterConfig):
+    if isinstance(any_kind, policy.Config):
         assert load_policy(folder)[1] == any_kind
         with refused(f"^{length}is of kind 'router', which predicts no acceptance"):
             load_trained(folder, pair, torch.device("cpu"), embedding)
         return
     with refused(rf"^router='{folder}': is of kind '{any_kind.kind}', which chooses no arm"):
         load_policy(folder)
-    if isinstance(any_kind, CopyHeadConfig):
+    if isinstance(any_kind, copy_head.Config):
         with refused(rf"^{length}is of kind 'copy-head', .*; give it as copies"):
             load_trained(folder, pair, torch.device("cpu"), embedding)
         return
     cost = CostModel.load(0.2)
     for name in (folder, str(folder)):
         assert isinstance(load_trained(name, pair, torch.device("cpu"), embedding, cost=cost), TrainedLength)
-    if not isinstance(any_kind, AcceptanceHeadConfig):
+    if not isinstance(any_kind, specdec_head.Config):
         with refused(f"^{length}has no threshold of its own"):
             load_trained(folder, pair, torch.device("cpu"), embedding)
-    if not isinstance(any_kind, PredictorConfig):
-        with refused(f"^{length}has no threshold of its own; give costs: --cost auto"):
-            load_trained(folder, pair, torch.device("cpu"), embedding, threshold=0.5)
-        with refused(r"^threshold=0\.5: .*; leave it out"):
-            load_trained(folder, pair, torch.device("cpu"), embedding, threshold=0.5, cost=cost)
-        with refused(f"^{length}is of kind '{any_kind.kind}', .*; name one that does"):
-            predictor_of(folder, load_controller(folder), pair, torch.device("cpu"), embedding, calibrated=True)
 
 
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:
@@ -187,7 +171,7 @@ def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) ->
 
 def test_no_place_on_this_machine_is_published(tmp_path: Path, any_kind: ControllerConfig) -> None:
     local = replace(any_kind, provenance=replace(any_kind.provenance, target=f"{tmp_path}/models/target"))
-    if isinstance(local, RouterConfig):
+    if isinstance(local, policy.Config):
         arm = replace(local.arms[0], name=f"{tmp_path}/models/draft")
         local = replace(local, arms=(arm, *local.arms[1:]))
     folder = save_controller(tmp_path / "c", make(any_kind), local)
@@ -281,14 +265,10 @@ CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], str]]] = {  # of each kind 
         *(({key: ...}, key) for key in ("threshold", "kind", "schema_version", "weights_sha256")),
     ],
     "lag-free-head": [
+        ({"hidden_size": 0}, "hidden_size=0: must be between"),
         ({"width": 10**9}, "width=1000000000"),
         ({"mean": 2.0}, r"mean=2\.0"),
         ({"uses_ngrams": 1}, "uses_ngrams=1: true or false is expected"),
-    ],
-    "length-head": [
-        ({"every": "week"}, "every='week'"),
-        ({"hidden_size": 0}, "hidden_size=0: must be between"),
-        ({"mean": 2.0}, r"mean=2\.0"),
     ],
     "acceptance-features": [
         ({"mean": -1}, "mean=-1"),

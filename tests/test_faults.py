@@ -186,8 +186,7 @@ def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest
 
 
 SLOW = (  # whose code is mostly that of another stage
-    "train lag-free", "train features", "train length-head", "train draft, stored states", "data answers",
-    "data rounds",
+    "train lag-free", "train features", "train draft, stored states", "data answers",
 )  # fmt: skip
 
 

@@ -12,17 +12,18 @@ import torch
 from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance import specdec_head
+from specpilot.controllers.acceptance.training import Examples
 from specpilot.data_gen.draft_states import from_draft
 from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
 from specpilot.data_gen.kinds import AcceptanceRow, read_shard, text_of
 from specpilot.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
-from specpilot.train.acceptance_module import AcceptanceDataModule
+from specpilot.train.acceptance import AcceptanceDataModule
 from specpilot.train.data_module import ResumableLoader
 from specpilot.train.datasets import is_validation
 from specpilot.train.features import make_features
-from specpilot.train.options import FeatureDataOptions, SpecDecTrainingOptions
-from specpilot.train.specdec_module import SpecDecModule
+from specpilot.train.options import FeatureDataOptions
 
 from .training import make_model, make_rows, write_dataset
 
@@ -127,7 +128,7 @@ def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(
     assert ours["states"].dtype == torch.float16
     assert torch.equal(ours["states"], theirs["states"].half())
     assert torch.equal(ours["accept"], theirs["accept"])
-    monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: {"states": torch.full((2, 2), 1e5)})
+    monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: Examples(torch.ones(2), torch.full((2, 2), 1e5)))
     with pytest.raises(InputError, match=r"states=float16: .*; use float32"):
         make_features(replace(options, states="float16"), tmp_path / "f")
 
@@ -185,15 +186,15 @@ def test_small_shards_give_the_same_batches(
 
 
 def test_batches_are_whole_rollouts(dataset: FeatureDataset) -> None:
-    settings = SpecDecTrainingOptions(data=str(dataset.folder), mixings=2, batch_size=8, device="cpu")
-    data = AcceptanceDataModule(dataset, settings, SpecDecModule)
+    settings = specdec_head.TrainingOptions(data=str(dataset.folder), mixings=2, batch_size=8, device="cpu")
+    data = AcceptanceDataModule(dataset, settings)
     training = held_out(ROWS)[0]
-    batches = [batch.accept for batch in data.train_dataloader()]
+    batches = [batch.labels for batch in data.train_dataloader()]
     assert len(batches) == len(data.train_loader) == math.ceil(len(training) / 8)
     assert torch.equal(torch.cat(batches).sort().values, part(dataset, f"{TRAIN}0")["accept"].sort().values)
-    second = torch.cat([batch.accept for batch in data.train_dataloader()])  # epoch 1 takes the other mixing
+    second = torch.cat([batch.labels for batch in data.train_dataloader()])  # epoch 1 takes the other mixing
     assert torch.equal(second.sort().values, part(dataset, f"{TRAIN}1")["accept"].sort().values)
-    validation = torch.cat([batch.accept for batch in data.val_dataloader()])
+    validation = torch.cat([batch.labels for batch in data.val_dataloader()])
     assert torch.equal(validation, part(dataset, VALIDATION)["accept"])
 
 

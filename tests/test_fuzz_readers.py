@@ -32,6 +32,7 @@ from specpilot.cli.parser import CommandParser
 from specpilot.common.errors import InputError
 from specpilot.common.files import sha256
 from specpilot.compare.store import Store
+from specpilot.controllers.acceptance import specdec_head
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.data_gen.dataset import read_manifest
@@ -40,7 +41,6 @@ from specpilot.data_gen.rows import read_rows
 from specpilot.models.gguf_model import GgufFile
 from specpilot.models.loading.model_files import find_files
 from specpilot.models.loading.names import load_model
-from specpilot.train.options import SpecDecTrainingOptions
 from specpilot.train.run_folder import read_checkpoint, read_run
 
 from .eagle3 import write_draft
@@ -127,8 +127,8 @@ def readers(folder: Path) -> dict[str, Reader]:
 
     return {
         "manifest": Reader(data / "manifest.json", lambda: read_manifest(data)),
-        "settings of a run": Reader(run / "run.yaml", lambda: read_run(run, SpecDecTrainingOptions)),
-        "environment of a run": Reader(run / "env.json", lambda: read_run(run, SpecDecTrainingOptions)),
+        "settings of a run": Reader(run / "run.yaml", lambda: read_run(run, specdec_head.TrainingOptions)),
+        "environment of a run": Reader(run / "env.json", lambda: read_run(run, specdec_head.TrainingOptions)),
         "checkpoint of a run": Reader(checkpoint, lambda: read_checkpoint(checkpoint)),
         "times": Reader(router / "times.json", lambda: Times.load(router)),
         "controller": Reader(head / "config.json", lambda: load_controller(head)),

@@ -29,6 +29,7 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.controllers.router import SingleArm
+from specpilot.controllers.training_options import CopyTrainingOptions
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -39,7 +40,6 @@ from specpilot.infer.loading.controllers import load_copies
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.copies import copied_tokens, train_copies
 from specpilot.train.export import export
-from specpilot.train.options import CopyTrainingOptions
 
 from .drafts import CHEAP, copy_head
 from .tiny import make, pair_and_prompts

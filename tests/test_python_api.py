@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import specpilot
 import torch
+from specpilot.controllers.acceptance import lag_free_head
 from specpilot.controllers.length import Confidence, Fixed, OnlineConfidence, RateOptimal
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
-from specpilot.train.options import LagFreeTrainingOptions
 from transformers import BartConfig, BartForConditionalGeneration
 
 from .architectures import target_of
@@ -145,7 +145,7 @@ def test_paths_precisions_and_numbers(tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained(Path(target), Path(draft), length=2, dtype="auto")
     assert decoder.target.model.dtype == torch.float32
     assert len(decoder.generate("hello", max_new_tokens=5).rounds[1].drafted) == 2
-    assert LagFreeTrainingOptions(data=Path("a")).data == "./a"  # a folder, whatever is named so
+    assert lag_free_head.TrainingOptions(data=Path("a")).data == "./a"  # a folder, whatever is named so
     shipped = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, dtype="auto")
     assert shipped.target.model.dtype == torch.bfloat16
     head = Path(specpilot.checkpoints.__path__[0]) / "tiny-head"

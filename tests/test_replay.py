@@ -33,7 +33,7 @@ class UsesEverything(LengthController):
     def start_text(self) -> None:
         self.phase = 0.0
 
-    def see(self, state: torch.Tensor) -> None:
+    def read_target(self, state: torch.Tensor) -> None:
         self.phase += float(state.sum())
 
     def start_round(self) -> bool:

@@ -14,11 +14,11 @@ from specpilot.controllers.arms import Arm
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.training_options import RouterTrainingOptions
 from specpilot.data_gen.dataset import ShardWriter
 from specpilot.data_gen.kinds import RouterRow, Rows
 from specpilot.data_gen.router_dataset import RouterDataset, Times, parameter_costs, rewards, round_tokens, time_costs
 from specpilot.train.export import export
-from specpilot.train.options import RouterTrainingOptions
 from specpilot.train.router import Batch, Table, policy_loss, router_metrics, table_of, train_router
 
 from experiments.router.study import fit_policy

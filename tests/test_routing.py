@@ -15,8 +15,7 @@ from specpilot.controllers.checkpoints.checkpoint import save_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.checkpoints.provenance import Provenance
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
-from specpilot.controllers.router import Router, RouterPolicy
-from specpilot.controllers.router.policy import RouterConfig
+from specpilot.controllers.router import Router, RouterPolicy, policy
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
@@ -112,11 +111,11 @@ def test_greedy_text_is_the_targets_whatever_the_arm(architecture: str) -> None:
     assert [generation.arm for generation in both] == [0, 1]
 
 
-def router_for(target: str, arms: Sequence[str]) -> tuple[RouterPolicy, RouterConfig]:
+def router_for(target: str, arms: Sequence[str]) -> tuple[RouterPolicy, policy.Config]:
     model, tokenizer = load_model(target), load_tokenizer(target)
     loaded = load_arms(arms, CausalLM(model), tokenizer, dtype="float32", device="cpu")
     pair = PairFingerprint(model_fingerprint(model), None, tokenizer_fingerprint(tokenizer))
-    config = RouterConfig(
+    config = policy.Config(
         provenance=Provenance(target, None, pair, SamplingParams()), datasets=["d" * 64], hidden_size=32, width=16,
         arms=tuple(arm.arm for arm in loaded), reward="rouge", alpha=0.5, cost="parameters",
     )  # fmt: skip

@@ -9,9 +9,11 @@ import pytest
 import torch
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance import lag_free_head
 from specpilot.controllers.acceptance.predictor import PredictorConfig
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.training_options import RouterTrainingOptions
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset
@@ -23,7 +25,7 @@ from specpilot.train.acceptance import train_acceptance
 from specpilot.train.datasets import joint_manifest, router_rows
 from specpilot.train.export import export
 from specpilot.train.features import make_features
-from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions, RouterTrainingOptions
+from specpilot.train.options import FeatureDataOptions
 from specpilot.train.run_folder import read_run
 
 from .test_router_training import make_rows, write
@@ -115,7 +117,7 @@ def test_each_text_is_read_under_its_own_sampling(work: Path, tmp_path: Path) ->
 
 def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:
     data = f"{work}/sampled", f"{work}/greedy"
-    settings = LagFreeTrainingOptions(
+    settings = lag_free_head.TrainingOptions(
         data=data, epochs=1, width=4, validation_fraction=0.3, traced=2, batch_size=32, device="cpu"
     )
     train_acceptance(settings, output=tmp_path / "run")

@@ -102,7 +102,7 @@ def test_from_rounds_to_a_controller(
     words = f"--data {work}/rounds --predictor {predictor} --traced 0 --validation-fraction 0.3 --device cpu"
     assert cli.main(["data", "features", *words.split(), "--output", features]) == 0
     training = ["train", "acceptance", "--data", features, "--epochs", "1", "--output", run, "--predictor"]
-    assert cli.main([*training, "length-head"]) == 2
+    assert cli.main([*training, "specdec"]) == 2
     assert "features of another predictor" in capsys.readouterr().err
     assert cli.main([*training, predictor]) == 0
     assert cli.main(["export", run, controller]) == 0

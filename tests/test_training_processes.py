@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance import lag_free_head
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.features import make_features
 from specpilot.train.fitting import lightning_devices, of_process
-from specpilot.train.options import FeatureDataOptions, LagFreeTrainingOptions
+from specpilot.train.options import FeatureDataOptions
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from .processes import Process, command
@@ -38,8 +39,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(work: Path) -> LagFreeTrainingOptions:
-    return LagFreeTrainingOptions(
+def settings(work: Path) -> lag_free_head.TrainingOptions:
+    return lag_free_head.TrainingOptions(
         data=str(work / "features"), width=8, epochs=2, batch_size=37, checkpoint_every=3, log_every=2, threads=1,
         device="cpu",
     )  # fmt: skip
@@ -55,7 +56,9 @@ def assert_same_metrics(one: Path, two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_and_two_machines_do_what_one_does(settings: LagFreeTrainingOptions, tmp_path: Path) -> None:
+def test_two_processes_and_two_machines_do_what_one_does(
+    settings: lag_free_head.TrainingOptions, tmp_path: Path
+) -> None:
     """With dropout, batches that do not divide by two, and a last batch of one example."""
     rows = sum(s["rows"] for s in read_manifest(settings.folders[0])["shards"] if s["part"].startswith("train"))
     ours = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
@@ -78,7 +81,7 @@ def test_two_processes_and_two_machines_do_what_one_does(settings: LagFreeTraini
 
 
 def test_what_every_machine_must_know(
-    settings: LagFreeTrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: lag_free_head.TrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(settings, num_nodes=2)
 

@@ -11,6 +11,7 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.compare.decoders import ComparedDecoder, Loader
 from specpilot.compare.recorded import Tracer, replay_counts
+from specpilot.controllers.acceptance import feature_model, lag_free_head, specdec_head
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.length import Fixed, Oracle
 from specpilot.controllers.length.draft_sources import DraftSources
@@ -35,7 +36,6 @@ from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibration import load_draft, load_rows
 from specpilot.train.draft_model import new_draft
-from specpilot.train.options import FeatureTrainingOptions, LagFreeTrainingOptions, SpecDecTrainingOptions
 from transformers import PreTrainedModel
 
 from .drafts import FREE, options_of, state_draft
@@ -118,9 +118,11 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
 
 def test_every_stage_takes_it(pair: Pair, data: Path, tmp_path: Path) -> None:
     some = {"epochs": 1, "validation_fraction": 0.4, "device": "cpu"}
-    trainings: list[Any] = [SpecDecTrainingOptions(data=str(data), mixing=mixing, **some) for mixing in (0.3, 1.0)]
+    trainings: list[Any] = [
+        specdec_head.TrainingOptions(data=str(data), mixing=mixing, **some) for mixing in (0.3, 1.0)
+    ]
     # Without and with the target's own forward, and one that reads the embedding.
-    trainings += [FeatureTrainingOptions(data=str(data), traced=traced, **some) for traced in (0, 3)]
+    trainings += [feature_model.TrainingOptions(data=str(data), traced=traced, **some) for traced in (0, 3)]
     shared = {
         "target": pair.target, "prompts": pair.prompts, "chat": False, "shard_size": 8, "top_k": None, "device": "cpu",
     }  # fmt: skip
@@ -128,7 +130,7 @@ def test_every_stage_takes_it(pair: Pair, data: Path, tmp_path: Path) -> None:
     rounds = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_dataset(rounds, RoundsRow)
     assert (max(max(row.x) for row in rows) >= pair.sizes[1]) == (pair.sizes[0] > pair.sizes[1])
-    trainings.append(LagFreeTrainingOptions(data=[str(data), str(rounds)], width=8, traced=3, **some))
+    trainings.append(lag_free_head.TrainingOptions(data=[str(data), str(rounds)], width=8, traced=3, **some))
     for i, training in enumerate(trainings):
         result = train_acceptance(training, output=tmp_path / str(i))
         assert all(map(math.isfinite, result.metrics.values()))

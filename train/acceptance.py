@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from ..common.errors import InputError, counted
+from ..controllers.acceptance.training import Batch, DataSummary, Examples
 from ..controllers.length.cost_model import CostModel
+from ..controllers.registry import controller_module
+from ..controllers.training_options import PredictorTrainingOptions
 from ..data_gen.dataset import VERSIONS, read_manifest
-from ..data_gen.feature_shards import KIND, FeatureDataset
-from .acceptance_module import AcceptanceDataModule, ReplayedModule
-from .controller_module import module_of
+from ..data_gen.feature_shards import KIND, TRAIN, VALIDATION, FeatureDataset, Part
+from .data_module import ResumableData
 from .datasets import feature_identity
+from .export import origin_of
 from .features import make_features
 from .fitting import Training, TrainingResult, fit, train_run
-from .options import PredictorTrainingOptions
+from .options import feature_options
+from .predictor_module import PredictorModule
 from .run_folder import FEATURES
 
 P = TypeVar("P", bound=PredictorTrainingOptions)
@@ -26,7 +33,7 @@ def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, 
     """Train an acceptance predictor, whose kind is determined by the class of ``settings``.
 
     Args:
-        settings: data and settings.
+        settings: the ``TrainingOptions`` of a predictor.
         output: run folder to create. A complete run is not changed.
         resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
             uninterrupted run, on one CPU bit for bit.
@@ -52,7 +59,7 @@ def resolve(settings: P) -> tuple[P, dict[str, Any]]:
         identity = FeatureDataset(Path(folder)).manifest
         _require_made_so(settings, identity["settings"])
     else:
-        identity = feature_identity(settings.features)
+        identity = feature_identity(feature_options(settings))
     names = {entry.name for entry in fields(settings)} - {"seed", "device"}
     made = {name: value for name, value in identity["settings"].items() if name in names}
     settings = replace(settings, **made, target=identity["target"], draft=identity["draft"])
@@ -96,17 +103,52 @@ def _load(settings: PredictorTrainingOptions, dataset: dict[str, Any], output: P
             f"'specpilot data features --predictor {settings.predictor}', and train on those"
         )
     else:
-        folder = make_features(settings.features, output / FEATURES)
+        folder = make_features(feature_options(settings), output / FEATURES)
         gc.collect()  # frees target and draft before training
     features = FeatureDataset(folder)
     features.check()
-    kind = module_of(settings)
-    assert issubclass(kind, ReplayedModule)
-    data = AcceptanceDataModule(features, settings, kind)
-    module = kind(settings, data)
-    noun = "rollout" if kind.by_text else "drafted token"
+    data = AcceptanceDataModule(features, settings)
+    # The mean acceptance stands in for that of a validation, which checkpoints have.
+    origin = origin_of(dataset, {"mean_acceptance": data.summary.mean_acceptance})
+    module = PredictorModule(settings.predictor, settings, data, features, origin)
+    noun = "rollout" if settings.by_text else "drafted token"
     print(
         f"{counted(data.train_loader.rows, noun)} to train on, "
         f"{counted(data.total_steps, 'step')}; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return lambda run: fit(run, module, data)
+
+
+class AcceptanceDataModule(ResumableData[Part, Batch]):
+    """Training and validation batches of a feature dataset. A batch is split over the processes."""
+
+    settings: PredictorTrainingOptions
+
+    def __init__(self, dataset: FeatureDataset, settings: PredictorTrainingOptions) -> None:
+        self.dataset = dataset
+        parts = [dataset.part(f"{TRAIN}{i}") for i in range(dataset.training_parts)]
+        super().__init__(settings, parts, dataset.part(VALIDATION))
+
+    @property
+    def summary(self) -> DataSummary:
+        manifest = self.dataset.manifest
+        return DataSummary(manifest["hidden_size"], manifest["mean_acceptance"], sum(self.training.rows))
+
+    def training_parts(self) -> Iterator[Examples]:
+        """The examples of the first epoch, shard by shard."""
+        return (self._examples(shard.tensors) for shard in self.training.shards)
+
+    def sizes(self, examples: Part) -> list[int]:
+        return examples.texts if self.settings.by_text else examples.rows
+
+    def batch(self, examples: Part, rows: Tensor, epoch: int | None) -> Batch:
+        mine, first, total = self.share(rows)
+        columns = examples.gather(examples.rows_of_texts(mine) if self.settings.by_text else mine)
+        kind, taken = controller_module(self.settings.predictor), self._examples(columns)
+        return Batch(kind.inputs(taken, self.settings), taken.labels, first, total)
+
+    def _examples(self, columns: dict[str, Tensor]) -> Examples:
+        """The stored ``columns``; features of older versions may have others."""
+        names = {entry.name for entry in fields(Examples)}
+        known = {name: column for name, column in columns.items() if name in names}
+        return Examples(**known, embedding=self.dataset.embedding)

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-
 from ..common.errors import InputError
 from ..common.files import check_free
-from ..controllers.acceptance.calibration import Calibration, undo_weights
-from ..controllers.acceptance.specdec_head import AcceptanceHead, AcceptanceHeadConfig
+from ..controllers.acceptance import specdec_head
+from ..controllers.acceptance.calibration import Array, Calibration, fit_logistic, undo_weights
+from ..controllers.acceptance.metrics import Metrics
+from ..controllers.acceptance.specdec_head import AcceptanceHead
 from ..controllers.checkpoints.card import shortcomings
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.fingerprint import PairFingerprint
@@ -27,24 +25,14 @@ from ..data_gen.draft_states import read_positions
 from ..data_gen.kinds import AcceptanceRow, Text, read_texts
 from ..models import LanguageModel, language_model
 from .datasets import joint_manifest, load_same, split
-from .metrics import Metrics
 from .options import CalibrateOptions
 
-Array = NDArray[np.float64]
 STORED = ("auroc", "brier", "kl", "ece", "kl_constant")  # metrics in a checkpoint
-
-
-def logistic(x: Array, p: Array) -> tuple[Array, float]:
-    """Coefficients (n,) and intercept of the logistic regression of probabilities ``p`` (N,) on ``x`` (N, n)."""
-    label = np.repeat([1, 0], len(p))
-    fit = LogisticRegression(C=np.inf, max_iter=1000, tol=1e-8)
-    fit.fit(np.concatenate([x, x]), label, sample_weight=np.concatenate([p, 1 - p]))
-    return fit.coef_[0], float(fit.intercept_[0])
 
 
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
     """By method: a head's loss weights undone, and Platt's fit to its ``logits`` (N,) and the true ``p`` (N,)."""
-    (scale,), shift = logistic(logits[:, None], p)
+    (scale,), shift = fit_logistic(logits[:, None], p)
     return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
 
 
@@ -63,7 +51,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     data, method = options.data, options.method
     trained = load_controller(options.controller)
     config, head = trained.config, trained.head
-    if not isinstance(config, AcceptanceHeadConfig) or not isinstance(head, AcceptanceHead):
+    if not isinstance(config, specdec_head.Config) or not isinstance(head, AcceptanceHead):
         raise InputError(
             f"controller={options.controller!r}: is a {config.kind}, which needs no calibration; give an acceptance "
             "head"
@@ -82,8 +70,8 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
     )
 
-    before, after = (head(part["states"]).double() for part in (fitted, tested))  # logits (N,)
-    fitted_p, p = fitted["accept"].double().numpy(), tested["accept"]
+    before, after = (head(part.states).double() for part in (fitted, tested))  # logits (N,)
+    fitted_p, p = fitted.accept.double().numpy(), tested.accept
     calibrations = fit_all(before.numpy(), fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
     metrics = {
         name: Metrics(calibration.scale * after + calibration.shift, p).compute()
@@ -92,7 +80,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     chosen = metrics[method]
     judged = {
         **{f"calibrated_{name}": chosen[name] for name in STORED},
-        "auroc_draft": Metrics(tested["evidence"][:, 0], p).auroc(),  # of log q(y), which ranks as q(y) does
+        "auroc_draft": Metrics(tested.evidence[:, 0], p).auroc(),  # of log q(y), which ranks as q(y) does
     }
     new = replace(
         config,

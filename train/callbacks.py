@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import sys
+import warnings
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pytorch_lightning.loggers import WandbLogger
 
 from ..common.console import progress_bar, stderr_console
 from ..common.files import replacing
-from .controller_module import LOSSES, ControllerModule
+from .modules import LOSSES, ControllerModule, controller, monitor, require_finite, score, total
 
 
 class Progress(Callback):
@@ -70,6 +71,7 @@ class RunLog(Callback):
     def __init__(self, file: Path, every: int) -> None:
         self.file, self.every = file, every
         self.rows: list[dict[str, float]] = []
+        self.learning_rate = math.nan  # of the last step
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows}
@@ -80,17 +82,20 @@ class RunLog(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._write(trainer)  # drops rows after the checkpoint that training resumes from
 
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.learning_rate = optimizer.param_groups[0]["lr"]
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, ControllerModule)
         if trainer.global_step % self.every == 0 or batch_idx + 1 == trainer.num_training_batches:
-            loss = float(pl_module.total(outputs["loss"])) / trainer.world_size
-            self._add(trainer, {"loss": loss, "lr": pl_module.learning_rate})
+            loss = float(total(pl_module, outputs["loss"])) / trainer.world_size
+            self._add(trainer, {"loss": loss, "lr": self.learning_rate})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, ControllerModule)
-        validation = {f"val_{name}": value for name, value in pl_module.validation.items()}
+        validation = {f"val_{name}": value for name, value in controller(pl_module).validation.items()}
         self._add(trainer, validation)
         self._write(trainer)
 
@@ -134,15 +139,15 @@ class RunCheckpoints(Checkpoint):
             self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, ControllerModule)
-        if pl_module.score() > self.highest:
-            self.highest = pl_module.score()
+        module = controller(pl_module)
+        if score(module) > self.highest:
+            self.highest = score(module)
             best = {
-                "head": pl_module.head.state_dict(),
+                "head": module.head.state_dict(),
                 "epoch": trainer.current_epoch + 1,
                 "step": trainer.global_step,
-                "metrics": pl_module.validation,
-                **pl_module.findings(),
+                "metrics": module.validation,
+                **module.findings(),
             }
             if trainer.is_global_zero:
                 self._log_table(trainer, best.get("reliability", []))
@@ -172,7 +177,7 @@ class StopEarly(EarlyStopping):
 
     def __init__(self, module: ControllerModule, patience: int | None) -> None:
         mode = "min" if module.criterion in LOSSES else "max"
-        super().__init__(module.monitor, patience=patience or sys.maxsize, mode=mode)
+        super().__init__(monitor(module), patience=patience or sys.maxsize, mode=mode)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict | {"patience": self.patience})
@@ -191,13 +196,42 @@ class RefuseDivergence(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, ControllerModule)
-        pl_module.require_finite("the loss is", outputs["loss"])
+        require_finite(pl_module, "the loss is", outputs["loss"])
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.on_train_epoch_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, ControllerModule)
         for parameter in pl_module.parameters():
-            pl_module.require_finite("weights are", parameter)
+            require_finite(pl_module, "weights are", parameter)
+
+
+class LongerSchedule(Callback):
+    """A run that is continued with more epochs has the learning rates of a run of all its epochs."""
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        for state in checkpoint["lr_schedulers"]:
+            for name in ("total_steps", "_schedule_phases"):  # of OneCycleLR
+                state.pop(name, None)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first step after a checkpoint has the schedule's learning rate, as if it had always had these epochs."""
+        for configuration in trainer.lr_scheduler_configs:
+            schedule = configuration.scheduler
+            assert isinstance(schedule, torch.optim.lr_scheduler.LRScheduler)
+            with warnings.catch_warnings(action="ignore"):  # that get_lr is called outside of a step
+                for group, rate in zip(schedule.optimizer.param_groups, schedule.get_lr(), strict=True):
+                    group["lr"] = rate
+
+
+class Threads(Callback):
+    """Sets the number of CPU threads in each process; None leaves it as it is."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self.count is not None:
+            torch.set_num_threads(self.count)

@@ -1,52 +1,35 @@
 """``specpilot train copies``: trains a copy head on a target's own texts and writes a run folder.
 
-Examples are the tokens that prompt lookup would copy in decoding. The loss is the binary cross-entropy on whether the
-text goes on with the copy.
+Examples are the tokens that prompt lookup would copy in decoding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..controllers.acceptance.copy_head import EVIDENCE, VECTORS, CopyHead, CopyHeadConfig, copy_evidence
+from ..controllers.acceptance import copy_head
+from ..controllers.acceptance.copy_head import EVIDENCE, Copies, copy_evidence
 from ..controllers.acceptance.ngram_index import NgramIndex
+from ..controllers.acceptance.training import Batch, DataSummary
+from ..controllers.training_options import CopyTrainingOptions
 from ..data_gen.dataset import read_manifest
 from ..data_gen.documents import Document, answers
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import CopyRates, PromptLookup
 from ..models import output_embedding
-from .controller_module import Batch, PredictorModule, seeded
 from .data_module import ResumableData
 from .datasets import check_same, joint_fingerprint, joint_sampling, load_same, require_both, split
 from .fitting import Training, TrainingResult, fit, train_run
-from .options import CopyTrainingOptions
-
-
-class Copies(NamedTuple):
-    """M copied tokens.
-
-    Attributes:
-        evidence: (M, 9) evidence of each.
-        rate: (M,) what is predicted without a head: the text's own rate after matches of this length.
-        tokens: (M,) the copied tokens.
-        last: (M,) the tokens before them.
-        kept: (M,) 1 where the text goes on with the copy, else 0.
-    """
-
-    evidence: Tensor
-    rate: Tensor
-    tokens: Tensor
-    last: Tensor
-    kept: Tensor
+from .predictor_module import PredictorModule
 
 
 class CopiedToken(NamedTuple):
-    """One copied token, see :class:`Copies`."""
+    """One copied token, see :class:`~specpilot.controllers.acceptance.copy_head.Copies`."""
 
     evidence: list[float]
     rate: float
@@ -78,8 +61,8 @@ def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]
             rates.add(run, kept)
 
 
-def copies_of(documents: Iterable[Document]) -> Copies:
-    """The copied tokens of ``documents``, in order."""
+def copies_of(documents: Iterable[Document], embedding: Tensor) -> Copies:
+    """The copied tokens of ``documents``, in order; ``embedding`` (V, d) is the target's."""
     found = [
         one
         for document in documents
@@ -92,6 +75,7 @@ def copies_of(documents: Iterable[Document]) -> Copies:
         torch.tensor(tokens, dtype=torch.long),
         torch.tensor(last, dtype=torch.long),
         torch.tensor(kept, dtype=torch.float32),
+        embedding,
     )
 
 
@@ -105,50 +89,30 @@ class CopyDataModule(ResumableData[Copies, Batch]):
         InputError: training or validation would be empty.
     """
 
+    settings: CopyTrainingOptions
+
     def __init__(self, documents: Sequence[Document], embedding: Tensor, settings: CopyTrainingOptions) -> None:
-        self.embedding = embedding
         fraction = settings.validation_fraction
-        training, validation = map(copies_of, split(documents, [document.id for document in documents], fraction))
+        parts = split(documents, [document.id for document in documents], fraction)
+        training, validation = (copies_of(part, embedding) for part in parts)
         require_both(len(training.kept), len(validation.kept), fraction, "copied token")
         super().__init__(settings, [training], validation)
+
+    @property
+    def summary(self) -> DataSummary:
+        return DataSummary(self.training.embedding.shape[1], examples=len(self.training.kept))
+
+    def training_parts(self) -> Iterator[Copies]:
+        return iter([self.training])
 
     def sizes(self, examples: Copies) -> list[int]:
         return [len(examples.kept)]
 
     def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Batch:
         mine, first, total = self.share(rows)
-        evidence, rate, tokens, last, kept = (column[mine] for column in examples)
-        return Batch((evidence, self.embedding[tokens], self.embedding[last]), kept, first, total, rate)
-
-
-class CopyModule(PredictorModule):
-    """The copy head in training. The best epoch is that of the lowest validation KL."""
-
-    head: CopyHead
-    config = CopyHeadConfig
-    renamed: ClassVar = {"tokens": "examples"}
-    criterion = "kl"
-
-    def __init__(self, settings: CopyTrainingOptions, data: CopyDataModule) -> None:
-        super().__init__(settings, data.total_steps)
-        size = data.embedding.shape[1]
-        self.head = seeded(settings.seed, lambda: CopyHead(size, settings.width))
-        scale, mean = torch.std_mean(data.training.evidence, 0, correction=0)
-        self.head.standardise(mean, scale)
-        self.dropout, self.masked = settings.dropout, VECTORS * size
-        self.examples = len(data.training.kept)
-
-    def predictions(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Of the head, and of the text's own rates."""
-        assert batch.prior is not None
-        return self.logits(batch), torch.logit(batch.prior, eps=1e-4)
-
-    def metrics(self) -> dict[str, float]:
-        found, untrained = (metrics.compute() for metrics in self.found)
-        return found | {f"{name}_rates": untrained[name] for name in ("kl", "auroc")}
-
-    def findings(self) -> dict[str, Any]:
-        return super().findings() | {"examples": self.examples, "hidden_size": self.head.hidden_size}
+        *columns, embedding = examples
+        taken = Copies(*(column[mine] for column in columns), embedding=embedding)
+        return Batch(copy_head.inputs(taken, self.settings), taken.kept, first, total, taken.rate)
 
 
 KIND = "copies"
@@ -199,7 +163,7 @@ def _load(settings: CopyTrainingOptions, dataset: dict[str, Any]) -> Training:
     embedding = output_embedding(model).clone()
     del model
     data = CopyDataModule(documents, embedding, settings)
-    module = CopyModule(settings, data)
+    module = PredictorModule(KIND, settings, data)
     print(
         f"{len(data.training.kept):,} copied tokens to train on, {len(data.validation.kept):,} held out, "
         f"steps: {data.total_steps}; {sum(p.numel() for p in module.head.parameters()):,} parameters"

@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from .options import TrainingOptions
+from ..controllers.training_options import TrainingOptions
 
 P = TypeVar("P")
 B = TypeVar("B")

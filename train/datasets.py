@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..common.errors import InputError, counted
 from ..controllers.checkpoints.fingerprint import model_fingerprint
+from ..controllers.training_options import MIXED
 from ..data_gen.dataset import mean_acceptance, read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
@@ -18,7 +19,7 @@ from ..infer.random_source import text_seed
 from ..models import LoadedModel
 from ..models.loading.devices import pick_device
 from ..models.loading.names import load_any_model
-from .options import MIXED, FeatureDataOptions
+from .options import FeatureDataOptions
 
 T = TypeVar("T")
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together

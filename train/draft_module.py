@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel, get_cosine_schedule_with_warmup
+from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
 from ..data_gen.documents import Document
@@ -29,9 +30,9 @@ from ..models.causal_lm import forward_with_hidden
 from ..models.eagle import state_input_of
 from ..models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
 from ..models.trimmed_head import TrimmedHead
-from .controller_module import ControllerModule
 from .data_module import ResumableData
 from .datasets import require_both, split
+from .modules import cosine, finish_validation, optimizers, require_finite, total, training_loss
 from .options import DraftTrainingOptions
 from .target_states import StateFolder, Teacher, Windows, pack
 
@@ -134,7 +135,7 @@ WARM_UP = 0.05  # share of the steps
 METRICS = ("acceptance", "coverage", "greedy_agreement")
 
 
-class DraftModule(ControllerModule):
+class DraftModule(pl.LightningModule):
     """A draft in training.
 
     Args:
@@ -145,9 +146,7 @@ class DraftModule(ControllerModule):
     """
 
     criterion = "acceptance"
-    adam: ClassVar = {"betas": (0.9, 0.99), "fused": True}
-    head: PreTrainedModel
-    settings: DraftTrainingOptions
+    validation: dict[str, float]
 
     def __init__(
         self,
@@ -158,7 +157,9 @@ class DraftModule(ControllerModule):
         left_out: set[str],
         steps: int,
     ) -> None:
-        super().__init__(settings, steps)
+        super().__init__()
+        self.settings, self.steps = settings, steps
+        self.validation = {}
         self.head = draft.eval()  # distillation without dropout
         self.positions = 1 if state_input_of(draft) is None else settings.positions
         head = draft.get_output_embeddings()
@@ -187,10 +188,14 @@ class DraftModule(ControllerModule):
         agree = (chosen if self.kept is None else self.kept[chosen]) == best
         return torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree
 
-    def loss(self, batch: Windows) -> tuple[Tensor, Tensor]:
+    def configure_optimizers(self) -> Any:
+        schedule = partial(cosine, steps=self.steps, warm_up=round(WARM_UP * self.steps))
+        return optimizers(self, self.steps, betas=(0.9, 0.99), fused=True, schedule=schedule)
+
+    def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
         p, _, logits = self.predictions(batch)
         accept = torch.stack([overlap(one, p) for one in logits])
-        return (1 - accept).sum(), accept.new_tensor(accept.numel())
+        return training_loss(self, (1 - accept).sum(), accept.new_tensor(accept.numel()))
 
     def on_validation_epoch_start(self) -> None:
         # Not created earlier: spawned processes would share the memory of existing tensors.
@@ -198,21 +203,20 @@ class DraftModule(ControllerModule):
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
         accept, coverage, agree = self.agreement(batch)
-        self.require_finite("predictions are", accept)
+        require_finite(self, "predictions are", accept)
         count = accept.new_tensor(len(coverage))
         sums = [accept.mean(0).sum(), coverage.sum(), agree.sum(), *accept.sum(-1), count]
         self._sums += torch.stack(sums).double().cpu()
 
-    def measure(self) -> dict[str, float]:
-        *sums, count = self.total(self._sums).tolist()
+    def on_validation_epoch_end(self) -> None:
+        *sums, count = total(self, self._sums).tolist()
         names = [*METRICS, *(f"acceptance_{place}" for place in range(1, self.positions + 1))]
         if self.positions == 1:
             names.pop()
-        return {name: value / max(1, count) for name, value in zip(names, sums, strict=False)}
+        finish_validation(self, {name: value / max(1, count) for name, value in zip(names, sums, strict=False)})
 
-    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        warm = round(WARM_UP * self.steps)
-        return get_cosine_schedule_with_warmup(optimizer, warm, self.steps)  # type: ignore[no-any-return]
+    def findings(self) -> dict[str, Any]:
+        return {}
 
 
 def _leave_out(names: set[str], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

@@ -6,32 +6,42 @@ import math
 import os
 import re
 import warnings
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..common.errors import InputError
+from ..controllers.acceptance.training import DataSummary, Origin
 from ..controllers.arms import Arm, named_apart
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import Provenance, prompt_digest
+from ..controllers.registry import CONTROLLERS, OWN, controller_module
 from ..controllers.sampling import SamplingParams
+from ..controllers.training_options import CopyTrainingOptions, RouterTrainingOptions, TrainingOptions
 from ..data_gen.dataset import read_manifest
 from ..data_gen.kinds import LABELLED, read_dataset
-from .controller_module import module_of
 from .datasets import fingerprints, is_validation, samplings
 from .draft import KIND as DRAFT
 from .draft import export_draft
-from .options import CONTROLLERS, DraftTrainingOptions, SpecDecTrainingOptions
+from .options import DraftTrainingOptions
 from .run_folder import Run, read_checkpoint, read_run, run_kind
 
-PAPER_THRESHOLD = 0.7  # of an acceptance head
+# Options of the trainings that have a command of their own; a predictor's module has its options.
+OPTIONS: dict[str, type[TrainingOptions]] = {"copies": CopyTrainingOptions, "router": RouterTrainingOptions}
 
 
-def export(run: str | Path, output: str | Path, *, threshold: float | None = None, overwrite: bool = False) -> Path:
+def export(
+    run: str | Path,
+    output: str | Path,
+    *,
+    threshold: float | None = None,
+    predictor: str | None = None,
+    overwrite: bool = False,
+) -> Path:
     """Write the best weights of a training run as a controller checkpoint; returns its folder.
 
     Args:
@@ -40,25 +50,25 @@ def export(run: str | Path, output: str | Path, *, threshold: float | None = Non
         output: checkpoint folder to create.
         threshold: for an acceptance head: stop drafting when the probability of a rejection exceeds it. Default: the
             paper's 0.7.
+        predictor: the predictor of the user's own that was trained, as ``package.module:Config``.
         overwrite: replace an existing checkpoint.
 
     Raises:
         InputError: ``run`` is no run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
     """
     run, output = Path(run), Path(output)
-    is_controller = (run / CONFIG).is_file()
-    kind = run_kind(run)
-    if threshold is not None and (is_controller or CONTROLLERS.get(kind) is not SpecDecTrainingOptions):
-        what = "an exported controller keeps its own" if is_controller else f"a {kind} controller has none"
-        raise InputError(f"threshold={threshold}: {what}; leave it out")
-    if is_controller:
+    if (run / CONFIG).is_file():
+        if threshold is not None:
+            raise InputError(f"threshold={threshold}: an exported controller keeps its own; leave it out")
         controller = load_controller(run)
         return save_controller(output, controller.head, controller.config, overwrite=overwrite)
-    if kind == DRAFT:
+    if run_kind(run) == DRAFT:
+        if threshold is not None:
+            raise InputError(f"threshold={threshold}: a {DRAFT} has none; leave it out")
         trained = read_run(run, DraftTrainingOptions)
         export_draft(trained, _read_best(trained), output, overwrite=overwrite)
     else:
-        trained, head, config = best_controller(run, threshold)
+        trained, head, config = best_controller(run, threshold, predictor)
         save_controller(output, head, config, overwrite=overwrite)
     if trained.settings.wandb is not None:
         try:
@@ -82,34 +92,53 @@ def _add_to_wandb(run: Run[Any], output: Path) -> None:
     started.finish()
 
 
-def best_controller(folder: str | Path, threshold: float | None = None) -> tuple[Run[Any], nn.Module, ControllerConfig]:
+def best_controller(
+    folder: str | Path, threshold: float | None = None, predictor: str | None = None
+) -> tuple[Run[Any], nn.Module, ControllerConfig]:
     """The run in ``folder``, its best controller so far, and that one's configuration.
 
     Args:
-        threshold: of an acceptance head. Default: the paper's.
+        threshold, predictor: as for :func:`export`.
 
     Raises:
-        InputError: no epoch is finished, or a file is missing or damaged.
+        InputError: no epoch is finished, or a file is missing or damaged; the predictor is one of the user's own, and
+            not named.
     """
-    options = CONTROLLERS.get(run_kind(folder), SpecDecTrainingOptions)
-    run, module = read_run(folder, options), module_of(options)
+    name = run_kind(folder) if predictor is None else predictor
+    if name not in CONTROLLERS and name not in OWN and predictor is None:
+        raise InputError(f"{folder}: was trained with {name!r}, a predictor of your own; name it: --predictor {name}")
+    kind = controller_module(name)
+    options = OPTIONS.get(name) or kind.TrainingOptions
+    run = read_run(folder, options, {} if predictor is None else {"predictor": predictor})
     best, dataset = _read_best(run), run.dataset
+    summary = DataSummary(
+        best.get("hidden_size", dataset.get("hidden_size", 0)),
+        best.get("mean", 0.5),
+        best.get("examples", 0),
+        named_apart([Arm(**arm) for arm in dataset.get("arms", ())]),
+    )
+    metrics = {name: value for name, value in best["metrics"].items() if math.isfinite(value)}
+    config = kind.to_checkpoint(run.settings, summary, origin_of(dataset, metrics, trained_prompts(run)))
+    if threshold is not None:
+        config = config.with_threshold(threshold)
+    head = config.module()
+    head.load_state_dict(best["head"])
+    if "scale" in best:
+        head.absorb(torch.tensor(best["scale"]))
+    return run, head, config
+
+
+def origin_of(dataset: dict[str, Any], metrics: dict[str, float], prompts: tuple[str, ...] = ()) -> Origin:
+    """The origin of a checkpoint that is trained on data with the manifest ``dataset``.
+
+    Args:
+        metrics: metrics on held-out prompts.
+        prompts: digests of the training prompts.
+    """
     pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
     sampling, *others = (SamplingParams(**each) for each in samplings(dataset))
-    known = dataset | vars(run.settings) | best
-    known |= {
-        "arms": named_apart([Arm(**arm) for arm in dataset.get("arms", ())]),
-        "threshold": PAPER_THRESHOLD if threshold is None else threshold,
-        "threshold_source": "paper default" if threshold is None else "given at export",
-        "provenance": Provenance(
-            dataset["target"], dataset.get("draft"), pair, sampling, tuple(others), trained_prompts(run)
-        ),
-        "datasets": fingerprints(dataset),
-        "metrics": {name: value for name, value in best["metrics"].items() if math.isfinite(value)},
-    }
-    names = {entry.name: module.renamed.get(entry.name, entry.name) for entry in fields(module.config)}
-    config = module.config(**{name: known[other] for name, other in names.items() if other in known})
-    return run, module.exported(config, best), config
+    provenance = Provenance(dataset["target"], dataset.get("draft"), pair, sampling, tuple(others), prompts)
+    return Origin(provenance, fingerprints(dataset), metrics)
 
 
 def trained_prompts(run: Run[Any]) -> tuple[str, ...]:

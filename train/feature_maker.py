@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..controllers.acceptance.length_head import HORIZON, MEMORIES, Outcomes
+from ..controllers.acceptance.training import ACCEPTED, NOT_DRAFTED, REJECTED, ROUND_TOKENS, Examples
 from ..controllers.checkpoints.fingerprint import tokenizer_fingerprint
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
+from ..controllers.training_options import ROUNDS, TARGET
 from ..data_gen.draft_states import (
-    Examples,
     after_mixed_text,
     after_rounds,
     after_target_text,
@@ -35,9 +35,6 @@ from ..models.loading.generation_defaults import stop_tokens_of
 from ..models.loading.names import load_tokenizer
 from ..simulate.trace import END, STATES, Trace, as_tensors, trace
 from .datasets import load_same
-from .options import ROUNDS, TARGET
-
-ACCEPTED, REJECTED, BEYOND = 1, 0, -1  # a drafted token, one after a rejected token is rejected; one never drafted
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class FeatureMaker:
         """
         if unit.part == EMBEDDING:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
-        tensors = as_tensors(*self._traced(unit)) if unit.part == TRACES else self._examples(unit)
+        tensors = as_tensors(*self._traced(unit)) if unit.part == TRACES else self._examples(unit).columns()
         for name in STATES & tensors.keys():
             tensors[name] = tensors[name].to(STORED[self.options["states"]])
             if not bool(torch.isfinite(tensors[name]).all()):
@@ -136,7 +133,7 @@ class FeatureMaker:
 
     def _examples(self, unit: Unit) -> Examples:
         if self.options["context"] == ROUNDS:
-            return joined([round_examples(traced) for traced in self._traced(unit, HORIZON)])
+            return joined([round_examples(traced) for traced in self._traced(unit, ROUND_TOKENS)])
         if self.options["context"] == TARGET:
             size = self.draft.vocab_size if self.vocab_size is None else self.vocab_size
             if self.draft.reads_states:
@@ -166,29 +163,20 @@ def round_examples(traced: Trace) -> Examples:
 
     They are read from a trace, so they have the distribution of decoding, whatever data the text comes from: a draft
     goes on from its own tokens after a rejected one.
-
-    Returns:
-        ``places`` (M,), tokens of the text before each, from 1; ``states`` (M, D) the target's that the last of these
-        was drawn from; ``rates`` (M, 2) of :class:`.Outcomes`, where a draft would have told of every token before;
-        ``kept`` (M, 10) what became of the drafted tokens; ``accept`` (M,) acceptance probability of the first.
     """
-    count, outcomes = len(traced.text) - 1, Outcomes()
-    rates: list[list[float]] = []
-    kept = torch.full((count, HORIZON), BEYOND, dtype=torch.int8)
+    count = len(traced.text) - 1
+    kept = torch.full((count, ROUND_TOKENS), NOT_DRAFTED, dtype=torch.int8)
     for row in range(count):
-        rates.append(outcomes.rates)
         node, alive = row + 1, True
-        for depth in range(HORIZON):
+        for depth in range(ROUND_TOKENS):
             if node == END:
                 break
             alive = alive and traced.kept[node]
             kept[row, depth] = ACCEPTED if alive else REJECTED
             node = traced.after[node]
-        outcomes.add(traced.kept[row + 1])
-    return {
-        "places": torch.arange(1, count + 1, dtype=torch.int32),
-        "states": traced.target_states[:count],
-        "rates": torch.tensor(rates).reshape(count, len(MEMORIES)),
-        "kept": kept,
-        "accept": torch.tensor(traced.accept[1 : count + 1]),
-    }
+    return Examples(
+        accept=torch.tensor(traced.accept[1 : count + 1]),
+        states=traced.target_states[:count],
+        places=torch.arange(1, count + 1, dtype=torch.int32),
+        kept=kept,
+    )

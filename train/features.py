@@ -20,6 +20,7 @@ from ..common.console import stderr_console
 from ..common.errors import counted
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
+from ..controllers.training_options import MIXED, ROUNDS, TARGET
 from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
 from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.kinds import LABELLED, Text, read_shard, text_of
@@ -28,7 +29,7 @@ from ..data_gen.ray_workers import open_workers
 from ..data_gen.workers import Workers, write_shards
 from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
-from .options import MIXED, ROUNDS, TARGET, FeatureDataOptions
+from .options import FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state
 TRACE_BYTES = 96  # for a node without its state

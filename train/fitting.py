@@ -21,8 +21,8 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from ..common.errors import InputError, optional_import
 from ..common.files import FolderLock
 from ..models.loading.devices import pick_device
-from .callbacks import Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly
-from .controller_module import ControllerModule
+from .callbacks import LongerSchedule, Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly, Threads
+from .modules import controller
 from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, is_first_node, read_checkpoint
 
 
@@ -81,7 +81,7 @@ def train_run(
     return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
 
 
-def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule) -> dict[str, Any]:
+def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -> dict[str, Any]:
     """Train to the end, from the run's last checkpoint if there is one.
 
     Returns:
@@ -103,9 +103,11 @@ def fit(run: Run[S], module: ControllerModule, data: pl.LightningDataModule) -> 
             max_epochs=settings.epochs,
             logger=loggers(run, begun),
             callbacks=[
+                Threads(settings.threads),
+                LongerSchedule(),
                 RefuseDivergence(),
                 RunLog(run.folder / METRICS, settings.log_every),
-                StopEarly(module, settings.patience),
+                StopEarly(controller(module), settings.patience),
                 RunCheckpoints(run.last.parent, settings.checkpoint_every),
                 Progress(),
             ],

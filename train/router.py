@@ -9,26 +9,26 @@ Shapes: logits and rewards (B, A), uniforms (B,); N queries of a validation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..common.errors import InputError
-from ..controllers.checkpoints.config import ControllerConfig
 from ..controllers.router import RouterPolicy
-from ..controllers.router.policy import RouterConfig
+from ..controllers.training_options import RouterTrainingOptions
 from ..data_gen.kinds import RouterRow
 from ..data_gen.router_dataset import RouterDataset, rewards
 from ..infer.random_source import draw
-from .controller_module import ControllerModule, seeded
 from .data_module import ResumableData
 from .datasets import joint_manifest, require_both, router_rows, split
 from .fitting import Training, TrainingResult, fit, train_run
-from .options import RouterTrainingOptions
+from .modules import finish_validation, optimizers, require_finite, seeded, total, training_loss
 
 
 class Batch(NamedTuple):
@@ -182,50 +182,45 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
     return torch.zeros_like(got)
 
 
-class RouterModule(ControllerModule):
-    """The policy in training."""
+class RouterModule(pl.LightningModule):
+    """The policy in training. The best epoch is that of the lowest regret on held-out prompts."""
 
-    head: RouterPolicy
-    settings: RouterTrainingOptions
-    config = RouterConfig
     criterion = "regret"
-    adam: ClassVar = {"betas": (0.9, 0.99), "eps": 1e-8}  # Table 9
+    validation: dict[str, float]
 
     def __init__(self, settings: RouterTrainingOptions, data: RouterDataModule) -> None:
-        super().__init__(settings, data.total_steps)
+        super().__init__()
+        self.settings, self.steps = settings, data.total_steps
         hidden_size, arms = data.training.x.shape[1], data.training.rewards.shape[1]
         self.head = seeded(settings.seed, lambda: RouterPolicy(hidden_size, arms, settings.width))
         self.held_out, self.scale = data.validation, data.scale
-        self._seen: list[Tensor] = []
+        self.validation = {}
+        self.probabilities: list[Tensor] = []  # π (B, A) of each validation batch
 
-    @classmethod
-    def exported(cls, config: ControllerConfig, best: dict[str, Any]) -> nn.Module:
-        policy = super().exported(config, best)
-        assert isinstance(policy, RouterPolicy)
-        policy.absorb(torch.tensor(best["scale"]))
-        return policy
+    def configure_optimizers(self) -> Any:
+        constant = partial(torch.optim.lr_scheduler.ConstantLR, factor=1.0)
+        return optimizers(self, self.steps, betas=(0.9, 0.99), eps=1e-8, schedule=constant)  # Table 9
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings, logits = self.settings, self.head(batch.x).float()
-        self.require_finite("predictions are", logits)
-        options = settings.gradient, settings.baseline, settings.entropy, self.total
-        return policy_loss(logits, batch, *options), batch.x.new_tensor(len(batch.x))
+        require_finite(self, "predictions are", logits)
+        options = settings.gradient, settings.baseline, settings.entropy, partial(total, self)
+        return training_loss(self, policy_loss(logits, batch, *options), batch.x.new_tensor(len(batch.x)))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         logits = self.head(batch.x).float()
-        self.require_finite("predictions are", logits)
-        self._seen.append(logits.cpu().double().softmax(-1))
+        require_finite(self, "predictions are", logits)
+        self.probabilities.append(logits.cpu().double().softmax(-1))
 
-    def measure(self) -> dict[str, float]:
-        probabilities = torch.cat(self._seen).numpy()
-        self._seen.clear()
-        return router_metrics(probabilities, self.held_out.rewards.double().numpy(), self.held_out.domains)
+    def on_validation_epoch_end(self) -> None:
+        probabilities = torch.cat(self.probabilities).numpy()
+        self.probabilities.clear()
+        rewards = self.held_out.rewards.double().numpy()
+        finish_validation(self, router_metrics(probabilities, rewards, self.held_out.domains))
 
     def findings(self) -> dict[str, Any]:
+        """The divisor of the embeddings, which export folds into the policy's first layer."""
         return {"scale": self.scale.tolist()}
-
-    def schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
 
 
 def train_router(settings: RouterTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:

@@ -14,8 +14,10 @@ import shutil
 import sys
 import uuid
 import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -25,8 +27,8 @@ from ..common.errors import InputError
 from ..common.files import LOCK, RUN, lacking, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.machine import machine, versions
+from ..controllers.training_options import TrainingOptions
 from ..data_gen.dataset import check_manifest
-from .options import TrainingOptions
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them
 
@@ -140,8 +142,11 @@ def run_kind(folder: str | Path) -> str:
     return "router" if dataset.get("kind") == "router" else str(dataset.get("predictor", "specdec"))
 
 
-def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
+def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, Any] = MappingProxyType({})) -> Run[S]:
     """The run in ``folder``, with settings of class ``kind``.
+
+    Args:
+        changed: settings that replace those of the run.
 
     Raises:
         InputError: there is none, or its files are damaged.
@@ -155,7 +160,7 @@ def read_run(folder: str | Path, kind: type[S]) -> Run[S]:
     dataset = check_manifest(read_object(folder / DATASET, TRAIN_AGAIN), folder / DATASET)
     values = read_object(folder / SETTINGS, TRAIN_AGAIN, parse_yaml)
     with blaming(folder / SETTINGS, TRAIN_AGAIN):
-        settings = build(kind, values)
+        settings = build(kind, {**values, **changed})
     environment = read_object(folder / ENVIRONMENT, TRAIN_AGAIN)
     with blaming(folder / ENVIRONMENT, TRAIN_AGAIN):
         run_id = build(str, environment.get("run_id"), "run_id")

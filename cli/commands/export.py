@@ -11,14 +11,19 @@ from .measuring import begin, finish
 def export(options: ExportOptions) -> None:
     """Write a run's best weights as a checkpoint."""
     from ...common.console import quiet
-    from ...controllers.acceptance.predictor import LengthConfig
     from ...controllers.checkpoints.checkpoint import push_controller, read_config
     from ...controllers.checkpoints.hub import upload
     from ...models.loading.draft_folder import is_draft
     from ...train import export as exporter
 
     quiet()
-    folder = exporter.export(options.run, options.output, threshold=options.threshold, overwrite=options.overwrite)
+    folder = exporter.export(
+        options.run,
+        options.output,
+        threshold=options.threshold,
+        predictor=options.predictor,
+        overwrite=options.overwrite,
+    )
     if is_draft(folder):
         print(f"{folder}: a draft; use it with specpilot generate --draft {shlex.quote(str(folder))}")
         if options.push_to is not None:
@@ -27,7 +32,7 @@ def export(options: ExportOptions) -> None:
         return
     config = read_config(folder)
     flag = "--draft ngram --copies" if config.given_as == "copies" else f"--{config.given_as}"
-    costs = " --cost auto" if isinstance(config, LengthConfig) and config.own_threshold is None else ""
+    costs = " --cost auto" if config.given_as == "length" and config.own_threshold is None else ""
     print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {shlex.quote(str(folder))}{costs}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))

@@ -12,48 +12,60 @@ from typing import TYPE_CHECKING
 
 from ...common.errors import InputError
 from ...common.json_file import parse_yaml, read_object
-from ...train.options import (
-    PREDICTORS,
+from ...controllers.registry import PREDICTORS, controller_module
+from ...controllers.training_options import (
     CopyTrainingOptions,
-    DraftTrainingOptions,
-    LagFreeTrainingOptions,
     PredictorTrainingOptions,
     RouterTrainingOptions,
-    RunOptions,
     TrainingOptions,
 )
+from ...train.options import DraftTrainingOptions, RunOptions
 
 if TYPE_CHECKING:
     from ...train.fitting import TrainingResult
 
 
-def acceptance(options: LagFreeTrainingOptions, run: RunOptions) -> None:
-    """Train a predictor of acceptance."""
+def acceptance(options: PredictorTrainingOptions, run: RunOptions) -> None:
+    """Train a predictor of acceptance.
+
+    Each predictor has further options, and defaults of its own: see --predictor NAME --help.
+    """
     from ...train.acceptance import train_acceptance
 
     _train(train_acceptance, options, run)
 
 
 def of_predictor(words: Sequence[str]) -> Callable[..., None]:
-    """The command that ``train acceptance`` with ``words`` means: each --predictor has options of its own."""
-    given: dict[str, str] = {}
+    """The command that ``train acceptance`` with ``words`` means: each --predictor has options of its own.
+
+    Help for no particular predictor imports none of them, so that it is fast.
+    """
+    values: dict[str, str] = {}
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
-        given[name] = value if equals else following
-    predictor = given.get("--predictor")
-    if predictor is None and (file := Path(given.get("--config", ""))).is_file():
+        values[name] = value if equals else following
+    predictor = values.get("--predictor")
+    if predictor is None and "--help" in words:
+        return acceptance
+    if predictor is None and (file := Path(values.get("--config", ""))).is_file():
         with suppress(InputError):  # the parser reports it
             predictor = read_object(file, "give a YAML file of options", parse_yaml).get("predictor")
+    kind = controller_module(PredictorTrainingOptions.predictor if predictor is None else str(predictor))
+    kind = kind.TrainingOptions
 
     @wraps(acceptance)
     def command(options: PredictorTrainingOptions, run: RunOptions) -> None:
-        acceptance(options, run)  # type: ignore[arg-type]
+        acceptance(options, run)
 
-    kind = PREDICTORS.get(str(predictor), LagFreeTrainingOptions)
-    for flag in given:
-        own = [name for name, one in PREDICTORS.items() if flag[2:].replace("-", "_") in one.__dataclass_fields__]
-        if flag.startswith("--") and own and kind not in [PREDICTORS[name] for name in own]:
-            raise InputError(f"{flag}: is an option of --predictor {' and '.join(own)}; leave it out, or name that one")
+    for flag in values:
+        field = flag[2:].replace("-", "_")
+        if not flag.startswith("--") or field in kind.__dataclass_fields__:
+            continue
+        owners = [name for name in PREDICTORS if field in controller_module(name).TrainingOptions.__dataclass_fields__]
+        if owners:
+            raise InputError(
+                f"{flag}: is an option of --predictor {' and '.join(owners)}; leave it out, or name that one"
+            )
     command.__annotations__ = {**acceptance.__annotations__, "options": kind}
     return command
 

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...common.errors import InputError
 
 METHODS = ("none", "weights", "platt")
+Array = NDArray[np.float64]
 
 
 def sigmoid(logit: float) -> float:
@@ -30,6 +33,19 @@ def newton_weights(p: Tensor, labels: Tensor) -> Tensor:
     Hessian would overshoot, and steps could diverge.
     """
     return torch.maximum(p * (1 - p), (labels - p).abs() / 4)
+
+
+def fit_logistic(x: Array, p: Array) -> tuple[Array, float]:
+    """Coefficients (n,) and intercept of the logistic regression of probabilities ``p`` (N,) on ``x`` (N, n).
+
+    Every row counts as two: accepted with weight p and rejected with weight 1 - p.
+    """
+    from sklearn.linear_model import LogisticRegression  # here: decoding does not need it
+
+    labels = np.repeat([1, 0], len(p))
+    fit = LogisticRegression(C=np.inf, max_iter=1000, tol=1e-8)
+    fit.fit(np.concatenate([x, x]), labels, sample_weight=np.concatenate([p, 1 - p]))
+    return fit.coef_[0], float(fit.intercept_[0])
 
 
 @dataclass(frozen=True)

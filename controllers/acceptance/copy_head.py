@@ -14,8 +14,9 @@ may draft after a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +24,59 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...common.errors import InputError
+from ..checkpoints.config import ControllerConfig
+from ..training_options import CopyTrainingOptions
 from .calibration import sigmoid
 from .ngram_index import MAX_NGRAM, NgramMatch
-from .token_head import TokenHead, TokenHeadConfig, normalised, tabulate
+from .token_head import TokenHead, check_sizes, normalised, tabulate
+from .training import Batch, DataSummary, Origin, Parts, cross_entropy, network_logits
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 EVIDENCE = 9  # see :func:`copy_evidence`
 VECTORS = 2  # the embeddings of the copied token and of the token before it
 CLOSEST = 0.01  # rates closer to 0 or 1 count as this far from them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControllerConfig):
+    """A copy head.
+
+    Attributes:
+        hidden_size: size d of the target's output embedding.
+        width: hidden units of the head.
+        tokens: copied tokens it was trained on.
+    """
+
+    kind = "copy-head"
+    given_as = "copies"
+    title = "Copy head"
+    summary = (
+        "Predicts the probability that the target model accepts a token copied from the text, as prompt lookup drafts "
+        "it. Its inputs are the match that the token was copied after, how often the text has gone on like its matches "
+        "so far, and the embeddings of the token and of the one before it. It needs no draft model."
+    )
+
+    hidden_size: int
+    width: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self.hidden_size, self.width)
+
+    def module(self) -> CopyHead:
+        return CopyHead(self.hidden_size, self.width)
+
+    def usage(self) -> str:
+        return f'target="{self.provenance.target}", draft="ngram", copies="path/to/this/folder", cost="auto"'
+
+    def rows(self) -> dict[str, str]:
+        return {
+            "hidden units": f"{self.width}",
+            "trained on": f"{self.tokens:,} copied tokens",
+        }
 
 
 class CopyHead(TokenHead):
@@ -74,6 +121,61 @@ def _log_odds(rate: float) -> float:
     return math.log(rate / (1.0 - rate))
 
 
+class Copies(NamedTuple):
+    """M copied tokens.
+
+    Attributes:
+        evidence: (M, 9) :func:`copy_evidence` of each.
+        rate: (M,) the prediction without a head: the text's own rate after matches of this length.
+        tokens: (M,) the copied tokens.
+        last: (M,) the tokens before them.
+        kept: (M,) 1 where the text goes on with the copy, else 0.
+        embedding: (V, d) the target's output embedding.
+    """
+
+    evidence: Tensor
+    rate: Tensor
+    tokens: Tensor
+    last: Tensor
+    kept: Tensor
+    embedding: Tensor
+
+
+def new_network(options: CopyTrainingOptions, data: DataSummary, parts: Parts) -> CopyHead:
+    """A head with random weights, and the scales of the training examples' evidence."""
+    head = CopyHead(data.hidden_size, options.width)
+    scale, mean = torch.std_mean(torch.cat([copies.evidence for copies in parts()]), 0, correction=0)
+    head.standardise(mean, scale)
+    return head
+
+
+def inputs(copies: Copies, options: CopyTrainingOptions) -> tuple[Tensor, ...]:
+    """The arguments of :meth:`CopyHead.forward`."""
+    return copies.evidence, copies.embedding[copies.tokens], copies.embedding[copies.last]
+
+
+def loss(network: CopyHead, batch: Batch, options: CopyTrainingOptions) -> tuple[Tensor, Tensor]:
+    """Binary cross-entropy on whether the text goes on with the copy, under dropout on the embeddings."""
+    mask = batch.dropout(options.dropout, VECTORS * network.hidden_size)
+    return cross_entropy(network_logits(network, batch, mask), batch.labels)
+
+
+def predictions(network: CopyHead, batch: Batch, options: CopyTrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
+    """Of the head, and of the text's own rates."""
+    assert batch.prior is not None
+    return batch.labels, {"head": network_logits(network, batch), "rates": torch.logit(batch.prior, eps=1e-4)}
+
+
+def metrics(judged: Mapping[str, Metrics], options: CopyTrainingOptions) -> dict[str, float]:
+    """Those of the head, and under ``…_rates`` two of the text's own rates."""
+    untrained = judged["rates"].compute()
+    return judged["head"].compute() | {f"{name}_rates": untrained[name] for name in ("kl", "auroc")}
+
+
+def to_checkpoint(options: CopyTrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    return Config(**vars(origin), hidden_size=data.hidden_size, width=options.width, tokens=data.examples)
+
+
 class CopyPredictor:
     """A copy head and the embedding it reads, in tables on the host: a prediction is a few operations of NumPy.
 
@@ -115,35 +217,3 @@ class CopyPredictor:
         units += self.copied[token]
         units += self.last[last]
         return sigmoid(float(np.maximum(units, 0.0) @ self.weights) + self.bias)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyHeadConfig(TokenHeadConfig):
-    """A copy head.
-
-    Attributes:
-        tokens: copied tokens it was trained on.
-    """
-
-    kind = "copy-head"
-    given_as = "copies"
-    title = "Copy head"
-    summary = (
-        "Predicts the probability that the target model accepts a token copied from the text, as prompt lookup drafts "
-        "it. Its inputs are the match that the token was copied after, how often the text has gone on like its matches "
-        "so far, and the embeddings of the token and of the one before it. It needs no draft model."
-    )
-
-    tokens: int
-
-    def module(self) -> CopyHead:
-        return CopyHead(self.hidden_size, self.width)
-
-    def usage(self) -> str:
-        return f'target="{self.provenance.target}", draft="ngram", copies="path/to/this/folder", cost="auto"'
-
-    def rows(self) -> dict[str, str]:
-        return {
-            "hidden units": f"{self.width}",
-            "trained on": f"{self.tokens:,} copied tokens",
-        }

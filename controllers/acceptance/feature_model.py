@@ -8,76 +8,56 @@ they follow the target's distribution at every position.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.config import check_range
+from ...common.options import Count
+from ..checkpoints.config import ControllerConfig, check_range
 from ..sampling import SamplingParams
-from .calibration import sigmoid
+from ..training_options import Predictor, PredictorTrainingOptions
+from .calibration import fit_logistic, sigmoid
 from .ngram_index import NgramMatch
-from .predictor import PredictorConfig, TrainedPredictor
+from .predictor import TrainedPredictor
 from .step import DraftSignals, Step
+from .training import (
+    Batch,
+    DataSummary,
+    Examples,
+    Origin,
+    Parts,
+    confidence_logits,
+    cross_entropy,
+    network_logits,
+)
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 FEATURES = 3  # log q(y), log(1 - max q), entropy
 SMALLEST = 1e-4  # lower bound of 1 - max q, which is mostly rounding below
 
 
-def features(confidence: float, top: float, entropy: float) -> tuple[float, float, float]:
-    """The model's inputs, from q(y), max q and H(q) in nats.
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(PredictorTrainingOptions):
+    """Feature model with four parameters. scikit-learn fits it to all examples at once, without a learning rate."""
 
-    1 - max q enters by its logarithm, which distinguishes 0.1 from 0.01.
-    """
-    return math.log(max(confidence, 1e-30)), math.log(max(1.0 - top, SMALLEST)), entropy
+    fitted = True
 
+    predictor: Predictor = "features"
+    epochs: Count = 1
+    batch_size: Count = 512
 
-class FeatureModel(nn.Module):
-    """``sigmoid(bias + confidence·log q(y) + doubt·log(1 - max q) + entropy·H(q))``; the arguments are coefficients."""
-
-    def __init__(self, bias: float = 0.0, confidence: float = 0.0, doubt: float = 0.0, entropy: float = 0.0) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.tensor(bias))
-        self.weight = nn.Parameter(torch.tensor([confidence, doubt, entropy]))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits (…) of acceptance for :func:`features` (…, 3)."""
-        return features @ self.weight + self.bias
-
-
-class FeaturePredictor(TrainedPredictor):
-    """Predicts acceptance with a feature model.
-
-    Args:
-        model: the model; its current coefficients are copied.
-        mean: mean acceptance in the data.
-        samplings: sampling parameters of the data, if known.
-    """
-
-    lag = 0
-
-    def __init__(self, model: FeatureModel, mean: float = 0.5, samplings: tuple[SamplingParams, ...] = ()) -> None:
-        self.mean, self.samplings = mean, samplings
-        self.bias: float = model.bias.item()
-        self.confidence, self.doubt, self.entropy = model.weight.tolist()
-
-    def predict(self, step: Step) -> float:
-        return self.predict_signals(step.signals())
-
-    def predict_all(
-        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
-    ) -> list[float]:
-        return [*map(self.predict_signals, signals)]
-
-    def predict_signals(self, signals: DraftSignals) -> float:
-        """The prediction for a token from its draft signals."""
-        x, y, z = features(*signals)
-        return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_ignored(("lr", "weight_decay"), "the feature model is fitted by scikit-learn")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureModelConfig(PredictorConfig):
+class Config(ControllerConfig):
     """A logistic model of draft probabilities.
 
     Attributes:
@@ -109,3 +89,87 @@ class FeatureModelConfig(PredictorConfig):
 
     def rows(self) -> dict[str, str]:
         return {"mean acceptance": f"{self.mean:.3f}"}
+
+
+def features(confidence: float, top: float, entropy: float) -> tuple[float, float, float]:
+    """The model's inputs, from q(y), max q and H(q) in nats.
+
+    1 - max q enters by its logarithm, which distinguishes 0.1 from 0.01.
+    """
+    return math.log(max(confidence, 1e-30)), math.log(max(1.0 - top, SMALLEST)), entropy
+
+
+class FeatureModel(nn.Module):
+    """``sigmoid(bias + confidence·log q(y) + doubt·log(1 - max q) + entropy·H(q))``; the arguments are coefficients."""
+
+    def __init__(self, bias: float = 0.0, confidence: float = 0.0, doubt: float = 0.0, entropy: float = 0.0) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.tensor(bias))
+        self.weight = nn.Parameter(torch.tensor([confidence, doubt, entropy]))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (…) of acceptance for :func:`features` (…, 3)."""
+        return features @ self.weight + self.bias
+
+
+def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> FeatureModel:
+    """The model that maximises the likelihood of all training examples."""
+    x, accept = zip(*((examples.evidence[:, :FEATURES], examples.accept) for examples in parts()), strict=True)
+    weight, bias = fit_logistic(torch.cat(x).double().numpy(), torch.cat(accept).double().numpy())
+    return FeatureModel(bias, *weight.tolist())
+
+
+def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
+    """:func:`features` of the tokens."""
+    return (examples.evidence[:, :FEATURES],)
+
+
+def loss(network: FeatureModel, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
+    """Binary cross-entropy with the acceptance probabilities."""
+    return cross_entropy(network_logits(network, batch), batch.labels)
+
+
+def predictions(network: FeatureModel, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
+    """Of the model, and of the draft's confidence."""
+    return batch.labels, {
+        "head": network_logits(network, batch), "draft": confidence_logits(batch.inputs[0][:, 0])
+    }  # fmt: skip
+
+
+def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
+    """Those of the model, and the AUROC of the draft's own confidence."""
+    return judged["head"].compute() | {"auroc_draft": judged["draft"].auroc()}
+
+
+def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    return Config(**vars(origin), mean=data.mean_acceptance)
+
+
+class FeaturePredictor(TrainedPredictor):
+    """Predicts acceptance with a feature model.
+
+    Args:
+        model: the model; its current coefficients are copied.
+        mean: mean acceptance in the data.
+        samplings: sampling parameters of the data, if known.
+    """
+
+    lag = 0
+
+    def __init__(self, model: FeatureModel, mean: float = 0.5, samplings: tuple[SamplingParams, ...] = ()) -> None:
+        self.mean, self.samplings = mean, samplings
+        self.bias: float = model.bias.item()
+        self.confidence, self.doubt, self.entropy = model.weight.tolist()
+
+    def predict(self, step: Step) -> float:
+        return self.predict_signals(step.signals())
+
+    def predict_all(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    ) -> list[float]:
+        return [*map(self.predict_signals, signals)]
+
+    def predict_signals(self, signals: DraftSignals) -> float:
+        """The prediction for a token from its draft signals."""
+        x, y, z = features(*signals)
+        return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)

@@ -7,27 +7,117 @@ signals, and n-gram matches of the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from operator import add, mul
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checkpoints.config import check_range
+from ...common.options import Count, LearningRate, NotNegative
+from ..checkpoints.config import ControllerConfig, check_range
 from ..sampling import SamplingParams
+from ..training_options import Dropout, PredictorTrainingOptions
 from .calibration import sigmoid
 from .feature_model import FEATURES, features
 from .ngram_index import MAX_NGRAM, NOTHING, NgramMatch
-from .predictor import PredictorConfig, TrainedPredictor, check_states
+from .predictor import TrainedPredictor, check_states
 from .step import DraftSignals, Step
-from .token_head import TokenHead, TokenHeadConfig, normalised, tabulate
+from .token_head import TokenHead, check_sizes, normalised, tabulate
+from .training import (
+    Batch,
+    DataSummary,
+    Examples,
+    Origin,
+    Parts,
+    confidence_logits,
+    cross_entropy,
+    network_logits,
+)
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 INPUTS = FEATURES + 4  # and of the n-gram match agrees, matches, share, and whether y is the copy
 ENTROPY = 2  # its place among them; this head does not use it, since it takes most of a prediction's time to compute
 VECTORS = 3  # the draft's state, the embedding of y and that of the copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(PredictorTrainingOptions):
+    """Lag-free head. The learning rate is the highest of a one-cycle schedule of AdamW.
+
+    Attributes:
+        width: Hidden units of the head. A prediction takes about 0.3 µs for each.
+        dropout: Dropout on the draft's state and the token's embedding; it helps on text of other domains than the
+            training data.
+        use_ngrams: Use features of n-gram matches in the text.
+    """
+
+    width: Count = 32
+    dropout: Dropout = 0.3
+    use_ngrams: bool = True
+    epochs: Count = 4
+    batch_size: Count = 512
+    lr: LearningRate = 2e-3
+    weight_decay: NotNegative = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControllerConfig):
+    """A lag-free head.
+
+    Attributes:
+        hidden_size: size d of the draft's last hidden state.
+        width: hidden units of the head.
+        uses_ngrams: whether it reads the evidence of n-gram matches.
+        mean: mean acceptance in the training data.
+        tokens: drafted tokens it was trained on.
+    """
+
+    kind = "lag-free-head"
+    title = "Lag-free acceptance head"
+    summary = (
+        "Predicts, when a token is drawn from the draft model and before the draft reads it, the probability that the "
+        "target model accepts it. Its inputs are the draft's last hidden state, the token's embedding, log q(y), "
+        "log(1 - max q), and n-gram matches of the text so far. `cost.json` is what `specpilot bench cost --output "
+        "cost.json` measures: drafting stops where a token no longer pays."
+    )
+
+    hidden_size: int
+    width: int
+    uses_ngrams: bool
+    mean: float
+    tokens: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sizes(self.hidden_size, self.width)
+        check_range("mean", self.mean, 0, 1)
+
+    def module(self) -> LagFreeHead:
+        return LagFreeHead(self.hidden_size, self.width)
+
+    def predictor(
+        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
+    ) -> LagFreePredictor:
+        assert isinstance(head, LagFreeHead)
+        check_states(self.hidden_size, embedding)
+        return LagFreePredictor(
+            head.to(embedding.device), embedding, mean=self.mean, uses_ngrams=self.uses_ngrams,
+            samplings=self.provenance.samplings,
+        )  # fmt: skip
+
+    def rows(self) -> dict[str, str]:
+        return {
+            "hidden units": f"{self.width}",
+            "trained on": f"{self.tokens:,} drafted tokens, mean acceptance {self.mean:.3f}",
+            "reads n-gram matches": "yes" if self.uses_ngrams else "no",
+        }
 
 
 class LagFreeHead(TokenHead):
@@ -83,6 +173,61 @@ def copied_embeddings(embedding: Tensor, copies: Tensor) -> Tensor:
     copies = copies.to(embedding.device)
     known = (copies >= 0) & (copies < len(embedding))
     return torch.where(known.unsqueeze(-1), embedding[torch.where(known, copies, 0)], 0.0)
+
+
+def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> LagFreeHead:
+    """A head with random weights, and the scales of the training examples' inputs."""
+    head = LagFreeHead(data.hidden_size, options.width)
+    head.standardise(*evidence_moments(parts))
+    # The root mean square of the entries of the states in the first part that training reads.
+    head.state_scale.copy_(next(parts()).states.float().square().mean().sqrt())
+    return head
+
+
+def evidence_moments(parts: Parts) -> tuple[Tensor, Tensor]:
+    """(7,) mean and standard deviation of the training examples' evidence."""
+    count, total = 0, torch.zeros(INPUTS, dtype=torch.float64)
+    squares = torch.zeros(INPUTS, dtype=torch.float64)
+    for examples in parts():
+        numbers = examples.evidence.double()
+        count += len(numbers)
+        total += numbers.sum(0)
+        squares += numbers.square().sum(0)
+    mean = total / count
+    return mean.float(), (squares / count - mean.square()).clamp(min=0).sqrt().float()
+
+
+def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
+    """The arguments of :meth:`LagFreeHead.forward`."""
+    numbers, copied = examples.evidence, copied_embeddings(examples.embedding, examples.copies.long())
+    if not options.use_ngrams:
+        numbers, copied = F.pad(numbers[:, :FEATURES], (0, INPUTS - FEATURES)), torch.zeros_like(copied)
+    return numbers, examples.states, examples.embedding[examples.tokens], copied
+
+
+def loss(network: LagFreeHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
+    """Binary cross-entropy with the acceptance probabilities, under dropout on the vectors."""
+    mask = batch.dropout(options.dropout, VECTORS * network.hidden_size)
+    return cross_entropy(network_logits(network, batch, mask), batch.labels)
+
+
+def predictions(network: LagFreeHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
+    """Of the head, and of the draft's confidence."""
+    return batch.labels, {
+        "head": network_logits(network, batch), "draft": confidence_logits(batch.inputs[0][:, 0])
+    }  # fmt: skip
+
+
+def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
+    """Those of the head, and the AUROC of the draft's own confidence."""
+    return judged["head"].compute() | {"auroc_draft": judged["draft"].auroc()}
+
+
+def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    return Config(
+        **vars(origin), hidden_size=data.hidden_size, width=options.width, uses_ngrams=options.use_ngrams,
+        mean=data.mean_acceptance, tokens=data.examples,
+    )  # fmt: skip
 
 
 class LagFreePredictor(TrainedPredictor):
@@ -222,51 +367,3 @@ class Tables:
             head.out.weight[0].tolist(),
             float(head.out.bias),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LagFreeHeadConfig(TokenHeadConfig, PredictorConfig):
-    """A lag-free head.
-
-    Attributes:
-        uses_ngrams: whether it reads the evidence of n-gram matches.
-        mean: mean acceptance in the training data.
-        tokens: drafted tokens it was trained on.
-    """
-
-    kind = "lag-free-head"
-    title = "Lag-free acceptance head"
-    summary = (
-        "Predicts, when a token is drawn from the draft model and before the draft reads it, the probability that the "
-        "target model accepts it. Its inputs are the draft's last hidden state, the token's embedding, log q(y), "
-        "log(1 - max q), and n-gram matches of the text so far. `cost.json` is what `specpilot bench cost --output "
-        "cost.json` measures: drafting stops where a token no longer pays."
-    )
-
-    uses_ngrams: bool
-    mean: float
-    tokens: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("mean", self.mean, 0, 1)
-
-    def module(self) -> LagFreeHead:
-        return LagFreeHead(self.hidden_size, self.width)
-
-    def predictor(
-        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
-    ) -> LagFreePredictor:
-        assert isinstance(head, LagFreeHead)
-        check_states(self.hidden_size, embedding)
-        return LagFreePredictor(
-            head.to(embedding.device), embedding, mean=self.mean, uses_ngrams=self.uses_ngrams,
-            samplings=self.provenance.samplings,
-        )  # fmt: skip
-
-    def rows(self) -> dict[str, str]:
-        return {
-            "hidden units": f"{self.width}",
-            "trained on": f"{self.tokens:,} drafted tokens, mean acceptance {self.mean:.3f}",
-            "reads n-gram matches": "yes" if self.uses_ngrams else "no",
-        }

@@ -5,13 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...common.errors import InputError
-from ..checkpoints.config import ControllerConfig
 from ..sampling import SamplingParams
 from .ngram_index import NgramMatch
 from .step import DraftSignals, Step
@@ -66,40 +63,6 @@ class TrainedPredictor(AcceptancePredictor):
             ngram_match: n-gram match of each.
             hidden: (N, d) the draft's last hidden state before each, which with ``lag`` 1 is that at the token before.
             tokens: the tokens.
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthConfig(ControllerConfig):
-    """The checkpoint configuration of what decides the length of drafts."""
-
-    @property
-    def own_threshold(self) -> float | None:
-        """The threshold that drafting stops by if no costs are given; None if it goes by costs alone."""
-        return None
-
-    def usage(self) -> str:
-        return super().usage() + (', cost="cost.json"' if self.own_threshold is None else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictorConfig(LengthConfig):
-    """The checkpoint configuration of an acceptance predictor."""
-
-    @abstractmethod
-    def predictor(
-        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
-    ) -> TrainedPredictor:
-        """The predictor with the weights of ``head``.
-
-        Args:
-            embedding: (V, d) the draft's output embedding.
-            device: device of the draft's states.
-            calibrated: whether to predict probabilities, as stopping by cost needs: by the checkpoint's calibration, or
-                with the weights of the loss undone. Otherwise it is the head's output, which its own threshold is for.
-
-        Raises:
-            InputError: it reads states of another size than the draft's.
         """
 
 

@@ -7,113 +7,59 @@ token has no prediction yet: the lag is 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...common.errors import InputError
+from ...common.options import Count, LearningRate, Positive
 from .. import MAX_DEPTH
-from ..checkpoints.config import WIDEST, check_range
+from ..checkpoints.config import WIDEST, ControllerConfig, check_range
 from ..sampling import SamplingParams
+from ..training_options import COSINE, MIXED, Depth, MixingOptions, Predictor, PredictorTrainingOptions
 from .calibration import Calibration, parse_calibration, undo_weights
 from .ngram_index import NgramMatch
-from .predictor import PredictorConfig, TrainedPredictor, check_states
+from .predictor import TrainedPredictor, check_states
 from .step import DraftSignals, Step
+from .training import Batch, DataSummary, Examples, Origin, Parts, network_logits
 
-
-class ResidualBlock(nn.Module):
-    """``x + SiLU(W x + b)``, shapes (..., d) → (..., d)."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(size, size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + nn.functional.silu(self.linear(x))
-
-
-class AcceptanceHead(nn.Module):
-    """f: ℝ^d → ℝ: ``depth`` residual blocks, each with its own weights, then one linear layer to a logit.
-
-    The input is the draft's last hidden state (after its final norm) at a drafted token; ``sigmoid`` of the output is
-    the probability that the target accepts that token, given that it accepted all before it. ``depth=0`` is linear.
-    """
-
-    def __init__(self, hidden_size: int, depth: int = 3) -> None:
-        super().__init__()
-        if hidden_size < 1:
-            raise InputError(f"hidden_size={hidden_size}: must be at least 1 (the draft's hidden size)")
-        if depth < 0:
-            raise InputError(f"depth={depth}: must be 0 (a linear head) or more")
-        self.hidden_size, self.depth = hidden_size, depth
-        self.blocks = nn.Sequential(*(ResidualBlock(hidden_size) for _ in range(depth)))
-        self.out = nn.Linear(hidden_size, 1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Logits (...) of acceptance for hidden states (..., d)."""
-        return self.out(self.blocks(hidden)).squeeze(-1)  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def probability(self, hidden: Tensor) -> Tensor:
-        """â = sigmoid(f(hidden)), shapes (..., d) → (...), in the head's own precision."""
-        return torch.sigmoid(self(hidden.to(self.out.weight.dtype)))
-
-
-class HeadPredictor(TrainedPredictor):
-    """Predicts acceptance with a head and a calibration.
-
-    Args:
-        head: the head; its current weights are copied.
-        calibration: maps logits to probabilities. Default: the sigmoid.
-        mean: mean acceptance in the data.
-        samplings: sampling parameters of the data, if known.
-    """
-
-    lag = 1
-
-    def __init__(
-        self,
-        head: AcceptanceHead,
-        calibration: Calibration | None = None,
-        mean: float = 0.5,
-        samplings: tuple[SamplingParams, ...] = (),
-    ) -> None:
-        self.calibration = calibration or Calibration()
-        self.mean, self.samplings = mean, samplings
-        # Plain tensors: for a single state, calling modules takes longer than their computation.
-        linear = [block.linear for block in head.blocks if isinstance(block, ResidualBlock)]
-        self.blocks = [(layer.weight.detach(), layer.bias.detach()) for layer in linear]
-        self.out = head.out.weight.detach(), head.out.bias.detach()
-
-    def of_state(self, hidden: Tensor) -> Tensor:
-        """(…, 1) the logits for states (…, d)."""
-        x = hidden.to(self.out[0])
-        for weight, bias in self.blocks:
-            x = x + F.silu(F.linear(x, weight, bias))
-        return F.linear(x, *self.out)
-
-    def predict(self, step: Step) -> float:
-        return self.probability(step.hidden) if step.of_state is None else self.calibration(step.of_state[0])
-
-    @torch.inference_mode()
-    def predict_all(
-        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
-    ) -> list[float]:
-        return [self.calibration(logit) for logit in self.of_state(hidden).flatten().tolist()]
-
-    def probability(self, hidden: Tensor) -> float:
-        """The calibrated acceptance probability for one state (d,), computed without calling modules."""
-        return self.calibration(float(self.of_state(hidden)))
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 
 UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
+PAPER_THRESHOLD = 0.7
+UNDONE = ("kl", "brier", "ece")  # metrics that are reported with the loss weights undone
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceHeadConfig(PredictorConfig):
+class TrainingOptions(PredictorTrainingOptions, MixingOptions):
+    """Acceptance head. Defaults are those of SpecDec++ (Huang et al. 2024, §4.1 and Appendix C.1).
+
+    Attributes:
+        depth: Residual blocks D of the head; 0 is a linear head.
+        w_acc: Loss weight of acceptance.
+        w_rej: Loss weight of rejection.
+    """
+
+    context = MIXED
+    by_text = True
+    schedule = COSINE
+
+    predictor: Predictor = "specdec"
+    depth: Depth = 3
+    w_acc: Positive = 1.0
+    w_rej: Positive = 6.0
+    batch_size: Count = 32
+    lr: LearningRate = 5e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControllerConfig):
     """An acceptance head.
 
     Attributes:
@@ -170,6 +116,9 @@ class AcceptanceHeadConfig(PredictorConfig):
     def own_threshold(self) -> float:
         return self.threshold
 
+    def with_threshold(self, threshold: float) -> Config:
+        return replace(self, threshold=threshold, threshold_source="given at export")
+
     def rows(self) -> dict[str, str]:
         return {
             "head": f"{self.depth} residual blocks of size {self.hidden_size} and a linear layer",
@@ -177,3 +126,136 @@ class AcceptanceHeadConfig(PredictorConfig):
             "target tokens mixed in": f"{self.mixing:.0%}",
             "threshold": f"{self.threshold} ({self.threshold_source})",
         }
+
+
+class ResidualBlock(nn.Module):
+    """``x + SiLU(W x + b)``, shapes (..., d) → (..., d)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + nn.functional.silu(self.linear(x))
+
+
+class AcceptanceHead(nn.Module):
+    """f: ℝ^d → ℝ: ``depth`` residual blocks, each with its own weights, then one linear layer to a logit.
+
+    The input is the draft's last hidden state (after its final norm) at a drafted token; ``sigmoid`` of the output is
+    the probability that the target accepts that token, given that it accepted all before it. ``depth=0`` is linear.
+    """
+
+    def __init__(self, hidden_size: int, depth: int = 3) -> None:
+        super().__init__()
+        if hidden_size < 1:
+            raise InputError(f"hidden_size={hidden_size}: must be at least 1 (the draft's hidden size)")
+        if depth < 0:
+            raise InputError(f"depth={depth}: must be 0 (a linear head) or more")
+        self.hidden_size, self.depth = hidden_size, depth
+        self.blocks = nn.Sequential(*(ResidualBlock(hidden_size) for _ in range(depth)))
+        self.out = nn.Linear(hidden_size, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits (...) of acceptance for hidden states (..., d)."""
+        return self.out(self.blocks(hidden)).squeeze(-1)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def probability(self, hidden: Tensor) -> Tensor:
+        """â = sigmoid(f(hidden)), shapes (..., d) → (...), in the head's own precision."""
+        return torch.sigmoid(self(hidden.to(self.out.weight.dtype)))
+
+
+def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> AcceptanceHead:
+    """A head with random weights."""
+    return AcceptanceHead(data.hidden_size, options.depth)
+
+
+def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
+    """The draft's states at the tokens."""
+    return (examples.states,)
+
+
+def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tuple[Tensor, Tensor]:
+    """``Σ -w_acc·P·log â - w_rej·(1-P)·log(1-â)`` and ``Σ w_acc·P + w_rej·(1-P)``; logits and p are (m,), m ≥ 0.
+
+    Their ratio is the loss (§3.3). Dividing by the sum of the weights instead of the number of tokens makes the step
+    size independent of w_rej.
+    """
+    accept, reject = w_acc * p, w_rej * (1 - p)
+    return -(accept * F.logsigmoid(logits) + reject * F.logsigmoid(-logits)).sum(), (accept + reject).sum()
+
+
+def loss(network: AcceptanceHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
+    """Binary cross-entropy with the acceptance probabilities, in which rejections weigh more (§3.3)."""
+    return weighted_sums(network_logits(network, batch), batch.labels, options.w_acc, options.w_rej)
+
+
+def predictions(network: AcceptanceHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
+    """Of the head, and with the loss weights undone."""
+    logits = network_logits(network, batch)
+    return batch.labels, {"head": logits, "undone": logits + undo_weights(options.w_acc, options.w_rej).shift}
+
+
+def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
+    """The loss, metrics of the head's output and, under ``…_undone``, with the loss weights undone."""
+    head, undone = judged["head"], judged["undone"].compute()
+    total, weight = weighted_sums(head.logits, head.p, options.w_acc, options.w_rej)
+    return {
+        "loss": float(total / weight), **head.compute(), **{f"{name}_undone": undone[name] for name in UNDONE}
+    }  # fmt: skip
+
+
+def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    assert options.mixing is not None, "resolved before training"
+    return Config(
+        **vars(origin), hidden_size=data.hidden_size, depth=options.depth, w_acc=options.w_acc, w_rej=options.w_rej,
+        mixing=options.mixing, threshold=PAPER_THRESHOLD, threshold_source="paper default",
+    )  # fmt: skip
+
+
+class HeadPredictor(TrainedPredictor):
+    """Predicts acceptance with a head and a calibration.
+
+    Args:
+        head: the head; its current weights are copied.
+        calibration: maps logits to probabilities. Default: the sigmoid.
+        mean: mean acceptance in the data.
+        samplings: sampling parameters of the data, if known.
+    """
+
+    lag = 1
+
+    def __init__(
+        self,
+        head: AcceptanceHead,
+        calibration: Calibration | None = None,
+        mean: float = 0.5,
+        samplings: tuple[SamplingParams, ...] = (),
+    ) -> None:
+        self.calibration = calibration or Calibration()
+        self.mean, self.samplings = mean, samplings
+        # Plain tensors: for a single state, calling modules takes longer than their computation.
+        linear = [block.linear for block in head.blocks if isinstance(block, ResidualBlock)]
+        self.blocks = [(layer.weight.detach(), layer.bias.detach()) for layer in linear]
+        self.out = head.out.weight.detach(), head.out.bias.detach()
+
+    def of_state(self, hidden: Tensor) -> Tensor:
+        """(…, 1) the logits for states (…, d)."""
+        x = hidden.to(self.out[0])
+        for weight, bias in self.blocks:
+            x = x + F.silu(F.linear(x, weight, bias))
+        return F.linear(x, *self.out)
+
+    def predict(self, step: Step) -> float:
+        return self.probability(step.hidden) if step.of_state is None else self.calibration(step.of_state[0])
+
+    @torch.inference_mode()
+    def predict_all(
+        self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
+    ) -> list[float]:
+        return [self.calibration(logit) for logit in self.of_state(hidden).flatten().tolist()]
+
+    def probability(self, hidden: Tensor) -> float:
+        """The calibrated acceptance probability for one state (d,), computed without calling modules."""
+        return self.calibration(float(self.of_state(hidden)))

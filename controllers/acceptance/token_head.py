@@ -6,14 +6,12 @@ vocabulary: then a prediction is a few additions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...common.errors import InputError
-from ..checkpoints.config import WIDEST, ControllerConfig, check_range
+from ..checkpoints.config import WIDEST, check_range
 
 EPSILON = 1e-5  # added to variances
 ROWS = 8192  # of an embedding that are read at once
@@ -79,19 +77,7 @@ def tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat(parts).add_(bias)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenHeadConfig(ControllerConfig):
-    """The sizes of such a head.
-
-    Attributes:
-        hidden_size: d.
-        width: hidden units of the head.
-    """
-
-    hidden_size: int
-    width: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("hidden_size", self.hidden_size, 1, WIDEST)
-        check_range("width", self.width, 1, WIDEST)
+def check_sizes(hidden_size: int, width: int) -> None:
+    """Raise InputError for sizes that no head has, as of a damaged ``config.json``."""
+    check_range("hidden_size", hidden_size, 1, WIDEST)
+    check_range("width", width, 1, WIDEST)

@@ -1,6 +1,6 @@
 """The controller checkpoint: a folder of ``config.json``, ``model.safetensors`` and ``README.md``; never a pickle.
 
-Every kind of controller, as the files of ``acceptance`` and ``router`` define them, has this format. ``config.json``
+Every kind of controller in :mod:`..registry`, and of the user's own, has this format. ``config.json``
 names the models, sampling parameters and data of the training, and the SHA-256 of the weights; all of it is checked
 when the folder is loaded.
 """
@@ -11,9 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import torch
@@ -25,9 +23,10 @@ from ...checkpoints import shipped, shipped_controllers
 from ...common.errors import InputError, Misspelt, did_you_mean
 from ...common.files import check_free, check_no_run, lacking, replacing_folder, sha256, without_places
 from ...common.json_file import blaming, build, read_object
-from .. import acceptance, router
+from ..own_modules import CHECKPOINT
+from ..registry import config_class, controller_module
 from .card import model_card
-from .config import CONFIG, KINDS, SCHEMA_VERSION, ControllerConfig
+from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
 from .hub import download, upload
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -72,7 +71,8 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
 
     Args:
         name: the name of a shipped controller, a folder that :func:`save_controller` wrote, or ``owner/name`` on the
-            Hugging Face hub, in this order.
+            Hugging Face hub, in this order. A kind of the user's own is named before it:
+            ``package.module:Config:FOLDER``.
         revision: branch, tag or commit on the hub.
         token: access token for a private repository. Default: the one stored on this machine.
 
@@ -95,6 +95,9 @@ def locate(name: str | Path, *, revision: str | None = None, token: str | None =
     Raises:
         InputError: it cannot be found.
     """
+    if isinstance(name, str) and (own := CHECKPOINT.fullmatch(name)):
+        controller_module(own["kind"])  # so that its kind is known
+        name = own["folder"]
     local = shipped(name) if isinstance(name, str) else None
     path = Path(name).expanduser() if local is None else local
     if path.exists():
@@ -133,15 +136,13 @@ def read_config(folder: Path) -> ControllerConfig:
 
 
 def _parse_config(data: dict[str, Any]) -> ControllerConfig:
-    for package in (acceptance, router):  # which fills KINDS
-        for module in iter_modules(package.__path__):
-            import_module(f"{package.__name__}.{module.name}")
     kind, version = data.pop("kind", None), data.pop("schema_version", None)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise InputError(f"kind={kind!r}: unknown kind of controller; this version supports {', '.join(KINDS)}")
+    if not isinstance(kind, str):
+        raise InputError(f"kind={kind!r}: text is expected")
+    config = config_class(kind)
     if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(f"schema_version={version!r}: this version of specpilot reads {SCHEMA_VERSION}")
-    return build(KINDS[kind], data)
+    return build(config, data)
 
 
 def _read_weights(file: Path, config: ControllerConfig) -> dict[str, Tensor]:

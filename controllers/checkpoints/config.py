@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ...common.errors import InputError
 from ..acceptance.calibration import parse_calibration
 from .provenance import Provenance
 
+if TYPE_CHECKING:
+    from ..acceptance.predictor import TrainedPredictor
+    from ..length.base import LengthController
+    from ..length.cost_model import CostModel
+
 CONFIG = "config.json"
 SCHEMA_VERSION = 4  # for all kinds
 WIDEST = 65536  # largest layer width; protects against a damaged config.json
 
-KINDS: dict[str, type[ControllerConfig]] = {}  # of every class that names its kind, once its file is imported
-
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerConfig(ABC):
-    """Base of every controller's configuration. A kind adds its sizes and settings, and builds its module.
+    """Base of every controller's configuration. A kind adds its sizes and settings, and makes its network.
+
+    A controller of drafts overrides ``predictor``, or ``length_controller`` if it predicts no acceptance.
 
     Attributes:
         provenance: the models and sampling parameters of the training.
@@ -44,11 +50,6 @@ class ControllerConfig(ABC):
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: dict[str, Any] | None = None
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "kind" in vars(cls):
-            KINDS[cls.kind] = cls
-
     def __post_init__(self) -> None:
         if self.calibration is not None:
             parse_calibration(self.calibration)
@@ -61,9 +62,50 @@ class ControllerConfig(ABC):
     def rows(self) -> dict[str, str]:
         """Rows of the model card's table for this kind."""
 
+    @property
+    def own_threshold(self) -> float | None:
+        """The threshold that drafting stops by if no costs are given; None if the controller needs costs."""
+        return None
+
+    def with_threshold(self, threshold: float) -> Self:
+        """The same configuration with another ``own_threshold``.
+
+        Raises:
+            InputError: the kind has no threshold, or it is not in [0, 1].
+        """
+        raise InputError(f"threshold={threshold}: a controller of kind {self.kind!r} has none; leave it out")
+
+    def predictor(
+        self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
+    ) -> TrainedPredictor:
+        """The acceptance predictor with the weights of ``head``.
+
+        Args:
+            embedding: (V, d) the draft's output embedding.
+            device: device of the draft's states.
+            calibrated: whether to predict probabilities, as stopping by cost needs: by the checkpoint's calibration, or
+                with the weights of the loss undone. Otherwise it is the head's output, which its own threshold is for.
+
+        Raises:
+            InputError: the controller predicts no acceptance, or reads states of another size than the draft's.
+        """
+        instead = "name one that does" if self.given_as == "length" else f"give it as {self.given_as}"
+        raise InputError(f"is of kind {self.kind!r}, which predicts no acceptance of a draft model's tokens; {instead}")
+
+    def length_controller(self, head: nn.Module, cost: CostModel | None) -> LengthController | None:
+        """The length controller of this kind that uses ``cost``.
+
+        None, the default, if a rule for predictors applies: rate-optimal stopping, or a threshold.
+
+        Raises:
+            InputError: it needs costs, and ``cost`` is None.
+        """
+        return None
+
     def usage(self) -> str:
         """Arguments of ``SpeculativeDecoder.from_pretrained`` for this controller."""
-        return f'target="{self.provenance.target}", draft="{self.provenance.draft}", length="path/to/this/folder"'
+        cost = ', cost="cost.json"' if self.own_threshold is None else ""
+        return f'target="{self.provenance.target}", draft="{self.provenance.draft}", length="path/to/this/folder"{cost}'
 
     def as_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "schema_version": SCHEMA_VERSION, **asdict(self)}

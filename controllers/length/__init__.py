@@ -15,6 +15,7 @@ from ..acceptance.lag_free_head import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.specdec_head import HeadPredictor
 from ..acceptance.step import Step
+from ..own_modules import CHECKPOINT
 from .base import LengthController
 from .cost_model import CostModel
 from .online_confidence import OnlineConfidence
@@ -136,6 +137,8 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
     """
     if is_whole(spec.removeprefix("-")):
         return Fixed(int(spec))
+    if CHECKPOINT.fullmatch(spec):
+        return None  # a trained controller of the user's own
     name, colon, number = spec.partition(":")
     if name not in RULES:
         meant = did_you_mean(name, RULES)

@@ -52,7 +52,7 @@ class LengthController(ABC):
     def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not ask
         """Called before every round with the number of requests that share its forwards, this one included."""
 
-    def see(self, state: Tensor) -> None:  # noqa: B027 — most rules read none
+    def read_target(self, state: Tensor) -> None:  # noqa: B027 — most rules read none
         """Called before every round with the target's last hidden state (d,) that the text's newest token came from."""
 
     def start_round(self) -> bool:

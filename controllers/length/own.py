@@ -1,24 +1,21 @@
 """Length controllers of the user, named ``package.module:Class``.
 
-Arguments of the class follow after colons: ``my.rules:Margin:0.2``. Its module is imported when it is named, and found
-where Python finds modules, or in the working folder.
+Arguments of the class follow after colons: ``my.rules:Margin:0.2``. :mod:`..own_modules` imports its module.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 from ...common.errors import InputError
 from ...common.files import sha256
+from ..own_modules import CHECKPOINT, MODULE, NAME, import_own, one_line
 from .base import LengthController
 
-NAME = r"[^\W\d]\w*"
-OWN = re.compile(rf"(?P<module>{NAME}(?:\.{NAME})*):(?P<name>{NAME})(?::(?P<arguments>.*))?", re.DOTALL)
+OWN = re.compile(rf"(?P<module>{MODULE}):(?P<name>{NAME})(?::(?P<arguments>.*))?", re.DOTALL)
 
 
 class ClassName(NamedTuple):
@@ -36,8 +33,11 @@ class ClassName(NamedTuple):
 
 
 def names_own(spec: str) -> bool:
-    """Whether ``spec`` has the form ``package.module:Class``; imports nothing."""
-    return OWN.fullmatch(spec) is not None
+    """Whether ``spec`` has the form ``package.module:Class``; imports nothing.
+
+    ``package.module:Config:FOLDER`` is the checkpoint of a trained controller, see :mod:`..registry`.
+    """
+    return OWN.fullmatch(spec) is not None and CHECKPOINT.fullmatch(spec) is None
 
 
 def own_class(spec: str) -> type[LengthController]:
@@ -47,17 +47,8 @@ def own_class(spec: str) -> type[LengthController]:
         InputError: its module cannot be imported, or holds no such length controller.
     """
     place = _parse(spec)
-    option, here = f"length={spec!r}", os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # last: a file there hides no installed module
-    try:
-        module = import_module(place.module)
-    except (Exception, SystemExit) as error:  # a module may do anything
-        if isinstance(error, ModuleNotFoundError) and f"{place.module}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"{option}: there is no module {error.name!r}; install it, or start in the folder that holds it"
-            ) from None
-        raise InputError(f"{option}: importing {place.module!r} fails with {_line(error)}; mend that") from error
+    option = f"length={spec!r}"
+    module = import_own(place.module, option)
     kind = getattr(module, place.name, None)
     if isinstance(kind, type) and issubclass(kind, LengthController):
         return kind
@@ -80,7 +71,7 @@ def load_own(spec: str) -> LengthController:
         return kind(*map(_value, words))
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"length={spec!r}: {kind.__name__}({', '.join(words)}) fails with {_line(error)}; mend that, or give "
+            f"length={spec!r}: {kind.__name__}({', '.join(words)}) fails with {one_line(error)}; mend that, or give "
             "what it needs after colons"
         ) from error
 
@@ -105,7 +96,3 @@ def _value(word: str) -> int | float | str:
         except ValueError:
             continue
     return word
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

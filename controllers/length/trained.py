@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from ...common.errors import InputError
-from ..acceptance.length_head import LengthHead, LengthHeadConfig
-from ..acceptance.predictor import LengthConfig, PredictorConfig, TrainedPredictor
+from ..acceptance.predictor import TrainedPredictor
 from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
 from .base import LengthController
 from .cost_model import CostModel
-from .planned import PlannedLength
 from .rate_optimal import RateOptimal
 from .rules import AcceptanceLength
 
@@ -44,16 +42,18 @@ def load_trained(
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
     controller = load_controller(name)
-    config, head = controller.config, controller.head
-    if isinstance(config, LengthHeadConfig):
+    config = controller.config
+    try:
+        length = config.length_controller(controller.head, cost)
+    except InputError as error:
+        raise InputError(f"length={str(name)!r}: {error}") from error
+    if length is not None:
         config.provenance.check_pair(fingerprint, pair_check)
-        stopping_threshold(name, controller, threshold, cost)
-        assert cost is not None, "it has no threshold"
-        assert isinstance(head, LengthHead)
-        return PlannedLength(head, config.every, config.mean, cost)
-    calibrated = cost is not None
+        if threshold is not None:
+            raise InputError(f"threshold={threshold}: {config.kind} has no threshold; leave it out")
+        return length
     predictor = predictor_of(
-        name, controller, fingerprint, device, embedding, calibrated=calibrated, pair_check=pair_check
+        name, controller, fingerprint, device, embedding, calibrated=cost is not None, pair_check=pair_check
     )
     threshold = stopping_threshold(name, controller, threshold, cost)
     if cost is not None:
@@ -75,19 +75,14 @@ def predictor_of(
     """The predictor of ``controller``, which is called ``name``, after checking that it was trained for this pair.
 
     Args:
-        calibrated: see :meth:`.PredictorConfig.predictor`; the others as for :func:`load_trained`.
+        calibrated: see :meth:`.ControllerConfig.predictor`; the others as for :func:`load_trained`.
 
     Raises:
         InputError: it was trained for another pair, or predicts no acceptance.
     """
     config = controller.config
-    if not isinstance(config, PredictorConfig):  # before the pair, of which it may have no draft
-        instead = "name one that does" if isinstance(config, LengthConfig) else f"give it as {config.given_as}"
-        raise InputError(
-            f"length={str(name)!r}: is of kind {config.kind!r}, which predicts no acceptance of a draft "
-            f"model's tokens; {instead}"
-        )
-    config.provenance.check_pair(fingerprint, pair_check)
+    if config.given_as == "length":  # others may have no draft
+        config.provenance.check_pair(fingerprint, pair_check)
     try:
         return config.predictor(controller.head, embedding, device, calibrated=calibrated)
     except InputError as error:
@@ -97,24 +92,21 @@ def predictor_of(
 def stopping_threshold(
     name: str | Path, controller: Controller, threshold: float | None, cost: CostModel | None
 ) -> float | None:
-    """The threshold that ``controller`` stops by: the given one or its own; None if it stops by ``cost``.
+    """The threshold that ``controller`` stops by: ``threshold`` or its own; None if it stops by ``cost``.
 
     Raises:
         InputError: there are both or none of threshold and cost.
     """
-    by_costs_alone = isinstance(controller.config, LengthHeadConfig)
     if cost is not None:
         if threshold is not None:
             raise InputError(
-                f"threshold={threshold}: stopping by cost has no threshold; "
-                + ("leave it out" if by_costs_alone else "give one of threshold and cost")
+                f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost"
             )
         return None
-    if threshold is None and isinstance(controller.config, PredictorConfig):
-        threshold = controller.config.own_threshold
-    if threshold is None or by_costs_alone:
+    threshold = controller.config.own_threshold if threshold is None else threshold
+    if threshold is None:
         raise InputError(
-            f"length={str(name)!r}: has no threshold of its own; give {'' if by_costs_alone else 'a threshold or '}"
-            "costs: --cost auto, or --cost FILE, written by 'specpilot bench cost --output FILE'"
+            f"length={str(name)!r}: has no threshold of its own; give a threshold or costs: --cost auto, or --cost "
+            "FILE, written by 'specpilot bench cost --output FILE'"
         )
     return threshold

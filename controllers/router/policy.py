@@ -13,75 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from ...common.errors import InputError
+from ..acceptance.training import DataSummary, Origin
 from ..arms import Arm, check_arms, check_enough
 from ..checkpoints.config import WIDEST, ControllerConfig, check_range
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
 from ..sampling import SamplingParams
+from ..training_options import RouterTrainingOptions
 from .base import Router, certain
 
 WIDTH = 512
 
 
-class RouterPolicy(nn.Module):
-    """π(·|x) = softmax(MLP(x)) over ``arms``, from the target's embedding of the prompt (``hidden_size``,)."""
-
-    def __init__(self, hidden_size: int, arms: int, width: int = WIDTH) -> None:
-        super().__init__()
-        for name, value, least in (("hidden_size", hidden_size, 1), ("arms", arms, 2), ("width", width, 1)):
-            if value < least:
-                raise InputError(f"{name}={value}: must be at least {least}")
-        self.hidden_size, self.arms, self.width = hidden_size, arms, width
-        self.first = nn.Linear(hidden_size, width)
-        self.second = nn.Linear(width, width)
-        self.out = nn.Linear(width, arms)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (…, A) of embeddings (…, d)."""
-        hidden = torch.tanh(self.second(torch.tanh(self.first(x))))
-        logits: Tensor = self.out(hidden)
-        return logits
-
-    @torch.no_grad()
-    def absorb(self, scale: Tensor) -> None:
-        """Fold ``scale`` (d,) into the first layer, which was trained on ``x / scale``, so that it takes ``x``."""
-        self.first.weight.div_(scale)
-
-
-class PolicyRouter(Router):
-    """Chooses the most probable arm of a policy.
-
-    Args:
-        policy: the policy.
-        sample: draw the arm from the policy instead.
-        sampling: sampling parameters of the training data, if known.
-    """
-
-    def __init__(self, policy: RouterPolicy, *, sample: bool = False, sampling: SamplingParams | None = None) -> None:
-        self.policy, self.sample, self.sampling, self.arms = policy.eval(), sample, sampling, policy.arms
-
-    def check_sampling(self, sampling: SamplingParams) -> None:
-        if self.sampling is not None and not sampling.same_as(self.sampling):
-            warnings.warn(
-                f"the router was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
-                "but another arm may be faster",
-                stacklevel=2,
-            )
-
-    def probabilities(self, embedding: Tensor) -> list[float]:
-        """π(·|x) of one embedding (d,)."""
-        with torch.inference_mode():
-            logits = self.policy(embedding.to(self.policy.out.weight))
-            result: list[float] = logits.cpu().double().softmax(-1).tolist()
-        return result
-
-    def weigh(self, embedding: Tensor) -> list[float]:
-        probabilities = self.probabilities(embedding)
-        return probabilities if self.sample else certain(probabilities.index(max(probabilities)), self.arms)
-
-
 @dataclass(frozen=True, kw_only=True)
-class RouterConfig(ControllerConfig):
+class Config(ControllerConfig):
     """A router.
 
     Attributes:
@@ -141,3 +86,67 @@ class RouterConfig(ControllerConfig):
         self.provenance.check_pair(pair, pair_check)
         if pair_check == EXACT or [arm.kind for arm in self.arms] != [arm.kind for arm in arms]:
             check_arms(self.arms, arms)
+
+
+class RouterPolicy(nn.Module):
+    """π(·|x) = softmax(MLP(x)) over ``arms``, from the target's embedding of the prompt (``hidden_size``,)."""
+
+    def __init__(self, hidden_size: int, arms: int, width: int = WIDTH) -> None:
+        super().__init__()
+        for name, value, least in (("hidden_size", hidden_size, 1), ("arms", arms, 2), ("width", width, 1)):
+            if value < least:
+                raise InputError(f"{name}={value}: must be at least {least}")
+        self.hidden_size, self.arms, self.width = hidden_size, arms, width
+        self.first = nn.Linear(hidden_size, width)
+        self.second = nn.Linear(width, width)
+        self.out = nn.Linear(width, arms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (…, A) of embeddings (…, d)."""
+        hidden = torch.tanh(self.second(torch.tanh(self.first(x))))
+        logits: Tensor = self.out(hidden)
+        return logits
+
+    @torch.no_grad()
+    def absorb(self, scale: Tensor) -> None:
+        """Fold ``scale`` (d,) into the first layer, which was trained on ``x / scale``, so that it takes ``x``."""
+        self.first.weight.div_(scale)
+
+
+def to_checkpoint(options: RouterTrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    return Config(
+        **vars(origin), hidden_size=data.hidden_size, width=options.width, arms=data.arms, reward=options.reward,
+        alpha=options.alpha, cost=options.cost,
+    )  # fmt: skip
+
+
+class PolicyRouter(Router):
+    """Chooses the most probable arm of a policy.
+
+    Args:
+        policy: the policy.
+        sample: draw the arm from the policy instead.
+        sampling: sampling parameters of the training data, if known.
+    """
+
+    def __init__(self, policy: RouterPolicy, *, sample: bool = False, sampling: SamplingParams | None = None) -> None:
+        self.policy, self.sample, self.sampling, self.arms = policy.eval(), sample, sampling, policy.arms
+
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        if self.sampling is not None and not sampling.same_as(self.sampling):
+            warnings.warn(
+                f"the router was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
+                "but another arm may be faster",
+                stacklevel=2,
+            )
+
+    def probabilities(self, embedding: Tensor) -> list[float]:
+        """π(·|x) of one embedding (d,)."""
+        with torch.inference_mode():
+            logits = self.policy(embedding.to(self.policy.out.weight))
+            result: list[float] = logits.cpu().double().softmax(-1).tolist()
+        return result
+
+    def weigh(self, embedding: Tensor) -> list[float]:
+        probabilities = self.probabilities(embedding)
+        return probabilities if self.sample else certain(probabilities.index(max(probabilities)), self.arms)

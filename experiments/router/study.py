@@ -18,13 +18,13 @@ from specpilot.common.errors import InputError
 from specpilot.common.options import Count, NotNegative, OutputFileOptions, Place, Several, Share
 from specpilot.compare.interval import ratio_interval
 from specpilot.controllers.router import RouterPolicy
+from specpilot.controllers.training_options import DraftLength, RouterTrainingOptions
 from specpilot.data_gen.options import BUILTIN, PromptSourceOptions
 from specpilot.data_gen.router_dataset import RouterDataset, Times, rewards
 from specpilot.infer.core import Stats
 from specpilot.infer.options import LoadingOptions, SamplingOptions, TargetOptions
 from specpilot.train.callbacks import RefuseDivergence
 from specpilot.train.fitting import ended_by_signals, quiet_lightning
-from specpilot.train.options import DraftLength, RouterTrainingOptions
 from specpilot.train.router import RouterDataModule, RouterModule, Table, table_of
 
 Choices = NDArray[np.int64]  # (N,) an arm for each prompt

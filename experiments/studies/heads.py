@@ -14,22 +14,24 @@ from typing import Annotated, Any
 from rich.console import Console
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
-from specpilot.common.options import Count, Folder, Positive, SeedOptions, Several, Share
+from specpilot.common.options import Count, DeviceOptions, Folder, Positive, SeedOptions, Several, Share
 from specpilot.compare.recorded import MakeController, Rule
 from specpilot.compare.store import content_key
+from specpilot.controllers.acceptance import specdec_head
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
 from specpilot.controllers.checkpoints.fingerprint import weights_digest
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
+from specpilot.controllers.training_options import Depth, DraftLength, ValidationOptions
 from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
-from specpilot.infer.options import DeviceOptions, PairOptions, SamplingOptions
+from specpilot.infer.options import PairOptions, SamplingOptions
 from specpilot.simulate.replay import PrecomputedPredictor
 from specpilot.simulate.trace import Trace
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.export import best_controller
 from specpilot.train.features import make_features
-from specpilot.train.options import Depth, DraftLength, SpecDecTrainingOptions, ValidationOptions
+from specpilot.train.options import feature_options
 from specpilot.train.run_folder import RESULT
 
 from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
@@ -164,7 +166,7 @@ def train_heads(
     settings: SweepOptions, data: str, manifest: dict[str, Any], folder: Path, console: Console
 ) -> list[Head]:
     """A head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
-    base = SpecDecTrainingOptions(
+    base = specdec_head.TrainingOptions(
         data=data,
         draft=settings.draft,
         mixing=settings.mixing,
@@ -186,7 +188,7 @@ def train_heads(
     outputs = [folder / "heads" / name for name in names]
     features = folder / "heads" / f"features-{content_key(common)}"
     if not all((output / RESULT).exists() for output in outputs):
-        make_features(base.features, features, console=console)
+        make_features(feature_options(base), features, console=console)
     heads = []
     for config, output in zip(grid, outputs, strict=True):
         if not (output / RESULT).exists():

@@ -16,15 +16,15 @@ from specpilot.common.options import Count, Folder, Fraction, Names, NotNegative
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.acceptance.calibration import undo_weights
+from specpilot.controllers.acceptance.metrics import Metrics
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.training_options import Depth
 from specpilot.data_gen.draft_states import read_positions
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions
 from specpilot.train.calibration import load_rows
 from specpilot.train.datasets import is_validation, joint_manifest
-from specpilot.train.metrics import Metrics
-from specpilot.train.options import Depth
 from torch import Tensor
 
 from .heads import Head, HeadStudyOptions, SweepOptions, train_heads, training_data

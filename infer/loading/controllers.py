@@ -7,15 +7,22 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
-from ...controllers.acceptance.copy_head import CopyHead, CopyHeadConfig, CopyPredictor
+from ...controllers.acceptance import copy_head
+from ...controllers.acceptance.copy_head import CopyHead, CopyPredictor
 from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
-from ...controllers.length import LengthController, load_rule, load_trained, names_class, names_rule, takes_cost
+from ...controllers.length import (
+    LengthController,
+    load_rule,
+    load_trained,
+    names_class,
+    names_rule,
+    takes_cost,
+)
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.own import own_digest
-from ...controllers.router import RouterPolicy
-from ...controllers.router.policy import RouterConfig
+from ...controllers.router import RouterPolicy, policy
 from ...models import GgufModel, LoadedModel, output_embedding
 from ...models.base import input_device
 
@@ -91,7 +98,7 @@ def load_copies(
         raise InputError(f"copies={str(name)!r}: a trained controller is checked against the tokenizer; pass one")
     controller = load_controller(name)
     match controller:
-        case Controller(CopyHeadConfig() as config, CopyHead() as head):
+        case Controller(copy_head.Config() as config, CopyHead() as head):
             target_only = PairFingerprint(model_fingerprint(target), None, tokenizer_fingerprint(tokenizer))
             config.provenance.check_pair(target_only, pair_check)
         case _:
@@ -105,15 +112,15 @@ def load_copies(
         raise InputError(f"copies={str(name)!r}: {error}") from error
 
 
-def load_policy(name: str | Path) -> tuple[RouterPolicy, RouterConfig]:
+def load_policy(name: str | Path) -> tuple[RouterPolicy, policy.Config]:
     """The trained router ``name``.
 
     Raises:
         InputError: it cannot be loaded, or is a controller of another kind.
     """
     controller = load_controller(name)
-    policy, config = controller.head, controller.config
-    if not isinstance(policy, RouterPolicy) or not isinstance(config, RouterConfig):
+    network, config = controller.head, controller.config
+    if not isinstance(network, RouterPolicy) or not isinstance(config, policy.Config):
         kind, given_as = config.kind, config.given_as
         raise InputError(f"router={str(name)!r}: is of kind {kind!r}, which chooses no arm; give it as {given_as}")
-    return policy, config
+    return network, config

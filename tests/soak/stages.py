@@ -49,11 +49,6 @@ STAGES = {
         ("train", "acceptance", "--predictor", "features", *FEATURES, "--batch-size", "40", *TRAINING),
         "data acceptance",
     ),
-    "data rounds": Stage(("data", "features", "--predictor", "length-head", *FEATURES), "data on-policy"),
-    "train length-head": Stage(
-        ("train", "acceptance", "--predictor", "length-head", "--width", "8", "--batch-size", "4", *TRAINING),
-        "data rounds",
-    ),
     "data answers": Stage(("data", "answers", *PROMPTS, "--max-new-tokens", "12")),
     "data on-policy": Stage(("data", "on-policy", *PROMPTS, "--max-new-tokens", "12", "--length", "5")),
     "train copies": Stage(

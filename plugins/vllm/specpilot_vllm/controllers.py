@@ -1,9 +1,9 @@
 """Trained controllers in vLLM, loaded by name and checked against its models.
 
 With model runner V1 a length controller ends each draft. Model runner V2 drafts the same number of tokens for every
-request: :class:`BatchPlanner` chooses it before drafts start. With ``enable_adaptive_verification`` V2 verifies fewer
-where it pays. The probabilities it goes by come from its ``OnlineAcceptanceEstimator``;
-:class:`TrainedAcceptanceEstimator` has the same interface, by tensor operations alone.
+request; with ``enable_adaptive_verification`` it verifies fewer where that pays. The probabilities that V2 uses for
+this come from its ``OnlineAcceptanceEstimator``; :class:`TrainedAcceptanceEstimator` has the same interface, by tensor
+operations alone.
 Shapes: N requests, V tokens, m candidates.
 
 Cutting a draft keeps the distribution of the text only if the score of a position does not depend on the token drawn
@@ -13,9 +13,6 @@ where a(y) is the head's prediction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from inspect import signature
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +20,9 @@ import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.feature_model import SMALLEST
 from specpilot.controllers.acceptance.lag_free_head import INPUTS, LagFreePredictor
-from specpilot.controllers.acceptance.length_head import HORIZON, MEMORIES, UNKNOWN, LengthHead
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.length import LengthController, load_rule, load_trained, trained
-from specpilot.controllers.length.cost_model import CostModel
 from specpilot.models import output_embedding
 from specpilot.models.loading.names import load_model, load_tokenizer
 from torch import Tensor
@@ -181,105 +176,11 @@ def estimate(speculator: Any, predictor: LagFreePredictor) -> None:
     speculator.acceptance_estimator = estimator
 
 
-class BatchPlanner:
-    """How many tokens all requests of a V2 batch draft next, by a length head: most tokens in the time of the round.
-
-    Args:
-        head: on the device of the target's states.
-        cost: by the number of requests.
-        lengths: that may be chosen, at most ``HORIZON``.
-        places: number of places for requests.
-
-    Attributes:
-        length: what was chosen last.
-        rates: (places, 2) of :class:`.Outcomes`, and ``drafted`` (places,) tokens of the last draft, by place.
-    """
-
-    def __init__(self, head: LengthHead, cost: Callable[[int], CostModel], lengths: Sequence[int], places: int) -> None:
-        device = head.out.weight.device
-        self.head, self.cost, self.lengths, self.length = head, cost, lengths, max(lengths)
-        self.rates = torch.full((places, len(MEMORIES)), UNKNOWN, device=device)
-        self.drafted = torch.zeros(places, dtype=torch.int64, device=device)
-        self.kept = 1.0 - 1.0 / torch.tensor(MEMORIES, device=device)  # share of a rate that one more token leaves
-        self.names: dict[int, str] = {}
-
-    def plan(self, batch: Any, states: Tensor, sampled: Tensor, rejected: Tensor, most: int) -> int:
-        """The number of tokens to draft, at most ``most``; the host reads from the device once.
-
-        Args:
-            batch: vLLM's ``InputBatch`` of N requests.
-            states: (M, d) the target's last hidden states of all tokens of the step.
-            sampled: (N,) tokens that the target accepted or drew, 0 while a prompt is read.
-            rejected: (N,) drafted tokens that it rejected.
-        """
-        count, names = batch.num_reqs, dict(zip(batch.idx_mapping_np.tolist(), batch.req_ids, strict=False))
-        begun = [place for place, name in names.items() if self.names.get(place) != name]
-        self.rates[begun], self.drafted[begun] = UNKNOWN, 0
-        self.names |= names
-        places, sampled, rejected = batch.idx_mapping[:count], sampled[:count].long(), rejected[:count].long()
-        ready, drafted = (sampled > 0).unsqueeze(1), self.drafted[places].unsqueeze(1)
-        accepted = torch.minimum((sampled - 1).clamp(min=0).unsqueeze(1), drafted)
-        ended = accepted < torch.minimum(accepted + rejected.unsqueeze(1), drafted)  # by a rejected token
-        rates = 1.0 - (1.0 - self.rates[places]) * self.kept**accepted
-        self.rates[places] = rates = torch.where(ended, rates * self.kept, rates)
-        newest = batch.query_start_loc[1 : count + 1].long() - rejected - 1
-        survivals = self.head(rates, states[newest].float()).sigmoid().cumprod(-1)
-        rows, *gains = (torch.cat([torch.ones_like(survivals[:, :1]), survivals], 1) * ready).sum(0).tolist()
-        if rows:
-            tokens, cost = [*accumulate(gains, initial=rows)], self.cost(int(rows))
-            usable = [k for k in self.lengths if k <= most]
-            self.length = max(usable, key=lambda k: tokens[k] / cost.round(k))
-        self.drafted[places] = self.length
-        return self.length
-
-
-def plan(runner: Any, planner: BatchPlanner) -> None:
-    """Let the drafts of a V2 ``GPUModelRunner`` with a draft model, whose models are loaded, be as long as planned.
-
-    ``propose`` ignores the number that it is handed: its loop goes by an attribute of the drafter. What the runner
-    hands on to a synchronous scheduler, which verifies as many tokens in the next step, is cut to the same length.
-    """
-    speculator, handler = runner.speculator, runner.draft_tokens_handler
-    propose, set_draft_tokens = speculator.propose, handler.set_draft_tokens
-    longest, names = speculator.num_speculative_steps, signature(propose)
-
-    def proposed(*args: Any, **kwargs: Any) -> Tensor:
-        given = names.bind(*args, **kwargs).arguments
-        batch, most = given["input_batch"], given.get("num_speculative_tokens")
-        if not given.get("dummy_run"):
-            outcome = given["last_hidden_states"], given["num_sampled"], given["num_rejected"]
-            length = planner.plan(batch, *outcome, longest if most is None else most)
-            speculator.num_speculative_steps = max(length, 1)
-        try:
-            propose(*args, **kwargs)
-        finally:
-            speculator.num_speculative_steps = longest
-        drafts: Tensor = speculator.draft_tokens[: batch.num_reqs]
-        return drafts
-
-    speculator.propose = proposed
-    handler.set_draft_tokens = lambda batch, drafts: set_draft_tokens(batch, drafts[:, : planner.length])
-
-
 def steer(runner: Any, settings: Settings, config: Any, device: torch.device) -> None:
     """Let a V2 model runner, whose models are loaded, go by the head that ``settings`` name.
 
     Args:
         config: the engine's ``VllmConfig``.
     """
-    speculative = config.speculative_config
-    pair = config.model_config.model, speculative.draft_model_config.model
-    if speculative.enable_adaptive_verification:
-        estimate(runner.speculator, load_predictor(settings, *pair, device))
-        return
-    controller = load_controller(settings.spec)
-    controller.config.provenance.check_pair(pair_fingerprint(*pair), settings.pair_check)
-    alone, batch = settings.costs()
-    assert isinstance(controller.head, LengthHead), "the settings were checked before"
-    assert alone is not None, "the settings were checked before"
-    longest = min(speculative.num_speculative_tokens, HORIZON)
-    tiers = {length for *_, length in speculative.num_speculative_tokens_per_batch_size or ()} or {*range(longest)}
-    lengths = [0, *sorted(length for length in tiers if 0 < length < longest), longest]
-    cost = (lambda rows: alone) if batch is None else batch.at
-    head = controller.head.to(device)
-    plan(runner, BatchPlanner(head, cost, lengths, config.scheduler_config.max_num_seqs))
+    pair = config.model_config.model, config.speculative_config.draft_model_config.model
+    estimate(runner.speculator, load_predictor(settings, *pair, device))

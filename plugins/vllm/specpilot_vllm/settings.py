@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import blaming, build, parse_object
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHeadConfig
-from specpilot.controllers.acceptance.length_head import LengthHeadConfig
+from specpilot.controllers.acceptance import lag_free_head
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.provenance import EXACT, TOKENIZER
@@ -64,11 +63,6 @@ class Settings:
         """The length controller's name."""
         return str(self.length)
 
-    @property
-    def plans(self) -> bool:
-        """Whether a length head chooses lengths before drafts start, in model runner V2."""
-        return isinstance(self._config, LengthHeadConfig)
-
     @cached_property
     def _config(self) -> ControllerConfig | None:
         """The controller's configuration; None of a rule."""
@@ -100,8 +94,6 @@ class Settings:
         if adaptive:
             self._check_adaptive()
             return
-        if self.plans:
-            self._check_planned()
         if self.log_rounds is not None:
             try:
                 Path(self.log_rounds).expanduser().mkdir(parents=True, exist_ok=True)
@@ -120,23 +112,13 @@ class Settings:
         if isinstance(load_rule(self.spec, cost), Oracle):
             raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
 
-    def _check_planned(self) -> None:
-        if self.log_rounds is not None:
-            raise InputError("log_rounds: needs model runner V1; leave it out, or give another length")
-        config = self._config
-        if isinstance(config, LengthHeadConfig) and config.every != "round":
-            raise InputError(
-                f"length={self.spec!r}: is asked once a {config.every}, and requests of a batch draft together; train "
-                "one with --every round"
-            )
-
     def _check_adaptive(self) -> None:
         if self.log_rounds is not None:
             raise InputError("log_rounds: needs model runner V1; leave it out")
         for name, value in (("cost", self.cost), ("threshold", self.threshold)):
             if value is not None:
                 raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")
-        if not isinstance(self._config, LagFreeHeadConfig):
+        if not isinstance(self._config, lag_free_head.Config):
             found = "a rule" if self._config is None else f"of kind {self._config.kind!r}"
             raise InputError(
                 f"length={self.spec!r}: is {found}; vLLM's adaptive verification takes a trained lag-free head"
@@ -204,13 +186,11 @@ def apply(settings: Settings, config: Any) -> None:
             "num_speculative_tokens"
         )
     adaptive = speculative.enable_adaptive_verification
-    if config.use_v2_model_runner and not adaptive and not settings.plans:
+    if config.use_v2_model_runner and not adaptive:
         raise InputError(
             "model runner: V2 drafts the same number of tokens for all requests; set VLLM_USE_V2_MODEL_RUNNER=0, or "
-            "give a length head, or a lag-free head and enable_adaptive_verification in speculative_config"
+            "give a lag-free head and enable_adaptive_verification in speculative_config"
         )
-    if settings.plans and not config.use_v2_model_runner:
-        raise InputError(f"length={settings.spec!r}: a length head needs model runner V2, this is V1; give another")
     if adaptive and not config.use_v2_model_runner:
         raise InputError("enable_adaptive_verification: needs model runner V2, this is V1; leave it out")
     for name in ("tensor", "pipeline", "data"):

@@ -6,15 +6,12 @@ import math
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from heads import length_head
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreePredictor
-from specpilot.controllers.acceptance.length_head import Every, LengthHead, Outcomes, Survivals
 from specpilot.controllers.acceptance.ngram_index import NOTHING
 from specpilot.controllers.length import Confidence, Fixed, LengthController
 from specpilot.controllers.length.cost_model import CostModel
@@ -24,7 +21,7 @@ from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot_vllm import build
 from specpilot_vllm.bench import DRAFTED, fitted
 from specpilot_vllm.build import check_version, expand_batch_to_tokens
-from specpilot_vllm.controllers import BatchPlanner, TrainedAcceptanceEstimator
+from specpilot_vllm.controllers import TrainedAcceptanceEstimator
 from specpilot_vllm.drafted_request import DraftedRequest, Drawn
 from specpilot_vllm.settings import Settings, apply, settings_of
 from torch import Tensor
@@ -100,26 +97,15 @@ def engine_config(*, v2: bool, adaptive: bool = False) -> Any:
     return SimpleNamespace(speculative_config=speculative, parallel_config=parallel, use_v2_model_runner=v2)
 
 
-def test_what_each_model_runner_takes(tmp_path: Path) -> None:
-    once, every = (length_head(tmp_path / word, word) for word in get_args(Every))
-    for settings, message in (
-        (Settings(once, cost=0.2), "is asked once a prompt, and requests of a batch draft together"),
-        (Settings(every), "has no threshold of its own; give costs"),
-        (Settings(every, cost=0.2, threshold=0.3), "threshold=0.3: stopping by cost has no threshold"),
-        (Settings(every, cost=0.2, log_rounds=str(tmp_path)), "log_rounds: needs model runner V1"),
+def test_what_each_model_runner_takes() -> None:
+    head = Settings("tiny-lag-free")
+    for config, message in (
+        (engine_config(v2=True), r"^model runner: V2 drafts the same number"),
+        (engine_config(v2=False, adaptive=True), r"^enable_adaptive_verification: needs"),
     ):
         with refused(message):
-            settings.check()
-    planned, head = Settings(every, cost=0.2), Settings("tiny-lag-free")
-    planned.check()
-    apply(planned, engine_config(v2=True))
-    for settings, config, message in (
-        (planned, engine_config(v2=False), "a length head needs model runner V2, this is V1"),
-        (head, engine_config(v2=True), r"^model runner: V2 drafts the same number"),
-        (head, engine_config(v2=False, adaptive=True), r"^enable_adaptive_verification: needs"),
-    ):
-        with refused(message):
-            apply(settings, config)
+            apply(head, config)
+    apply(head, engine_config(v2=True, adaptive=True))
 
 
 def test_a_token_stays_in_the_draft_that_it_ends() -> None:
@@ -220,45 +206,6 @@ def test_no_value_is_read_by_the_host(predictor: LagFreePredictor) -> None:
     with torch.no_grad():
         found = compiled(*arguments, torch.zeros(2, 3))
         assert torch.equal(found, predict(*arguments, torch.zeros(2, 3)))
-
-
-def test_a_batch_drafts_what_gains_most_and_rates_are_those_of_its_texts() -> None:
-    """Over steps with random outcomes; a request takes another's place, and one reads its prompt at first."""
-    torch.manual_seed(5)
-    head, cost, lengths = LengthHead(WIDTH, 4), CostModel(0.2, 1.0, 0.05), [0, 1, 3, 4]
-    torch.nn.init.normal_(head.out.weight, std=2.0)
-    planner = BatchPlanner(head, lambda rows: cost, lengths, 3)
-    outcomes: dict[str, Outcomes] = {}
-    drafted, chosen, names = {"a": 0, "b": 0, "c": 0}, set[int](), ["a", "b"]
-    for step in range(24):
-        if step == 9:
-            names = ["a", "c"]
-        accepted = [int(torch.randint(0, drafted[name] + 1, ())) for name in names]
-        reading = step in (0, 9)  # the second request
-        sampled = torch.tensor([accepted[0] + 1, 0 if reading else accepted[1] + 1])
-        rejected = torch.tensor([drafted[name] - a for name, a in zip(names, accepted, strict=True)])
-        ends = [0, drafted[names[0]] + 1, drafted[names[0]] + drafted[names[1]] + 2]
-        states = torch.randn(ends[-1], WIDTH)
-        batch = SimpleNamespace(
-            num_reqs=2, req_ids=names, idx_mapping=torch.tensor([2, 0]), idx_mapping_np=np.array([2, 0]),
-            query_start_loc=torch.tensor([*ends, ends[-1]]),
-        )  # fmt: skip
-        gains = torch.zeros(11)
-        for row, (name, a) in enumerate(zip(names, accepted, strict=True)):
-            own = outcomes.setdefault(name, Outcomes())
-            for position in range(1, min(drafted[name], a + 1) + 1):
-                own.add(position <= a)
-            if sampled[row]:
-                state = states[ends[row] + a]  # which the newest token was drawn from
-                gains += torch.tensor([1.0, *Survivals(head)(own.rates, state)])
-        found = planner.plan(batch, states, sampled, rejected, most=3)
-        tokens = gains.cumsum(0)
-        assert found == max((k for k in lengths if k <= 3), key=lambda k: float(tokens[k]) / cost.round(k))
-        expected = [rate for name in names for rate in outcomes[name].rates]
-        assert planner.rates[[2, 0]].flatten().tolist() == pytest.approx(expected, abs=1e-6)
-        drafted |= dict.fromkeys(names, found)
-        chosen.add(found)
-    assert len(chosen) > 1
 
 
 def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

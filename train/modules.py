@@ -1,0 +1,133 @@
+"""What the Lightning modules of predictors, routers and drafts share: an interface for the callbacks, and functions.
+
+Each module is a direct subclass of ``LightningModule``. What is the same in all trainings (metrics.csv, checkpoints,
+learning rates of a training that is continued with more epochs) is in :mod:`.callbacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from ..common.errors import InputError
+from ..controllers.training_options import TrainingOptions
+
+H = TypeVar("H", bound=nn.Module)
+LOSSES = ("kl", "regret")  # criteria of which the least is the best
+
+
+class ControllerModule(Protocol):
+    """What the callbacks need of a Lightning module.
+
+    Attributes:
+        head: the network whose weights are exported.
+        settings: options of the training.
+        criterion: name of the validation metric that selects the best epoch.
+        validation: metrics of the last validation.
+    """
+
+    head: nn.Module
+    settings: Any
+    criterion: str
+    validation: dict[str, float]
+
+    def findings(self) -> dict[str, Any]:
+        """Further results of the validation, stored with the best weights."""
+
+
+def controller(module: pl.LightningModule) -> ControllerModule:
+    """``module``, which is one of this package's."""
+    return cast(ControllerModule, module)
+
+
+def monitor(module: ControllerModule) -> str:
+    """The criterion's name in metrics.csv and in the progress of a training."""
+    return f"val_{module.criterion}"
+
+
+def score(module: ControllerModule) -> float:
+    """Score of the last validation; the epoch of the highest score is kept."""
+    value = module.validation[module.criterion]
+    return -value if module.criterion in LOSSES else value
+
+
+def seeded(seed: int, make: Callable[[], H]) -> H:
+    """What ``make`` makes, with random weights that depend on ``seed`` alone; the global generator is not changed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def optimizers(module: pl.LightningModule, steps: int, *, fitted: bool = False, **adam: Any) -> dict[str, Any]:
+    """What ``configure_optimizers`` returns: AdamW for the trained parameters of the head, and its schedule.
+
+    Args:
+        steps: number of steps of the whole training.
+        fitted: nothing is to be learned.
+        adam: further settings of AdamW, and ``schedule``, which makes the schedule of an optimizer; default: one cycle.
+    """
+    settings: TrainingOptions = controller(module).settings
+    make_schedule = adam.pop("schedule", None)
+    trained = [parameter for parameter in controller(module).head.parameters() if parameter.requires_grad]
+    lr = 0.0 if fitted else settings.lr
+    # AdamW without weight decay is Adam.
+    optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=settings.weight_decay, **adam)
+    if make_schedule is None:
+        schedule: Any = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps)
+    else:
+        schedule = make_schedule(optimizer)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def training_loss(module: pl.LightningModule, local_sum: Tensor, count: Tensor) -> Tensor:
+    """The loss of a step, logged: Σ ``local_sum`` / Σ ``count`` over all processes.
+
+    Its gradient, averaged over processes as DDP does, is that of this quotient.
+    """
+    loss = local_sum * module.trainer.world_size / total(module, count).clamp(min=1e-12)
+    module.log("loss", loss, prog_bar=True, logger=False, batch_size=1)
+    return loss
+
+
+def finish_validation(module: pl.LightningModule, metrics: dict[str, float]) -> None:
+    """Keep and log the ``metrics`` of the validation that ended, which are those of all processes."""
+    ours = controller(module)
+    ours.validation = metrics
+    module.log(monitor(ours), metrics[ours.criterion], prog_bar=True, logger=False, sync_dist=True)
+
+
+def total(module: pl.LightningModule, value: Tensor) -> Tensor:
+    """The sum of ``value`` over all processes, on its device."""
+    if module.trainer.world_size == 1:
+        return value
+    reduced = module.trainer.strategy.reduce(value.detach().clone().to(module.device), reduce_op="sum")
+    assert isinstance(reduced, Tensor)
+    return reduced.to(value.device)
+
+
+def gathered(module: pl.LightningModule, values: Tensor) -> Tensor:
+    """(…, n) the ``values`` of all processes, one after another."""
+    parts: list[Any] = [values] * module.trainer.world_size
+    if len(parts) > 1:
+        torch.distributed.all_gather_object(parts, values)
+    return torch.cat(parts, -1)
+
+
+def require_finite(module: pl.LightningModule, what: str, values: Tensor) -> None:
+    """Raise an InputError that names the learning rate if one of ``values`` is NaN or infinite."""
+    if not bool(torch.isfinite(values).all()):
+        raise InputError(
+            f"lr={controller(module).settings.lr}: training diverged, {what} not finite after step "
+            f"{module.global_step}; use a smaller lr, or a smaller weight decay or loss weight"
+        )
+
+
+def cosine(optimizer: torch.optim.Optimizer, steps: int, warm_up: int = 0) -> torch.optim.lr_scheduler.LRScheduler:
+    """Half a cosine from the learning rate to 0, after ``warm_up`` steps."""
+    from transformers import get_cosine_schedule_with_warmup
+
+    return get_cosine_schedule_with_warmup(optimizer, warm_up, steps)  # type: ignore[no-any-return]
