@@ -31,6 +31,7 @@ from ..compare.decoders import ComparedDecoder, Loader
 from ..compare.findings import EXAMPLE, concluded, words_of
 from ..compare.report import document_of, write
 from ..compare.results import ComparisonReport, Task
+from ..controllers.acceptance import lag_free_head, specdec_head
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.acceptance import make_acceptance_data
@@ -41,7 +42,6 @@ from ..infer.options import DecodingOptions
 from ..infer.text_stream import TextStream
 from ..train.acceptance import train_acceptance
 from ..train.export import export
-from ..train.options import LagFreeTrainingOptions, SpecDecTrainingOptions
 from ..train.run_folder import METRICS
 from .trace_view import show_trace
 
@@ -206,10 +206,10 @@ def train_controllers(output: Path, console: Console, *, prompts: int, max_new_t
     defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
     folder = str(output / "data")
     runs = {
-        FOLDERS[OURS]: LagFreeTrainingOptions(
+        FOLDERS[OURS]: lag_free_head.TrainingOptions(
             data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu", **FEW
         ),
-        FOLDERS[SPECDEC]: SpecDecTrainingOptions(**defaults | {"data": folder, "seed": seed, "mixings": 4}),
+        FOLDERS[SPECDEC]: specdec_head.TrainingOptions(**defaults | {"data": folder, "seed": seed, "mixings": 4}),
     }
     with stage(console, "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
         for label, (name, settings) in zip(FOLDERS, runs.items(), strict=True):
