@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import blaming, build, parse_object
-from specpilot.controllers.acceptance import lag_free_head
+from specpilot.controllers.acceptance.lag_free_head import Config
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.provenance import EXACT, TOKENIZER
@@ -118,7 +118,7 @@ class Settings:
         for name, value in (("cost", self.cost), ("threshold", self.threshold)):
             if value is not None:
                 raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")
-        if not isinstance(self._config, lag_free_head.Config):
+        if not isinstance(self._config, Config):
             found = "a rule" if self._config is None else f"of kind {self._config.kind!r}"
             raise InputError(
                 f"length={self.spec!r}: is {found}; vLLM's adaptive verification takes a trained lag-free head"
