@@ -107,7 +107,7 @@ test-oldest: $(READY)
 KILLS := 3
 soak: $(READY)
 	@$(PYTEST) --dist loadgroup tests/soak --kills $(KILLS)
-	@FUZZ_EXAMPLES=$$((10 * $(KILLS))) $(PYTEST) --timeout 1200 tests/test_fuzz_readers.py
+	@FUZZ_EXAMPLES=$$((10 * $(KILLS))) $(PYTEST) --timeout 1200 tests/integration/test_fuzz_readers.py
 
 # Lint, format, types, and dependencies with known vulnerabilities.
 check: $(READY)

@@ -16,7 +16,7 @@ from experiments.__main__ import command
 from experiments.audit import all_versions, audit, read_advisories
 from experiments.results import Step, read_steps, run_steps
 
-from ..test_docs import inert
+from ..helpers.commands import inert
 
 STEPS = read_steps()
 

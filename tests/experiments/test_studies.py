@@ -13,7 +13,7 @@ from experiments.otm import coin_optimum, coins, uniforms
 from experiments.papers import selection, specdecpp
 from experiments.synthetic_pair import Shape, measured, synthetic_pair
 
-from ..tiny import byte_tokenizer, make, save_pair
+from ..helpers.tiny import byte_tokenizer, make, save_pair
 
 COSTS = {"loop": {"t_draft": 1.0, "t_target": 5.0, "r_squared": 0.99}}
 TOY = [

@@ -23,7 +23,11 @@ from specpilot.models.llama_context import library
 from specpilot.models.loading.gguf_tokenizer import OWN, PROBE
 from specpilot.models.loading.names import load_any_model, load_model, load_tokenizer
 
-from .test_llama_cpp import random_llama, write_gguf  # skips where the extra is missing
+from experiments.gguf import write_gguf
+
+from ..helpers.gguf import random_llama
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra gguf): run make test-gguf")
 
 PROMPT = "How do I list files by size?"
 

@@ -1,6 +1,5 @@
 """llama.cpp behind the model protocol, beside the same weights in transformers: chunks, roll-backs, branches, lists."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -16,36 +15,13 @@ from specpilot.models import CausalLM, LlamaCpp, Read, TextCache, TreeMask, lang
 from specpilot.models.gguf_model import GgufModel
 from specpilot.models.llama_context import MOST_SEQUENCES
 from specpilot.models.loading.names import load_model
-from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
-from ..tiny import byte_tokenizer, make
+from ..helpers.gguf import random_llama
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra gguf): run make test-gguf")
 
-from experiments.gguf import write_gguf
-
 Pair = tuple[LlamaCpp, CausalLM]
-VOCABULARY = 258  # bytes, an end token, and what the one merge makes
-
-
-def random_llama(folder: Path) -> tuple[Path, str]:
-    """A GGUF file of a random Llama, by the recipe that users have, and the folder of the same for transformers."""
-    plain = byte_tokenizer()
-    described = json.loads(plain.backend_tokenizer.to_str())
-    # llama.cpp knows no byte-level BPE without any merge.
-    described["model"] |= {"vocab": described["model"]["vocab"] | {"ab": VOCABULARY - 1}, "merges": [["a", "b"]]}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(described)), eos_token="<|end|>",
-        chat_template=plain.chat_template,
-    )  # fmt: skip
-    model = make(vocab=VOCABULARY)
-    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
-    for one in (model, tokenizer):
-        one.save_pretrained(folder / "random")
-    write_gguf(str(folder / "random"), folder / "random.gguf", "f32")
-    return folder / "random.gguf", str(folder / "random")
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from specpilot.models.forwards import FixedShapes, Graphs
 from specpilot.models.fused_layers import FusedLayers
 from transformers import PreTrainedModel
 
-from ..drafts import options_of
-from ..enumeration import PROMPT, assert_same, decoder_distribution, distribution_by_steps
-from ..test_architectures import PROMPTS, WAYS, one_by_one, pair_of, references, together
-from ..tiny import make
+from ..helpers.drafts import options_of
+from ..helpers.enumeration import PROMPT, assert_same, decoder_distribution, distribution_by_steps
+from ..helpers.greedy import PROMPTS, WAYS, one_by_one, pair_of, references, together
+from ..helpers.tiny import make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -28,8 +28,8 @@ from specpilot.data_gen.workers import OnDone, ignore
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 
-from ..folders import contents
-from ..tiny import pair_and_prompts
+from ..helpers.folders import contents
+from ..helpers.tiny import pair_and_prompts
 
 pytest.importorskip("ray", reason="ray is not installed (extra ray): run make test-ray")
 

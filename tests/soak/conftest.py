@@ -2,7 +2,7 @@
 
 import pytest
 
-from .stages import Stages, own_mounts
+from ..helpers.stages import Stages, own_mounts
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,7 +12,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.studies.serve_load import client, complete
 
-from ..test_serve_process import process
+from ..helpers.server_process import server_process
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -89,7 +89,7 @@ def test_mixed_requests(kills: int, tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
     texts = {prompt: decoder.generate(prompt, temperature=0, max_new_tokens=16).text for prompt in PROMPTS}
     readings, random = list[int](), Random(0)
-    with process(tmp_path) as (server, address):
+    with server_process(tmp_path) as (server, address):
         for _ in range(0, REQUESTS * kills, ROUND):
             assert asyncio.run(failures(int(address.rpartition(":")[2]), texts, random)) == []
             readings.append(resident(server.pid))

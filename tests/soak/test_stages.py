@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from ..folders import assert_whole, contents
-from ..processes import FILES, FULL, SIGNAL, Ended, Fault
-from .stages import STAGES, Stages, disk
+from ..helpers.folders import assert_whole, contents
+from ..helpers.processes import FILES, FULL, SIGNAL, Ended, Fault
+from ..helpers.stages import STAGES, Stages, disk
 
 Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
 pytestmark = pytest.mark.timeout(3600)

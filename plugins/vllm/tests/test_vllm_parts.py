@@ -26,7 +26,7 @@ from specpilot_vllm.drafted_request import DraftedRequest, Drawn
 from specpilot_vllm.settings import Settings, apply, settings_of
 from torch import Tensor
 
-from tests.refusals import refused
+from tests.helpers.refusals import refused
 
 
 def request(length: LengthController) -> DraftedRequest:

@@ -24,8 +24,8 @@ from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.models.loading.names import load_model
 from specpilot_vllm import responses
 
-from tests.folders import contents
-from tests.training import assert_labels
+from tests.helpers.folders import contents
+from tests.helpers.training import assert_labels
 
 SAMPLED, WARM, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.7, 20, 0.9), SamplingParams(0.0)
 FOLDERS = {

@@ -1,0 +1,31 @@
+"""A random model as a GGUF file."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from experiments.gguf import write_gguf
+
+from .tiny import byte_tokenizer, make
+
+VOCABULARY = 258  # bytes, an end token, and what the one merge makes
+
+
+def random_llama(folder: Path) -> tuple[Path, str]:
+    """A GGUF file of a random Llama, by the recipe that users have, and the folder of the same for transformers."""
+    plain = byte_tokenizer()
+    described = json.loads(plain.backend_tokenizer.to_str())
+    # llama.cpp knows no byte-level BPE without any merge.
+    described["model"] |= {"vocab": described["model"]["vocab"] | {"ab": VOCABULARY - 1}, "merges": [["a", "b"]]}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(described)), eos_token="<|end|>",
+        chat_template=plain.chat_template,
+    )  # fmt: skip
+    model = make(vocab=VOCABULARY)
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+    for one in (model, tokenizer):
+        one.save_pretrained(folder / "random")
+    write_gguf(str(folder / "random"), folder / "random.gguf", "f32")
+    return folder / "random.gguf", str(folder / "random")

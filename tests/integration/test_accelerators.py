@@ -1,0 +1,410 @@
+"""An accelerator's code on a CPU: masks, forwards of fixed shapes, chains drawn and verified where the models are."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
+from specpilot.controllers.acceptance.ngram_index import NgramIndex
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
+from specpilot.controllers.acceptance.step import FEW
+from specpilot.controllers.length import (
+    AcceptanceLength,
+    Confidence,
+    Entropy,
+    Fallback,
+    HeadPredictor,
+    LagFreePredictor,
+    RateOptimal,
+    Step,
+    parse_rule,
+)
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Generation, Request, read_together
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.random_source import RandomSource
+from specpilot.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
+from specpilot.models.forwards import FixedShapes, Padded
+from specpilot.models.fused_layers import FusedLayers
+from specpilot.models.given import Given
+from specpilot.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
+from specpilot.models.static_forward import StaticForward
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from ..helpers.architectures import MAKERS
+from ..helpers.drafts import options_of, seeded, state_draft, trimmed
+from ..helpers.enumeration import PROMPT, assert_same, decoder_distribution, distribution_by_steps
+from ..helpers.greedy import each, pair_of
+from ..helpers.tiny import make
+
+FUSED = {"llama", "mistral-full", "qwen2-full", "qwen3-full"}  # whose forward is another
+GROUPED = {"gemma3", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3"}  # whose layers are replaced
+SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again when the factors change
+
+
+def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
+    """A model as it is on a GPU, but for the graphs."""
+    found = CausalLM(model)
+    found.packed = model
+    found.strategy = FixedShapes(found, "a test asks for it", FusedLayers(model) if FusedLayers.fits(model) else None)
+    found.given = Given(model, hooks=True)
+    return found
+
+
+def operations(seed: int) -> Iterator[tuple[str, Any]]:
+    """Texts that join and leave, chains and trees, roll-backs and kept paths, and growth beyond the buffers."""
+    rng = random.Random(seed)
+    lengths: dict[int, int] = {}
+    for turn in range(24):
+        if not lengths or (len(lengths) < 4 and rng.random() < 0.3):
+            yield "add", (turn, rng.choice([4, 30]))
+            lengths[turn] = rng.randrange(1, 40)
+            yield "read", [Read(turn, [rng.randrange(1, 60) for _ in range(lengths[turn])])]
+        chosen = rng.sample(sorted(lengths), rng.randrange(1, len(lengths) + 1))
+        reads = []
+        for text in chosen:
+            parents = [rng.randrange(-1, i) for i in range(rng.randrange(1, 9))]
+            trunk = [rng.randrange(1, 60) for _ in range(rng.randrange(1, 3))]
+            tree = rng.random() < 0.5
+            mask = TreeMask.of_parents(lengths[text] + len(trunk), parents) if tree else None
+            tokens = [*trunk, *(rng.randrange(1, 60) for _ in parents)]
+            reads.append(Read(text, tokens, rng.randrange(1, len(tokens) + 1), mask))
+        yield "read", reads
+        for read in reads:
+            kept = lengths[read.text] + len(read.tokens) - (0 if read.tree is None else len(read.tree.above))
+            if read.tree is None:
+                kept = rng.randrange(lengths[read.text] + 1, kept + 1)
+                yield "crop", (read.text, kept)
+            else:
+                path = rng.choice(read.tree.paths(kept))
+                yield "keep", (read.text, kept, path)
+                kept += len(path)
+            lengths[read.text] = kept
+        if len(lengths) > 1 and rng.random() < 0.2:
+            yield "remove", (text := rng.choice(sorted(lengths)),)
+            del lengths[text]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@each(SEVERAL)
+@torch.inference_mode()
+def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
+    static, plain = of_fixed_shapes(pair_of(name)[0]), CausalLM(pair_of(name)[0], graphs="off")
+    if not plain.together:
+        pytest.skip("its texts do not share a forward")
+    caches = static.new_cache(), plain.new_cache()
+    read = 0
+    for what, arguments in operations(seed):
+        if what == "read":
+            found, expected = (model.forward(c, arguments) for model, c in zip((static, plain), caches, strict=True))
+            for one, other in zip(found, expected, strict=True):
+                given = other.isfinite()
+                torch.testing.assert_close(one[given], other[given], rtol=1e-3, atol=1e-3)
+            read += 1
+            continue
+        for own in caches:
+            {"add": own.add, "crop": own.crop_text, "keep": own.keep, "remove": own.remove}[what](*arguments)
+    assert isinstance(static.strategy, FixedShapes)
+    assert static.strategy.fused is not None or name not in FUSED
+    assert static.strategy.fixed is not None or name not in GROUPED
+    forwards = caches[0].forwards.values()
+    assert read > len(forwards) > 2
+    assert all(isinstance(forward, StaticForward) for forward in forwards)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObject) -> None:
+    """Rows of several lengths: chains, trees behind new tokens, and trees whose first levels are cached."""
+    window, chunk = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 5))
+    cache = RaggedKVCache(0)
+    reads: list[Read] = []
+    paths: dict[int, list[list[int]]] = {}  # by row, the columns of each new token's own text, its own last
+    for row in range(data.draw(st.integers(1, 4))):
+        past, count = data.draw(st.integers(0, 6)), data.draw(st.integers(1, 5))
+        cache.add(row, 0)
+        cache.lengths[row] = past
+        parents = data.draw(st.sampled_from([[], [-1, -1, 0], [-1, 0, 0, 1], [-1, -1, 1, 2, 2]]))
+        cached = data.draw(st.integers(0, len(parents) - 1)) if parents else 0
+        trunk = past + count
+        if cached:  # the tree's first nodes have been read before: what is new are the others alone
+            trunk, count = past, 0
+            cache.lengths[row] = past + cached
+        above = [[trunk + a for a in ancestors_of(parents, node)] for node in range(len(parents))]
+        own = [[*range(past + i + 1)] for i in range(count)]
+        own += [[*range(trunk), *above[node], trunk + node] for node in range(cached, len(parents))]
+        paths[row] = own
+        tree = TreeMask(trunk, above[cached:]) if parents else None
+        reads.append(Read(row, [0] * len(own), 1, tree))
+    plan = cache.plan_forward(reads)
+    types = MaskTypes({FULL: None, SLIDING: window, CHUNKED: chunk}, True)
+    tokens = placed(plan, reads, cache)
+    masks = layer_masks(types, tokens, torch.arange(plan.width))
+    for row, own in paths.items():
+        for place, path in enumerate(own, plan.new - len(own)):
+            last = len(path) - 1
+            assert tokens[row, place, 1] == last
+            expected = {
+                FULL: path,
+                SLIDING: path[max(0, last - window + 1) :],
+                CHUNKED: [column for position, column in enumerate(path) if position // chunk == last // chunk],
+            }
+            for name, columns in expected.items():
+                assert masks[name][row, place].nonzero().squeeze(1).tolist() == sorted(columns), name
+        for place in range(plan.new - len(own)):  # padding attends to something, or attention would be NaN
+            assert all(mask[row, place].any() for mask in masks.values())
+
+
+# Chains drawn and verified where the models are; the signals of their tokens
+
+
+READS = {
+    getattr(torch.Tensor, name)
+    for name in ("tolist", "item", "cpu", "nonzero", "__float__", "__int__", "__bool__", "__index__", "masked_select")
+}
+STOPS = {3, 8}
+PROMPTS = [[1, 2, 3], [4, 5], [6, 1, 6, 1, 6]]
+
+
+def lag_free() -> LagFreePredictor:
+    return LagFreePredictor(
+        seeded(lambda: LagFreeHead(32, 4)), seeded(lambda: torch.nn.Embedding(64, 32)).weight, mean=0.6
+    )
+
+
+COST = CostModel(0.1, 1.0, 0.0)
+PLANNED = {"4": "4", "heuristic": "heuristic:3", "adaptive": "adaptive-length:2"}
+ASKING: dict[str, Callable[[], Any]] = {
+    "confidence": lambda: Confidence(0.02),
+    "entropy": lambda: Entropy(-0.5),
+    "fallback": lambda: Fallback(0.05),
+    "lag-free": lambda: RateOptimal(lag_free(), COST),
+    "head": lambda: AcceptanceLength(HeadPredictor(seeded(lambda: AcceptanceHead(32, 1))), 0.7),
+}
+DRAFTS: dict[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
+    "whole": lambda target: make(seed=1, sharpness=3.0),
+    "trimmed": lambda target: trimmed(make(seed=1, sharpness=3.0), [1, 3, 4, 8, 9, 20, 30]),
+    "states": state_draft,
+}
+SAMPLINGS = [
+    {"temperature": 1.0, "top_k": 5}, {"temperature": 0.7, "top_k": None}, {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 0.0},
+]  # fmt: skip
+
+
+class Reads(TorchFunctionMode):
+    """Counts what makes a host wait for an accelerator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        masks = func is torch.Tensor.__getitem__ and _has_mask(args[1])
+        self.count += func in READS or func is torch.nonzero or masks
+        return func(*args, **(kwargs or {}))
+
+
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) and (part.dtype == torch.bool or part.ndim == 0) for part in parts)
+
+
+def decoder(length: str, draft: str = "whole", way: str = "drawn", **options: Any) -> SpeculativeDecoder:
+    """With models as on a CPU, as on an accelerator, or as there with fixed shapes."""
+    target = make(seed=1, sharpness=4.0)
+    small = DRAFTS[draft](target)
+    models = [of_fixed_shapes(model) if way == "static" else CausalLM(model) for model in (target, small)]
+    for model in models:
+        if way == "drawn":
+            model.strategy = Padded("a test asks for it")
+        model.reads_drawn = way != "host"
+    rule = parse_rule(PLANNED[length]) if length in PLANNED else ASKING[length]()
+    return SpeculativeDecoder(*models, length=rule, **options)
+
+
+def rounds(outputs: list[Generation]) -> tuple[Any, list[float]]:
+    """Texts and traces; the ratios."""
+    traces = [[(r.drafted, r.path, r.emitted) for r in output.rounds] for output in outputs]
+    ratios = [ratio for output in outputs for r in output.rounds for ratio in r.ratios]
+    return ([output.tokens for output in outputs], traces), ratios
+
+
+@pytest.mark.parametrize("way", ["2", "block", "spec-infer 2x1"])
+def test_the_law_of_forwards_of_fixed_shapes_is_the_targets(way: str) -> None:
+    """Every outcome is enumerated. The host draws here; that the device draws the same is tested below, by seed."""
+    sizes, sampling = {"layers": 1, "hidden": 8, "context": 32, "vocab": 3}, SamplingParams(1.0, None)
+    target, draft = (of_fixed_shapes(make(seed=seed, sharpness=6.0, **sizes).double()) for seed in (3, 1003))
+    target.reads_drawn = draft.reads_drawn = False
+    one = SpeculativeDecoder(target, draft, **options_of(way))
+    one.generate(PROMPT, max_new_tokens=1)  # makes the buffers, before which prompts are read in another way
+    assert_same(decoder_distribution(one, sampling, 4), distribution_by_steps(target, sampling))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["llama", "qwen2-full", "qwen3-full"])
+@torch.inference_mode()
+def test_compiled_parts_of_layers_compute_the_same(layout: str) -> None:
+    model = pair_of(layout)[0]
+    readers = [of_fixed_shapes(model), of_fixed_shapes(model)]
+    readers[1].strategy = FixedShapes(readers[1], "a test asks for it", FusedLayers(model, compiled=True))
+    caches = [reader.new_cache() for reader in readers]
+    reads = [[Read(0, [1, 2, 3])], [Read(1, [3])], [Read(0, [4])], [Read(0, [5, 6], 2)], [Read(0, [7]), Read(1, [8])]]
+    for cache in caches:
+        cache.add(0, 20)
+        cache.add(1, 20)
+    for together in reads:
+        plain, compiled = (reader.forward(c, together)[0] for reader, c in zip(readers, caches, strict=True))
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("length", "draft", "way"),
+    [*((length, "whole", "static") for length in [*PLANNED, *ASKING]), ("4", "whole", "drawn"),
+     *((length, draft, "static") for length in ("4", "lag-free") for draft in ("trimmed", "states"))],
+)  # fmt: skip
+def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None:
+    """Also where a stop token was drafted and refused: nothing of what follows it was drawn or verified."""
+    stops = 0
+    for turn, sampling in enumerate(SAMPLINGS):
+        for verifier in ("token-wise", "block"):
+            found = []
+            for place in ("host", way):
+                one = decoder(length, draft, place, verifier=verifier)
+                one.stop_tokens = frozenset(STOPS)
+                found.append(one.generate(PROMPTS, max_new_tokens=24, seed=turn, **sampling))
+            (same, ratios), (expected, given) = map(rounds, found)
+            assert same == expected
+            assert ratios == pytest.approx(given, rel=1e-3)
+            stops += sum(bool(STOPS & {*r.drafted}) for output in found[0] for r in output.rounds)
+    assert stops > 0 or draft == "trimmed"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2])
+@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+@pytest.mark.parametrize("length", [*PLANNED, *ASKING])
+def test_reads_by_the_host(
+    length: str, verifier: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None while a planned length is drafted, else one a token of the longest draft; one for all verifications."""
+    one = decoder(length, way="static", verifier=verifier)
+    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    engine = one.scheduler.engine
+    propose, step = engine._propose, engine.step
+    drafting: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        with Reads() as reads:
+            drafts = propose(*arguments)
+        longest = max(len(draft.tokens) for draft in drafts.values())
+        assert reads.count <= (0 if length in PLANNED else longest)
+        drafting.append(reads.count)
+        return drafts
+
+    def whole(requests: Any) -> None:
+        joining = any(not request.text for request in requests)
+        with Reads() as reads:
+            step(requests)
+        drawn = all(request.output.rounds and request.output.rounds[-1].drafted for request in requests)
+        if not joining and drawn:
+            assert reads.count == drafting[-1] + 1
+
+    monkeypatch.setattr(engine, "_propose", counted)
+    monkeypatch.setattr(engine, "step", whole)
+    one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
+    assert len(drafting) > 3
+    assert length in PLANNED or max(drafting) > 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int) -> None:
+    found = []
+    for way in ("host", "static"):
+        one = decoder("4", way=way)
+        kinds = [one.config, *(one.configured(length=make_rule()) for make_rule in ASKING.values())]
+        samplings = [SamplingParams(**SAMPLINGS[(i + seed) % 4]) for i in range(9)]
+        requests = [
+            one.new_request(PROMPTS[i % 3], sampling, 16, RandomSource(i), config=kinds[i % 6])
+            for i, sampling in enumerate(samplings)
+        ]
+        one.scheduler.run(requests)
+        found.append(rounds([request.output for request in requests])[0])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("way", ["host", "static"])
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str) -> None:
+    one = decoder("4", way=way)
+    model = one.target if which == "target" else one.drafting.arms(one.config)[0].drafter.model  # type: ignore[attr-defined]
+    forward = model.forward
+
+    def failing(cache: Any, reads: Any) -> Any:
+        logits, hidden = forward(cache, reads)
+        ends = accumulate(read.keep for read in reads)
+        for read, end in zip(reads, ends, strict=True):
+            if isinstance(read.text, Request) and read.text.prompt == PROMPTS[1] and read.text.output.tokens:
+                logits[end - read.keep : end] = float("nan")
+        return logits, hidden
+
+    def failing_steps(cache: Any, reads: Any, *arguments: Any) -> Any:
+        drafted = draft_unread(cache, reads, *arguments)
+        if drafted is not None:
+            for place, read in enumerate(reads):
+                if read.text.prompt == PROMPTS[1]:
+                    drafted.probabilities[:, place] = drafted.chosen[:, place] = float("nan")
+            drafting.append(len(reads))
+        return drafted
+
+    draft_unread, drafting = model.draft_unread, list[int]()
+    model.forward, model.draft_unread = failing, failing_steps  # type: ignore[method-assign]
+    requests = [one.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
+    with pytest.raises(InputError, match="NaN"):
+        one.scheduler.run(requests)
+    assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
+    assert bool(drafting) == (which == "draft" and way == "static")
+
+
+@pytest.mark.parametrize("kind", ["few", "all", "greedy"])
+def test_signals_are_the_same_however_they_are_read(kind: str) -> None:
+    """As lists, as tensors, and of a trimmed vocabulary.
+
+    Tokens are drawn from few, whose probabilities the host has, from all, or from a point mass.
+    """
+    generator, index, predictor = torch.Generator().manual_seed(1), NgramIndex([3, 1, 4, 1, 5, 9, 2, 6, 5]), lag_free()
+    for place in range(1, 6):
+        logits, hidden = (torch.randn(1, size, generator=generator) for size in (64, 32))
+        token = int(logits.argmax())
+        kept = torch.tensor(sorted({token, *range(0, 64, 3)}))
+        excluded = torch.full_like(logits, -torch.inf).index_copy(1, kept, logits[:, kept])
+        for own in (logits, excluded):
+            q = {"few": own.topk(4).values.softmax(-1), "all": own.softmax(-1), "greedy": torch.ones(1, 1)}[kind]
+            listed, match = None if kind == "all" else q[0].tolist(), partial(index.match, [token])
+            step = Step(place, token, float(q.max()), q, own, hidden, match, listed=listed)
+            one_by_one = step.confidence(), step.top_probability(), step.entropy()
+            assert step.signals_tensor()[0].tolist() == pytest.approx(one_by_one, abs=1e-6)
+            assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
+            longer = torch.nn.functional.pad(step.q, (0, FEW))  # than what is handled as a list
+            assert predictor.predict(replace(step, q=longer, listed=None)) == pytest.approx(predictor.predict(step))
+        trimmed = replace(step, kept=kept)
+        assert trimmed.signals() == pytest.approx(step.signals(), abs=1e-6)
+        for other in range(65):
+            assert trimmed.unwarped_of(other) == pytest.approx(step.unwarped_of(other), abs=1e-6)
+
+
+def test_large_tokens_are_read_exactly() -> None:
+    """Beside their probabilities, in float32."""
+    tokens = torch.tensor([[2**23, 2**24 - 1]])
+    assert read_together(torch.tensor([[0.25, 0.75]]), tokens) == [([0.25, 0.75], tokens[0].tolist())]

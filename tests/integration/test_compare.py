@@ -1,0 +1,400 @@
+"""`specpilot compare`: decoders in words, tuning by halves, the clock and its intervals, the report, and kills."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from specpilot.cli import main as cli
+from specpilot.common.errors import InputError
+from specpilot.compare import comparison
+from specpilot.compare.comparison import compare_decoders
+from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
+from specpilot.compare.findings import concluded, sentences
+from specpilot.compare.interval import Interval, ratio_interval
+from specpilot.compare.recorded import Counts, Informed, decoded, speedup
+from specpilot.compare.report import document_of
+from specpilot.compare.results import ComparisonReport, Task
+from specpilot.compare.runner import Meter, decode_all, interleave
+from specpilot.compare.settings import CONFIDENCE, FIXED, crossed, tuned
+from specpilot.compare.store import Store
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.prompts import PromptRow
+from specpilot.infer.core import Generation, Stats
+from specpilot.infer.options import DecodingOptions, GenerateOptions
+from specpilot.models.loading.names import load_tokenizer
+from specpilot.serve.options import ServeOptions
+
+from ..helpers.clock import one_day_later
+from ..helpers.processes import kill_and_resume
+from ..helpers.reports import BASE, comparison_report, of, with_figures
+from ..helpers.tiny import save_pair
+from ..helpers.traces import traced_text
+
+QUIET = Console(quiet=True)
+ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
+
+
+# decoders
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("3", {"length": "3"}),
+        ("cumulative-confidence:0.4+ngram", {"draft": "d+ngram", "length": "cumulative-confidence:0.4"}),
+        ("3+ngram:6", {"draft": "d+ngram:6", "length": "3"}),
+        ("ngram", {"draft": "ngram"}),
+        ("none", {"draft": None}),
+        ("transformers:assisted-3", {"engine": "transformers:assisted-3"}),
+    ],
+)
+def test_words(word: str, expected: dict[str, Any]) -> None:
+    assert ComparedDecoder.parse(word, BASE) == of(word, **expected)
+
+
+def test_decoders_have_what_the_comparison_has_in_common() -> None:
+    base = DecodingOptions(target="t", draft="d", dtype="bfloat16", draft_dtype="int8", trust_remote_code=True)
+    common = ["--target", "t", "--draft", "d", "--draft-dtype", "int8", "--dtype", "bfloat16", "--trust-remote-code"]
+    assert ComparedDecoder.of(base, "a").words() == common
+    assert ComparedDecoder.parse("ngram", base).draft_dtype is None  # there is no draft model that could have it
+
+
+@pytest.mark.parametrize("kind", [GenerateOptions, ServeOptions, ComparedDecoder])
+def test_decoding_options_are_the_same_everywhere(kind: type[DecodingOptions]) -> None:
+    own = {entry.name: (entry.type, entry.default) for entry in fields(kind)}
+    common = {entry.name: (entry.type, entry.default) for entry in fields(DecodingOptions)}
+    assert own | common == own
+
+
+def test_decoders_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text("long: 8\ntree: {tree: 3x1, verifier: mcss}\nalone: {draft: null}\nrouted: {router: r}\n")
+    assert read_decoders(file, BASE) == [
+        of("long", length="8"),
+        of("tree", tree="3x1", verifier="mcss"),
+        of("alone", draft=None),
+        of("routed", draft=None, router="r"),
+    ]
+    for text, message in (
+        ("a: {lenght: 3}", "unknown key 'lenght'"),
+        ("[1]", "object of keys and values"),
+        ("a: {length: 3, length: 4}", "the key 'length' is there twice"),
+        ("a: {tree: 2}", "a.tree=2: text is expected, in quotes"),
+        ("a: {threshold: 2}", "threshold=2: must be at most 1"),
+        ("a: {target: t}", "have one target"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_decoders(file, BASE)
+
+
+def test_models_are_shared(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    base = DecodingOptions(target=target, draft=draft)
+    loader = Loader(base)
+    one, other = (loader.decoder(ComparedDecoder.parse(word, base)) for word in ("2", "3+ngram"))
+    assert one.target is other.target
+    assert one.drafts[0] is other.drafts[0]
+    double = loader.decoder(ComparedDecoder.of(base, "a", dtype="float64"))
+    assert double.target is not one.target
+
+
+# replay
+
+
+def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
+    """Against trying all lengths: 1 + Σ Π a tokens in the time of the round."""
+    *_, found = traced_text(budget=16)
+    cost, rate = CostModel(0.15, 1.0, 0.05, 0.1), 0.9
+    lengths = Informed.of(found, cost, rate).lengths
+    for start in range(1, len(found.text)):
+        node, gain, survival, values = start, 1.0, 1.0, [1.0 - rate * cost.round(0)]
+        while node >= 0 and len(values) < 21:
+            survival *= found.accept[node]
+            gain += survival
+            values.append(gain - rate * cost.round(len(values)))
+            node = found.after[node]
+        assert lengths[start] == int(np.argmax(values))
+
+
+def test_speedup_is_eq_2_3_against_no_drafts() -> None:
+    cost = CostModel(0.2, 1.0, 0.05)
+    seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
+    assert speedup(60, 40, 30, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, 0, cost=cost) == pytest.approx(1.0)
+    assert [values.tolist() for values in decoded([Counts(61, 40, 20, 31, 25)])] == [[60], [40], [30], [25]]
+
+
+def test_rules_are_tuned_on_the_other_half() -> None:
+    """On even prompts drafts of 8 are accepted whole, on odd ones never: each half is judged at the other's best."""
+    good, bad = Counts(61, 80, 53, 8, 7), Counts(61, 480, 0, 61, 60)
+    short = Counts(61, 60, 30, 31, 30)
+    replayed = {(FIXED, 1.0): [short] * 4, (FIXED, 8.0): [good, bad, good, bad]}
+    chosen = tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
+    assert chosen == (1.0, 8.0, 1.0)
+    assert crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
+    alone = {setting: counts[:1] for setting, counts in replayed.items()}  # the other half is empty
+    assert tuned((1.0, 8.0), FIXED, alone, CostModel(0.1, 1.0, 0.0)) == (3, 3, 3)
+
+
+# the clock
+
+
+def test_intervals_cover() -> None:
+    """The ratio of two rates, over repeated draws of thirty prompts whose difficulty both decoders share."""
+    rng, covered, times = np.random.default_rng(0), 0, 400
+    for _ in range(times):
+        tokens = rng.integers(20, 120, 30)
+        pace = rng.lognormal(0, 0.3, 30)
+        seconds = [tokens * pace * rng.lognormal(0, 0.1, 30) / speed for speed in (1.3, 1.0)]
+        found = ratio_interval(tokens, seconds[0], tokens, seconds[1])
+        covered += found.low <= 1.3 <= found.high
+    assert 0.90 <= covered / times <= 0.98
+
+
+def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
+    log: list[str] = []
+
+    def run(name: str, item: int, repeat: int) -> str:
+        log.append(name)
+        return f"{name}{item}{repeat}"
+
+    found = interleave(
+        {name: partial(run, name) for name in "abc"}, 2, QUIET,
+        repeats={"a": 2}, pending={"a": [0, 1], "b": [1], "c": []},
+    )  # fmt: skip
+    reported = [(name, item, timed.value) for name, item, timed in found]
+    assert "".join(log) == "ababaaa"
+    assert reported == [("a", 0, "a00"), ("b", 1, "b10"), ("a", 1, "a10"), ("a", 0, "a01"), ("a", 1, "a11")]
+
+
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.put({"a": 1}, 0)
+        (file,) = (tmp_path / "records").iterdir()
+        file.with_name(f"{file.name}.tmp").symlink_to("/dev/full")
+        with pytest.raises(OSError, match=rf"No space left on device: '{file}'"):
+            store.put({"a": 1}, 1)
+        assert store.get({"a": 1}) == 0
+
+
+def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
+    def decoder(seconds: list[float]) -> Any:
+        waiting = [0.0, *seconds]  # the first is the warm-up's
+
+        def generate(prompt: Any, **settings: Any) -> Generation:
+            return Generation([], stats=Stats(n_generated=1, seconds=waiting.pop(0)))
+
+        return generate
+
+    decoders = {"a": decoder([3, 5, 1, 9, 2, 7]), "b": decoder([4, 6])}
+    found = decode_all(decoders, [[1], [2]], {}, QUIET, repeats={"a": 3})
+    assert [run.seconds for run in found["a"]] == [2, 7]
+    assert [run.seconds for run in found["b"]] == [4, 6]
+
+
+# energy, of a known power by a monitor with the interface of zeus
+
+
+class Monitor:
+    """A GPU at 60 W and a processor at 40 W, on a clock that is moved by hand."""
+
+    def __init__(self, *, cpu: bool) -> None:
+        self.now, self.cpu = 0.0, cpu
+
+    def begin_window(self, key: str, restart: bool) -> None:
+        assert restart
+        self.begun = self.now
+
+    def end_window(self, key: str) -> SimpleNamespace:
+        seconds = self.now - self.begun
+        return SimpleNamespace(gpu_energy={0: 60 * seconds}, cpu_energy={0: 40 * seconds} if self.cpu else None)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("cpu", "watts"), [(True, 100), (False, 60)])
+def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None:
+    monitor = Monitor(cpu=cpu)
+    meter, found = Meter(monitor), []
+    for work, pause in [(7.5, 1.0), (2.25, 5.5), (12.0, 0.5)]:
+        meter.begin()
+        monitor.sleep(pause)
+        meter.begin()  # an interval that failed is begun again
+        monitor.sleep(work)
+        found.append(meter.end())
+        monitor.sleep(pause)
+    assert found == [7.5 * watts, 2.25 * watts, 12 * watts]
+    none = Meter()  # without counters nothing is made up
+    none.begin()
+    assert none.end() is None
+
+
+# the report
+
+
+def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
+    first, *rest = sentences(comparison_report({"mine": (1.5, True), "3": (1.4, False), "other": (1.501, True)}))
+    assert first.startswith("On your 20 prompts, at temperature 1, ")
+    assert "other decodes 1.50 (1.49–1.51) × as fast as no drafts and 1.07 (1.07–1.07) × the best rule (3)." in first
+    assert rest == ["Within the noise of it: mine."]
+    _, *rest = sentences(comparison_report({"mine": (1.5, True), "3": (1.499, False)}))
+    assert rest == ["Within the noise of it: 3."]
+    (first,) = sentences(comparison_report({"3": (1.5, False), "mine": (1.2, True)}))
+    assert "× the best trained decoder (mine)" in first
+    found = comparison_report({"3": (1.5, False)}, prompts=4)
+    assert sentences(found) == ["On your 4 prompts, at temperature 1, 3 decodes 1.50 × as fast as no drafts."]
+    assert "differ up to 1.7 times" in sentences(with_figures(found, processor=0.9))[-1]
+    replayed = with_figures(found, replay=Interval(1.6, 1.5, 1.7))
+    for informed, shown in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
+        last = sentences(replace(replayed, informed=informed))[-1]
+        assert (f"would reach {informed:.2f} × in the replay, where the best is at 1.60 ×" in last) == shown
+
+
+def test_without_a_gain_it_says_why() -> None:
+    slow = {"mine": (0.9, True), "3": (0.95, False)}
+    first, second = sentences(comparison_report(slow, reading=2.44))
+    assert first == "Do not draft here: reading 3 tokens takes the target 2.4 times one."
+    assert "the fastest with drafts, 3, is at 0.95 (" in second
+    assert "a draft step takes 0.80 of a target forward" in sentences(comparison_report(slow, ratio=0.8))[0]
+    assert (
+        sentences(comparison_report(slow))[0] == "Do not draft here: too few drafted tokens are accepted (30% at most)."
+    )
+
+
+def test_the_table_fits_eighty_columns() -> None:
+    found = comparison_report(
+        {"some-controller[/x]|+ngram": (1.5, True), "cumulative confidence": (1.2, False)}, informed=1.6
+    )
+    document, console = document_of(concluded(found, {"Decode": "specpilot generate"})), Console(record=True, width=80)
+    console.print(document.sections[0].table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    for word in ("some-controller[/x]|+ngram", "speed-up", "accepted", "tokens/s"):
+        assert word in text
+    assert r"| **some-controller[/x]\|+ngram** |" in document.markdown()
+
+
+# from end to end
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """All kinds of decoders once, on the included pair; what is printed runs as it stands."""
+    monkeypatch.setattr(comparison, "MOST_PASSES", 1)
+    output = tmp_path / "out put"
+    words = ["--limit", "5", "--max-new-tokens", "8", "--minutes", "60", "--output", str(output)]
+    words += ["--length", "tiny-lag-free,3+ngram,ngram,tiny-copies,transformers:assisted-2"]
+    assert cli.main(["compare", *words]) == 0
+    shown_text = capsys.readouterr().out
+    report = json.loads((output / "report.json").read_text())
+    assert set(report["decoders"]) == {
+        NONE, "tiny-lag-free", "3+ngram", "ngram", "transformers:assisted-2", FIXED, CONFIDENCE
+    }  # fmt: skip
+    for row in report["decoders"].values():
+        assert row["clock"]["low"] <= row["clock"]["value"] <= row["clock"]["high"]
+        assert row["tokens_per_second"] > 0
+    assert report["decoders"]["tiny-lag-free"]["replay"]["value"] > 0
+    assert report["decoders"]["3+ngram"]["replay"] is None
+    assert report["decoders"]["ngram"]["tokens_per_forward"] >= 1
+    page = (output / "report.md").read_text()
+    assert report["sentences"][0] in page
+    assert [*report["refused"]] == ["tiny-copies"]
+    assert all(f"{name} is left out: {reason}." in page for name, reason in report["refused"].items())
+    assert report["sentences"][0].split(" × ")[0] in " ".join(shown_text.split())
+    for line in report["commands"].values():
+        assert line in shown_text
+        assert line in page
+    if "Decode with it" in report["commands"]:
+        _, *printed_words = shlex.split(report["commands"]["Decode with it"])
+        assert cli.main([*printed_words, "--max-new-tokens", "4"]) == 0
+        assert capsys.readouterr().out
+    (output / "report.json").unlink()
+    assert cli.main(["compare", *words]) == 0  # from what is stored
+    assert json.loads((output / "report.json").read_text()) == report
+    assert ComparisonReport.from_dict(report).to_dict() == report
+    newer = report | {"later": 1, "decoders": {name: row | {"later": 1} for name, row in report["decoders"].items()}}
+    assert ComparisonReport.from_dict(newer).to_dict() == report
+    older = {key: value for key, value in report.items() if key not in ("mosaic", "refused")}
+    read = ComparisonReport.from_dict(older)
+    assert (read.mosaic, read.refused, read.best) == (None, {}, report["best"])
+    with pytest.raises(InputError, match="prompts='5'"):
+        ComparisonReport.from_dict(report | {"prompts": "5"})
+
+
+def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of decoders that did not win: with costs, copies and another precision."""
+    base = DecodingOptions(draft="tiny-draft")
+    loader, own = Loader(base), partial(ComparedDecoder.of, base)
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
+    for spec in (
+        own(NONE, draft=None),
+        own("a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
+        own("b", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
+        own("c", length="tiny-head", threshold=0.7),
+    ):
+        words = shlex.split(" ".join(["generate", *spec.words(cost), "--max-new-tokens", "4", "Hi."]))
+        assert cli.main([*words, "--seed", "3"]) == 0
+        found = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
+        printed_text = capsys.readouterr().out.rstrip("\n")
+        assert printed_text == found.text or spec.adapt
+
+
+def _compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
+    target, draft = pair
+    base = DecodingOptions(target=target, draft=draft)
+    decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
+    task = Task(SamplingParams(1.0, 8), 6, chat=False)
+    return compare_decoders(decoders, ROWS, Loader(base), task, folder, cost=CostModel.load(0.1), console=QUIET)
+
+
+def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = save_pair(tmp_path)
+    tokenizer = load_tokenizer(target)
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
+    tokenizer.save_pretrained(target)
+    base, task = DecodingOptions(target=target, draft=draft), Task(SamplingParams(1.0, 8), 6)
+
+    def replayed(folder: str) -> Any:
+        given = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
+        report = compare_decoders(*given, clock=False, cost=CostModel.load(0.1), console=QUIET)
+        return report.decoders["2"].replay
+
+    begun = replayed("begun")
+    for file in (tmp_path / "begun" / "records").glob("*.json"):
+        if "day" not in json.loads(file.read_text())["identity"]:
+            file.unlink()
+    one_day_later(monkeypatch)
+    assert replayed("begun") == begun
+    assert replayed("other") != begun
+
+
+def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
+    """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
+    pair, folder, seen = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
+
+    def check(folder: Path) -> None:
+        files = {file.name: file.read_bytes() for file in (folder / "records").glob("*.json")}
+        assert seen.items() <= files.items()
+        seen.update(files)
+
+    kill_and_resume(partial(_compare, pair), folder, check)
+    assert seen
+    check(folder)
+    found, whole = _compare(pair, folder), _compare(pair, folder.with_name("killed-whole"))
+    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (found, whole)]
+    assert replays[0] == replays[1]
+    assert found.informed == whole.informed
+    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
+    assert tokens[0] == tokens[1]  # the same seeds
+    assert whole.informed is None or whole.informed >= max(row.value for row in replays[1].values() if row)

@@ -1,0 +1,391 @@
+"""`specpilot compare --data` and `--against`: labels by group, confidences, predictors, drift, and computed costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import specpilot
+import torch
+from rich.console import Console
+from specpilot.cli import main as cli
+from specpilot.common.errors import InputError
+from specpilot.compare.comparison import trained_on
+from specpilot.compare.decoders import NONE, ComparedDecoder
+from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
+from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
+from specpilot.compare.labelled import predicted, read_drafted, read_labelled
+from specpilot.compare.options import CompareOptions
+from specpilot.compare.responses import read_responses
+from specpilot.compare.results import DataReport, PredictorQuality
+from specpilot.compare.served import labelled_trace, per_forward, report_of
+from specpilot.compare.settings import CONFIDENCE, FIXED
+from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
+from specpilot.controllers.checkpoints.card import model_card, shortcomings
+from specpilot.controllers.checkpoints.checkpoint import load_controller, read_config, save_controller
+from specpilot.controllers.checkpoints.provenance import prompt_digest
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.dataset import ShardWriter, read_manifest
+from specpilot.data_gen.draft_states import at_drafted_tokens
+from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset, text_of
+from specpilot.data_gen.on_policy import make_on_policy_data
+from specpilot.data_gen.options import OnPolicyDataOptions
+from specpilot.data_gen.prompts import PromptRow, load_prompts
+from specpilot.infer.options import DecodingOptions
+from specpilot.models import CausalLM
+
+from ..helpers.drafts import predictor
+from ..helpers.page import ParsedPage
+from ..helpers.tiny import save_pair
+from ..helpers.training import HIDDEN, make_model, make_rows, write_dataset
+
+QUIET = Console(quiet=True)
+ROOT = Path(__file__).parents[2]
+
+
+def options(**changes: Any) -> CompareOptions:
+    return CompareOptions(**changes)
+
+
+def write(folder: Path, rows: list[Any], manifest: dict[str, Any]) -> Path:
+    """A dataset of ``rows`` with the settings of ``manifest``."""
+    names = ("kind", "target", "draft", "fingerprint", "sampling", "prompts", "settings")
+    with ShardWriter(folder, {name: manifest[name] for name in names if name in manifest}) as writer:
+        if rows:
+            writer.write(Rows(rows))
+        writer.complete()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Rounds of one tiny pair at two temperatures; the first also in halves."""
+    place = tmp_path_factory.mktemp("rounds")
+    target, draft = save_pair(place)
+    prompts = place / "prompts.jsonl"
+    lines = [{"id": str(i), "domain": "xy"[i % 3 == 0], "prompt": f"{i * 7919} is"} for i in range(60)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = {}
+    for name, temperature in (("warm", 1.0), ("cold", 0.1)):
+        settings = OnPolicyDataOptions(
+            target=target, draft=draft, prompts=str(prompts), length="3", max_new_tokens=24, temperature=temperature,
+            top_k=None, shard_size=60,
+        )  # fmt: skip
+        found[name] = make_on_policy_data(settings, place / name, console=QUIET)
+    rows, manifest = read_dataset(found["warm"], RoundsRow), read_manifest(found["warm"])
+    for name, half in (("even", rows[::2]), ("odd", rows[1::2])):
+        found[name] = write(place / name, half, manifest)
+    return found
+
+
+def test_a_planted_drift_is_found_and_halves_have_none(
+    rounds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "drift"
+    words = ["--data", str(rounds["warm"]), "--against", str(rounds["cold"]), "--output", str(output)]
+    assert cli.main(["compare", *words]) == 0
+    report = json.loads((output / "report.json").read_text())
+    whole = report["drift"][ALL][ALL]
+    assert whole["found"]
+    assert report["differs"] == ["temperature 1.0 against 0.1"]
+    for name, data in (("acceptance", "warm"), ("other", "cold")):  # as the manifests have it
+        assert whole[name] == pytest.approx(read_manifest(rounds[data])["mean_acceptance"])
+    first = f"Acceptance {'rose' if whole['difference'] > 0 else 'fell'} from {rounds['warm']} to {rounds['cold']}"
+    assert report["sentences"][0].startswith(first)
+    assert first in (output / "report.md").read_text()
+    assert "Drift" in capsys.readouterr().out
+    page = ParsedPage((output / "report.html").read_text())
+    assert page.of("h2")[:3] == ["Drift", "Acceptance by position", "Can predictions be relied on?"]
+    points = [f"{word}: 1, {row['acceptance']:.3f}" for word, row in
+              ((side["data"], side["acceptance"]["depth"]["1"]) for side in (report, report["against"]))]  # fmt: skip
+    assert all(any(title.startswith(point) for title in page.of("title")) for point in points)
+    found = specpilot.compare(data=str(rounds["warm"]), against=str(rounds["cold"]), output=tmp_path / "python")
+    assert found.report.to_dict() == report
+    assert DataReport.from_dict(report) == found.report
+    with pytest.raises(InputError, match="nothing is decoded"):
+        specpilot.compare({"a": 3}, data=str(rounds["warm"]))
+    assert report["sentences"][0] in ParsedPage(found._repr_html_()).of("p")
+
+    halves = [read_labelled([str(rounds[name])], options(), QUIET) for name in ("even", "odd")]
+    same = drift_of(*(half.drafted for half in halves))
+    assert [row for rows in same.values() for row in rows.values() if row.is_significant] == []
+    assert {"depth", "position", "domain"} <= same.keys()
+
+
+def clusters(random: np.random.Generator, prompts: int, shift: float = 0.0) -> Sums:
+    """Tokens of prompts in five groups: prompts differ in acceptance and in their numbers of tokens."""
+    count = random.poisson(6, (prompts, 5))
+    mean = np.clip(random.normal(0.6, 0.2, (prompts, 1)) + shift, 0.02, 0.98)
+    accepted = random.binomial(count, np.broadcast_to(mean, count.shape)).astype(float)
+    drafted = count.astype(float)
+    every = [np.concatenate([x.sum(1, keepdims=True), x], 1) for x in (accepted, drafted)]
+    return Sums(*every)
+
+
+def named(sums: Sums, prefix: str) -> tuple[list[str], Sums]:
+    return [f"{prefix}{i}" for i in range(len(sums.drafted))], sums
+
+
+@pytest.mark.parametrize(("shared", "sizes"), [(False, (20, 20)), (True, (20, 20)), (False, (5, 100))])
+def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int]) -> None:
+    """Of datasets without a drift at most 5 % raise any alarm, be their prompts the same or not, or few in one."""
+    random, repeats = np.random.default_rng(0), 120
+    alarms = found = 0
+    for repeat in range(repeats):
+        prefixes = ("a", "a" if shared else "b")
+        one, other = (named(clusters(random, size), prefix) for size, prefix in zip(sizes, prefixes, strict=True))
+        alarms += any(drift.is_significant for drift in drifts(one, other, seed=repeat))
+        if repeat < 20 and sizes == (20, 20):
+            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
+    assert alarms <= ALARM * repeats + 3 * np.sqrt(ALARM * repeats)
+    assert found >= 18 or sizes != (20, 20)
+
+
+def test_intervals_cover() -> None:
+    random = np.random.default_rng(1)
+    count = random.poisson(6, (400, 60, 1)) + 1.0
+    means = random.beta(3, 2, (400, 60, 1))
+    accepted = random.binomial(count.astype(int), means).astype(float)
+    inside = 0
+    for s, n in zip(accepted, count, strict=True):
+        _, low, high = mean_interval(Sums(s, n))
+        inside += bool(low[0] <= 0.6 <= high[0])
+    assert inside / 400 == pytest.approx(0.95, abs=3 * np.sqrt(0.05 * 0.95 / 400) + 0.01)
+
+
+def test_sums_are_of_prompts_and_a_group_of_few_is_not_judged() -> None:
+    groups = [True, np.array([False, False, False, True])]
+    names, sums = sums_of(np.array(["p", "p", "q", "p"]), np.array([0.5, 1.0, 0.25, 1.0]), groups)
+    assert names == ["p", "q"]
+    assert sums.accepted.tolist() == [[2.5, 1.0], [0.25, 0.0]]
+    assert sums.drafted.tolist() == [[3.0, 1.0], [1.0, 0.0]]
+    one = Sums(np.array([[0.0, 0.0]] * 10), np.array([[5.0, 0.0]] * 6 + [[5.0, 5.0]] * 4))
+    other = Sums(np.array([[5.0, 5.0]] * 10), np.array([[5.0, 5.0]] * 10))
+    whole, few = drifts(named(one, "a"), named(other, "b"))
+    assert (whole.is_significant, whole.acceptance, whole.other, whole.tokens, few.p) == (True, 0.0, 1.0, 50, 1.0)
+
+
+# labels, confidences and predictors
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Acceptance data whose draft is at hand."""
+    place = tmp_path_factory.mktemp("labelled")
+    make_model(1).save_pretrained(place / "draft")
+    return write_dataset(place / "data", make_rows(40), str(place / "draft"))
+
+
+def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
+    data = read_labelled([str(labelled)], options(length="3"), QUIET)
+    rows, manifest = read_dataset(labelled, AcceptanceRow), read_manifest(labelled)
+    report = report_of([data], CostModel(0.1, 1.0, 0.0), "costs")
+    every = [p for row in rows for p in row.p]
+    assert report.acceptance[ALL][ALL].acceptance == pytest.approx(np.mean(every))
+    second = report.acceptance["position"]["2"]
+    assert second.acceptance == pytest.approx(np.mean([row.p[1] for row in rows]))
+    assert second.tokens == len(rows)
+
+    model, sampling = make_model(1), SamplingParams(**manifest["sampling"])
+    for row, reading in zip(rows, data.readings, strict=True):
+        logits = model(torch.tensor([[*row.prompt_ids, *row.x]])).logits[0, len(row.prompt_ids) - 1 : -1]
+        q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
+        own = torch.tensor([signals[0] for signals in reading.signals])
+        torch.testing.assert_close(own[q < 1], q[q < 1].to(own), rtol=1e-4, atol=1e-6)
+    own = data.drafted.predictions[OWN]
+    assert report.predictors[OWN][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
+    assert [*report.decoders] == [NONE, FIXED, CONFIDENCE]
+    assert report.best is not None
+    assert report.best == NONE or "replayed on the labels at costs" in " ".join(report.sentences)
+    speed = report.decoders[report.best].replay
+    assert speed is not None
+    assert report.informed is None or report.informed >= speed.value
+    without = report_of([data]).decoders
+    assert {"1", "4", "cumulative-confidence:0.4"} <= without.keys()
+    assert without["1"].replay is None
+    assert without["1"].tokens_per_forward > 1
+
+
+def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
+    """One that lags reads the state at a token, which is that of acceptance training; others those before it."""
+    model, manifest = CausalLM(make_model(1)), read_manifest(labelled)
+    text = text_of(read_dataset(labelled, AcceptanceRow)[0])
+    reading = read_drafted(model, text, manifest)
+    *_, states = at_drafted_tokens(model, text)
+    torch.testing.assert_close(reading.after, states)
+    head = AcceptanceHead(HIDDEN, depth=1)
+    expected = head.probability(states).flatten().tolist()
+    assert predicted(HeadPredictor(head), text, reading) == pytest.approx(expected, abs=1e-6)
+    prompt = torch.tensor([[*text.prompt_ids, *text.x[:-1]]])
+    hidden = make_model(1).model(prompt).last_hidden_state[0, len(text.prompt_ids) - 1 :]
+    torch.testing.assert_close(reading.before, hidden, rtol=1e-4, atol=1e-5)
+    assert len(predicted(predictor(), text, reading)) == len(text.tokens)
+
+
+def test_labels_are_replayed_as_kept(labelled: Path) -> None:
+    data = read_labelled([str(labelled)], options(length="3"), QUIET)
+    kept, accept = [], []
+    for index, reading in enumerate(data.readings):
+        trace = labelled_trace(data, index, reading)
+        assert trace.after == [*range(1, len(trace.text)), -1]
+        kept += trace.kept
+        accept += trace.accept
+    spread = np.sqrt(np.sum(np.array(accept) * (1 - np.array(accept))))
+    assert abs(sum(kept) - sum(accept)) < 3 * spread
+
+
+def test_worse_predictors_are_said_to_be() -> None:
+    good = PredictorQuality(
+        kl=0.1, kl_constant=0.2, auroc=0.9, brier=0.1, brier_constant=0.2, ece=0.02, mean_acceptance=0.5, tokens=100,
+        reliability=[],
+    )  # fmt: skip
+    assert judgements({}) == []
+    confidence = {ALL: replace(good, auroc=0.8, kl=0.3)}  # a confidence is no calibrated probability
+    assert judgements({OWN: confidence, "a": {ALL: good}}) == []
+    constant, order = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.2, auroc=0.7)}})
+    assert constant.startswith("What a predicts is worse than a constant")
+    assert order.startswith("What a predicts is worse than the draft's own confidence")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "warnings"),
+    [
+        ({"kl": 0.2, "kl_constant": 0.2}, 1),
+        ({"kl": 0.9, "kl_undone": 0.1, "kl_constant": 0.2}, 0),  # a weighted loss: judged with its weights undone
+        ({"kl_undone": 0.3, "kl_constant": 0.2, "calibrated_kl": 0.1, "calibrated_kl_constant": 0.3}, 0),
+        ({"brier": 0.2, "brier_constant": 0.1, "auroc": 0.6, "auroc_draft": 0.7}, 2),
+        ({"auroc": None, "auroc_draft": 0.7}, 0),
+    ],
+)
+def test_cards_warn_of_worse_predictors(metrics: dict[str, float | None], warnings: int) -> None:
+    assert len(shortcomings(metrics)) == warnings
+    config = read_config(ROOT / "checkpoints/tiny-lag-free")
+    known = {name: value for name, value in metrics.items() if value is not None}
+    assert model_card(replace(config, metrics=known)).count("**Warning**") == warnings
+
+
+def test_prompts_of_the_training_are_named(tmp_path: Path) -> None:
+    trained = load_controller("tiny-lag-free")
+    known = replace(trained.config.provenance, prompts=(prompt_digest("prompt 1"), prompt_digest("another")))
+    folder = save_controller(tmp_path / "own", trained.head, replace(trained.config, provenance=known))
+    base = DecodingOptions(target="tiny", draft="tiny-draft")
+    words = ["2", str(folder), "tiny-lag-free", "online-confidence"]
+    specs = {word: ComparedDecoder.parse(word, base) for word in words}
+    rows = [PromptRow(f"id-{i}", "all", f"prompt {i}") for i in range(3)]
+    assert trained_on(specs, rows) == {str(folder): ["id-1"]}
+    (found,) = trained_on(specs, load_prompts("builtin-large", split="train", domains=("sql",), limit=9)).items()
+    assert (found[0], len(found[1]) > 5) == ("tiny-lag-free", True)
+
+
+@pytest.mark.parametrize("missing", ["rows", "labels"])
+def test_datasets_without_drafted_tokens(missing: str, labelled: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(labelled)
+    rows: list[Row] = [AcceptanceRow("p", "", [1], [], [], [])] if missing == "labels" else []
+    folder = write(tmp_path / "data", rows, manifest)
+    with pytest.raises(InputError, match="no token was drafted"):
+        read_labelled([str(folder)], options(), QUIET)
+
+
+def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fingerprint differs"):
+        read_labelled([str(labelled), str(rounds["warm"])], options(), QUIET)
+    pair = [read_labelled([str(folder)], options(length="3"), QUIET) for folder in (labelled, rounds["warm"])]
+    with pytest.raises(InputError, match="of another pair"):
+        report_of(pair)
+    with pytest.raises(InputError, match="is not the draft the data was made with"):
+        read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled)["draft"]), QUIET)
+    gone = write(tmp_path / "gone", make_rows(6), read_manifest(labelled) | {"draft": str(tmp_path / "moved")})
+    data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
+    assert "Without the draft there are no confidences" in data.notes[0]
+    assert data.drafted.predictions == {}
+    assert report_of([data]).decoders == {}
+
+
+# responses of vLLM
+
+
+def outcomes(row: RoundsRow) -> list[int]:
+    """Accepted tokens of each round."""
+    drafts = zip(row.starts, row.drafted, strict=True)
+    return [sum(a == b for a, b in zip(tokens, row.x[start:], strict=False)) for start, tokens in drafts]
+
+
+def response_to(row: RoundsRow, detailed: bool) -> dict[str, Any]:
+    """A response as vLLM 0.33 writes it, of a text whose rounds drafted three tokens each."""
+    accepted = outcomes(row)
+    found: dict[str, Any] = {
+        "acceptance_histogram": [accepted.count(j) for j in range(4)], "num_spec_steps": len(accepted),
+        "num_draft_tokens": 3 * len(accepted), "num_spec_tokens": 3, "mean_acceptance_length": 0.0,
+        "per_step_accepted": accepted if detailed else None,
+        "per_step_drafted": [3] * len(accepted) if detailed else None,
+    }  # fmt: skip
+    return {
+        "object": "text_completion", "model": "target", "metrics": {"speculative_decoding": found},
+        "choices": [{"prompt_token_ids": row.prompt_ids}],
+        "usage": {"completion_tokens": min(len(row.x), row.starts[-1] + accepted[-1] + 1)},
+    }  # fmt: skip
+
+
+def save(file: Path, lines: list[Any]) -> str:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(file)
+
+
+def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_path: Path) -> None:
+    """By depth, and with the order of the rounds by position; a drift to another temperature is found."""
+    rows = {  # without those that end in a draft of fewer tokens
+        name: [row for row in read_dataset(rounds[name], RoundsRow) if row.starts
+               and all(len(d) == 3 or a < len(d) for a, d in zip(outcomes(row), row.drafted, strict=True))]
+        for name in ("warm", "cold")
+    }  # fmt: skip
+    count = len(rows["warm"])
+    assert count > 30
+    data = read_labelled([str(write(tmp_path / "data", rows["warm"], read_manifest(rounds["warm"])))], options(), QUIET)
+    drafted = [(text, i, y) for text in data.texts for i, y in zip(text.places, text.tokens, strict=True)]
+    within = np.array([i < len(text.x) for text, i, _ in drafted])
+    kept = np.array([text.x[i] == y for text, i, y in drafted if i < len(text.x)])
+    lines = [{"custom_id": "a", "response": {"body": response_to(row, True)}} for row in rows["warm"]]
+    found = read_responses([save(tmp_path / "responses.jsonl", [*lines, {"response": {"body": None}}])])
+    folder = Path(save(tmp_path / "all" / "1.json", [response_to(row, False) for row in rows["warm"]])).parent
+    summary = read_responses([str(folder)])
+    assert f"1 of the {count + 1} responses" in found.notes[0]
+    assert summary.notes[-1].endswith(f"known of 0 of its {count} texts.")
+    assert (found.prompts, found.is_rounds) == (data.prompts, True)
+    assert per_forward(found) == pytest.approx(per_forward(data))
+    for side, ways in ((found, ["depth", "position"]), (summary, ["depth"])):
+        assert [way for way in ("depth", "position") if any(side.drafted.groups[way])] == ways
+        for way in ways:
+            labels, own = data.drafted.groups[way][within], side.drafted.groups[way]
+            for name in {*labels.tolist(), *own.tolist()}:
+                assert side.drafted.accept[own == name].tolist().count(1) == kept[labels == name].sum()
+                assert (own == name).sum() == (labels == name).sum()
+
+    cold = [{"request": {"temperature": 0.1}, "response": response_to(row, True)} for row in rows["cold"]]
+    report = report_of([data, read_responses([save(tmp_path / "cold.jsonl", cold)])])
+    assert report.drift[ALL][ALL].is_significant
+    assert report.differs == ["temperature 1.0 against 0.1"]
+    assert not report_of([data, found]).drift[ALL][ALL].is_significant
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"per_step_accepted": [3], "per_step_drafted": [2]}, "response 1: a round accepted more tokens than it verif"),
+        ({"per_step_accepted": [1, 1], "per_step_drafted": [2]}, "response 1: a round accepted more"),
+        ({"per_step_accepted": "1"}, "response 1: per_step_accepted='1': a list is expected; save responses"),
+        ({"num_spec_tokens": 2}, "response 1: acceptance_histogram=None: a list is expected"),
+        ({"acceptance_histogram": [1, 2], "num_spec_tokens": 2, "num_draft_tokens": 5}, "have only sums of drafts of"),
+        ({"acceptance_histogram": [0, 0], "num_spec_tokens": 1, "num_draft_tokens": 0}, "no token was drafted"),
+    ],
+)
+def test_responses_that_do_not_tell(metrics: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = save(tmp_path / "responses.jsonl", [{"metrics": {"speculative_decoding": metrics}}])
+    with pytest.raises(InputError, match=message) as found:
+        read_responses([file])
+    assert "--per-request-spec-decode-metrics detailed" in str(found.value)

@@ -1,0 +1,321 @@
+"""The page of a comparison: it asks no host for anything, shows the numbers of report.json, and hides what means
+nothing; what the figures are made from; and the comparison in Python."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import specpilot
+from datasets import Dataset
+from rich.console import Console
+from specpilot.cli.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
+from specpilot.cli.real_model import talk
+from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
+from specpilot.compare.document import page
+from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
+from specpilot.compare.findings import concluded
+from specpilot.compare.interval import Interval
+from specpilot.compare.recorded import Counts, speed_of
+from specpilot.compare.report import document_of
+from specpilot.compare.results import (
+    ComparisonReport,
+    GroupAcceptance,
+    LengthSpeed,
+    Piece,
+    Report,
+    Sample,
+)
+from specpilot.compare.settings import CONFIDENCE, FIXED
+from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.data_gen.prompts import PromptRow, load_prompts
+from specpilot.infer.authors import pieces_by_author
+from specpilot.infer.options import DecodingOptions
+from specpilot.infer.text_stream import TextStream
+from specpilot.simulate.replay import replay
+
+from ..helpers.page import ParsedPage
+from ..helpers.reports import comparison_report, with_figures
+from ..helpers.tiny import save_pair
+from ..helpers.traces import traced_text
+
+
+def report(prompts: int = 20, **figures: Any) -> ComparisonReport:
+    """A comparison by clock and replay."""
+    timed = comparison_report({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, informed=1.9, **figures)
+    replayed = with_figures(timed, replay=Interval(1.3, 1.2, 1.4))
+    return concluded(replayed, {"Decode with it": "specpilot generate 'a <b>'"})
+
+
+CHECKS = [[Check(i, 1 + i % 9, (i % 10) / 10, ((i + 4 * j) % 7) / 7) for i in range(200)] for j in range(12)]
+ROWS = [PromptRow(str(i), ("code", "chat")[i % 2], "") for i in range(12)]
+FOUND = drafted_of({OWN: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
+FIGURES: dict[str, Any] = {
+    "lengths": [LengthSpeed(k, 1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8) for k in (1, 2, 4)],
+    "along": FOUND.along,
+    "acceptance": FOUND.acceptance(),
+    "lines": FOUND.lines(),
+    "predictors": FOUND.quality(),
+    "mosaic": Sample("Say <hi>.", {"mine": [Piece(by, f"{by}&\n") for by in ("target", "draft", "copy", "rejected")]}),
+}
+
+
+def whole(data: Report) -> str:
+    return page([document_of(data)])
+
+
+def test_no_host_is_asked_and_everything_is_escaped() -> None:
+    document = whole(replace(report(**FIGURES), target="<script>alert(1)</script>"))
+    parsed = ParsedPage(document)
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in parsed.elements)
+    names = {name for _, attrs in parsed.elements for name in attrs}
+    assert {"src", "href", "srcset", "data"}.isdisjoint(names)
+    assert not any(name.startswith("on") for name in names)
+    assert not any(word in document for word in ("url(", "@import", "http:", "https:"))
+    assert "default-src 'none'" in document
+    assert "specpilot generate 'a <b>'" in parsed.of("pre")
+    assert "Say <hi>." in parsed.of("pre")
+
+
+def test_the_numbers_are_those_of_the_report() -> None:
+    data = report(**FIGURES)
+    parsed = ParsedPage(document_of(data).html())
+    points, cells = parsed.of("title"), [*parsed.of("td"), *parsed.of("b")]
+    assert data.sentences[0] in parsed.of("p")
+    assert not [cell for cell in cells if "b>" in cell]
+    for row in data.decoders.values():
+        assert row.clock is not None
+        assert row.title == "none" or f"{row.clock.value:.2f}" in " ".join(parsed.of("span"))
+        assert {row.title, f"{row.tokens_per_second:.0f}", "1.30"} <= {*cells}
+    expected = [f"fixed length: {x.length}, {x.value:.3f} ({x.low:.3f}–{x.high:.3f})" for x in data.lengths]
+    for domain, places in data.lines.items():
+        for place, group in places.items():
+            bounds = f" ({group.low:.3f}–{group.high:.3f})" if domain == "all" else ""
+            name = "all tokens" if domain == "all" else domain
+            expected.append(f"{name}: {place[0]}, {group.acceptance:.3f}{bounds}")
+    for groups in data.acceptance.values():
+        assert {f"{x.acceptance:.2f} ({x.low:.2f}–{x.high:.2f})" for x in groups.values()} <= {*cells}
+    for name in (OWN, "mine"):
+        reliability = data.predictors[name]["all"].reliability
+        expected += [f"{name}: {group.predicted:.3g}, {group.observed:.3f}" for group in reliability]
+        for quality in data.predictors[name].values():
+            values = (quality.brier, quality.brier_constant, quality.ece, quality.auroc)
+            assert {f"{value:.3f}" for value in values} <= {*cells}
+    assert sorted(points) == sorted(expected)
+    assert [text for text in parsed.of("span") if text.endswith(("&\n", "&⏎"))] == [
+        "target&\n", "draft&\n", "copy&\n", "rejected&⏎"
+    ]  # fmt: skip
+
+
+def test_what_was_not_measured_has_no_place() -> None:
+    headings = {
+        "lengths": {"Speed by draft length"}, "lines": {"Acceptance by position"}, "acceptance": {"Acceptance"},
+        "predictors": {"Can predictions be relied on?", "Predictors of acceptance"},
+        "mosaic": {"Who wrote each token"},
+    }  # fmt: skip
+    shown = {*ParsedPage(whole(report(**FIGURES))).of("h2")}
+    for figure, names in headings.items():
+        without = ParsedPage(whole(report(**{name: value for name, value in FIGURES.items() if name != figure})))
+        assert shown - {*without.of("h2")} == names
+
+
+def test_what_means_nothing_is_not_shown() -> None:
+    lines = {"all": {"1": GroupAcceptance(0.5, FEW, 1), "2": GroupAcceptance(0.5, FEW - 1, 1)}}
+    few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")
+    parsed = ParsedPage(document_of(few).html())
+    body = " ".join(text for tag, text in parsed.texts if tag != "style")
+    assert "–" not in body  # intervals
+    assert "polygon" not in {tag for tag, _ in parsed.elements}
+    assert "4 prompts: too few" in body
+    assert "Acceptance by position" not in body  # of one point
+    assert drafted_of({OWN: [CHECKS[0][: FEW - 1]]}, ROWS).quality() == {}
+    assert drafted_of({OWN: [[]]}, ROWS).acceptance() == {}
+    data = report()
+    assert "1.90" in whole(data)
+    assert "1.90" not in whole(replace(data, informed=None, sentences=data.sentences[:1]))
+    assert "Clock and replay differ" in whole(data)
+    agreeing = {name: replace(row, replay=row.clock) for name, row in data.decoders.items()}
+    assert "Clock and replay differ" not in whole(replace(data, decoders=agreeing))
+
+
+# what the figures are made from
+
+
+class Sometimes(LengthController):
+    """Drafts in every third round, one token more each time."""
+
+    def start_text(self) -> None:
+        self.round, self.drafts = 0, list[int]()
+
+    def start_round(self) -> bool:
+        self.round += 1
+        return self.round % 3 == 0
+
+    def observe(self, step: Step) -> bool:
+        return step.index < self.round
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self.drafts.append(drafted)
+
+
+def test_rounds_without_a_draft_are_not_charged_for_starting_one() -> None:
+    """Else what drafts seldom, such as the informed bound, seems slower than it is."""
+    *_, found = traced_text(budget=30)
+    cost, rule = CostModel(0.1, 1.0, 0.02, 0.3), Sometimes()
+    stats = replay(found, rule, frozenset())
+    seconds = (stats.n_target_forwards - 1) * cost.round(0) + sum(cost.round(n) - cost.round(0) for n in rule.drafts)
+    assert speed_of([Counts.of(stats)], cost).value == pytest.approx((stats.n_generated - 1) * cost.round(0) / seconds)
+
+
+class Twice(AcceptancePredictor):
+    """Half the acceptance of the token that it predicts, so that its place can be told."""
+
+    mean = 0.5
+
+    def __init__(self, lag: int, accept: list[float]) -> None:
+        self.lag, self.accept = lag, accept
+
+    def predict(self, step: Step) -> float:
+        return self.accept[step.node] / 2
+
+
+def walked(found: Any) -> Iterator[tuple[int, float]]:
+    """Positions and acceptances of the checked tokens, by the trace alone; a budget's last draft token is none."""
+    index = 1
+    for position in range(1, found.budget - 2):
+        yield index, found.accept[position]
+        index = index + 1 if found.kept[position] else 1
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_every_checked_token_is_observed_once(lag: int) -> None:
+    *_, found = traced_text(budget=30)
+    observer = Observer(found, Twice(lag, found.accept))
+    replay(found, observer, frozenset())
+    seen = [(check.position, check.accept) for check in observer.checks]
+    expected = [(position, round(accept, 5)) for position, accept in walked(found)]
+    if lag == 0:
+        assert seen == expected
+        assert all(check.predicted == pytest.approx(check.accept / 2, abs=1e-5) for check in observer.checks)
+    else:  # the last one has no token after it
+        assert seen == expected[: len(seen)]
+        assert len(seen) >= len(expected) - 1
+    (checks,) = observing(Twice(lag, found.accept), {}, frozenset()).of([found])
+    assert checks == observer.checks
+    own = observing(None, {}, frozenset()).of([found])
+    both = drafted_of({OWN: own, "lags": [checks]}, ROWS)
+    known = ~np.isnan(both.predictions["lags"])
+    assert both.predictions["lags"][known].tolist() == [check.predicted for check in checks]
+    assert both.accept[known].tolist() == [check.accept for check in checks]
+
+
+def test_acceptance_and_quality_are_by_position() -> None:
+    places = ["1", "2", "3", "4", "5", "6", "7", "8 and more"]
+    found, accepted = FOUND.quality()[OWN], FOUND.acceptance()
+    assert list(found) == ["all", *places]
+    assert list(accepted["depth"]) == list(FOUND.lines()["code"]) == places
+    assert sum(found[place].tokens for place in places) == found["all"].tokens == 2400
+    later = [check for of in CHECKS for check in of if check.position >= 8]
+    brier = sum((check.predicted - check.accept) ** 2 for check in later) / len(later)
+    assert found["8 and more"].brier == pytest.approx(brier)
+    assert accepted["depth"]["8 and more"].acceptance == pytest.approx(np.mean([c.accept for c in later]))
+    assert accepted["domain"]["code"].prompts == 6
+
+
+def test_a_mosaic_says_who_wrote_each_token() -> None:
+    base = DecodingOptions(draft="tiny-draft")
+    loader, prompt = Loader(base), load_prompts("builtin-copy", split="test", limit=1)[0].prompt
+    for word, writers in (("2", {"target", "draft"}), ("2+ngram", {"target", "draft", "copy"}), (NONE, {"target"})):
+        decoder = loader.decoder(ComparedDecoder.parse(word, base), CostModel(0.1, 1.0, 0.0))
+        generation = decoder.generate(prompt, chat=True, max_new_tokens=40, seed=1)
+        pieces = [piece for piece in pieces_by_author(generation.rounds, TextStream(decoder.tokenizer)) if piece[1]]
+        assert "".join(text for by, text in pieces if by != "rejected") == generation.text
+        assert {by for by, _ in pieces} - {"rejected"} == writers
+
+
+# in Python
+
+
+def test_the_package_can_be_called_and_imported_from() -> None:
+    module = import_module("specpilot.compare.run")  # which sets the attribute `compare` of `specpilot`
+    from specpilot import compare
+
+    assert compare is specpilot.compare
+    assert [*signature(compare).parameters] == [*signature(module.compare).parameters]
+    with pytest.raises(specpilot.InputError, match="minutes"):
+        compare(minutes=-1)
+
+
+def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    target, draft = save_pair(tmp_path)
+    output = tmp_path / "out"
+    options: dict[str, Any] = {"target": target, "draft": draft, "chat": False, "max_new_tokens": 8, "cost": 0.1}
+    found = specpilot.compare(
+        {"two": 2, "three": {"length": "3"}}, ["one", "two", "three"], output=output, wandb="p", **options
+    )
+    assert [name for name in found.report.decoders if name in ("none", "two", "three")] == ["none", "two", "three"]
+    assert json.loads((output / "report.json").read_text()) == found.report.to_dict()
+    assert (output / "report.html").read_text() == whole(found.report)
+    assert found.sentences[0] in " ".join(ParsedPage(found._repr_html_()).of("p"))
+    assert len([*(output / "wandb").glob("offline-run-*")]) == 1
+    rows = [{"messages": [{"role": "user", "content": text}]} for text in ("one", "two")]
+    other = options | {"chat": True, "output": str(tmp_path / "other"), "clock": False, "limit": 1}
+    words = specpilot.compare([2, "3", "ngram"], Dataset.from_list(rows), **other)
+    assert {"2", "3", "ngram"} <= words.report.decoders.keys()
+    assert words.report.prompts == 1
+    assert all(row.clock is None for row in words.report.decoders.values())
+    assert words.report.decoders["2"].replay is not None
+    with pytest.raises(specpilot.InputError, match="holds no rows"):
+        specpilot.compare([2], [], **other)
+    with pytest.raises(specpilot.InputError, match="nowhere"):
+        specpilot.compare(["nowhere"], ["one"], output=output, **options)
+    with pytest.raises(specpilot.InputError, match="unknown key 'lenght'"):
+        specpilot.compare({"a": {"lenght": 3}}, ["one"], output=output, **options)
+
+
+# the demo from end to end, small, on the models that ship
+
+
+@pytest.mark.slow  # the README's commands go the same way in the others
+def test_demo(tmp_path: Path) -> None:
+    output = tmp_path / "demo"
+    console = Console(record=True, width=80, force_terminal=False)
+    run_demo(output, prompts=40, held_out=3, max_new_tokens=12, seed=0, console=console)
+    report = json.loads((output / "report.json").read_text())
+    page = (output / "report.md").read_text()
+    assert [*report["temperatures"]] == ["1", "0"]
+    for one in report["temperatures"].values():
+        assert list(one["decoders"]) == ["none", OURS, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
+        assert all(name in page for name in one["decoders"])
+        assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
+        assert all(row["clock"] is not None for row in one["decoders"].values())
+        assert one["sentences"][0] in page
+        costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
+        assert CostModel.load(output / "cost.json") in [costs[name] for name in (OURS, COPIES, TREES)]
+        assert costs[UNTRAINED] == costs["none"]
+    assert report["greedy"] == {"checked": 3, "identical": 3}
+    assert load_controller(str(output / "controller")).config.kind == "lag-free-head"
+    assert load_controller(str(output / "specdec")).config.provenance.target == "tiny"
+    shown = console.export_text()
+    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[the target's own]", "Results")]
+    assert places == sorted(places)
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
+
+
+def test_a_model_talks() -> None:
+    """As `specpilot demo --real` lets it, here the included one."""
+    base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
+    ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
+    console = Console(record=True, width=80, force_terminal=False)
+    ratio = talk(base, ours, 12, console)
+    shown = " ".join(console.export_text().split())
+    assert f"{ratio:.2f} × as fast, with the same text for 3 of 3 prompts" in shown

@@ -1,0 +1,194 @@
+"""What Python callers may give, and the one line that refuses the rest: the name, the value and the remedy."""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import specpilot
+import torch
+from specpilot.controllers.acceptance import lag_free_head
+from specpilot.controllers.length import Confidence, Fixed, OnlineConfidence, RateOptimal
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.beams import Beams
+from transformers import BartConfig, BartForConditionalGeneration
+
+from ..helpers.architectures import target_of
+from ..helpers.drafts import FREE, predictor, state_draft
+from ..helpers.refusals import refused
+from ..helpers.tiny import byte_tokenizer, make, save_pair
+
+TOKENIZER = byte_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder(make(vocab=257), make(vocab=257, layers=1), TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_new_tokens", 2.0, "max_new_tokens=2.0: must be a whole number"),
+        ("max_new_tokens", 0, "max_new_tokens=0: must be at least 1"),
+        ("seed", "a", "seed='a': must be a whole number"),
+        ("seed", [1, 2], "seed: a list of 2 for 1 in all;"),
+        ("temperature", -1, "temperature=-1: must be a finite number"),
+        ("temperature", 1e-38, "temperature=1e-38: too small to compute with"),
+        ("top_p", 1e-300, "top_p=1e-300: too small to compute with"),
+        ("temperature", float("nan"), "temperature=nan: must be a finite number"),
+        ("top_k", 0, "top_k=0: must be at least 1"),
+        ("top_p", None, "top_p=None: must be a number"),
+        ("top_p", 2, "top_p=2: must be in"),
+        ("chat", 1, "chat=1: true or false is expected"),
+        ("length", -1, "length=-1: a fixed draft length"),
+        ("length", 2.5, "length=2.5: give a number of tokens, a rule, or a controller"),
+        ("verifier", "x", "verifier='x': choose one of"),
+        ("verifier", 3, "verifier=3: give a rule's name"),
+        ("verifier", "spec-infer:1", "only typical, bild, mtad have a threshold"),
+        ("verifier", "mtad:1", "verifier='mtad:1': τ must be in"),
+        ("verifier", "typical:0", "ε must be in"),
+        ("verifier", "bild:-1", "must be at least 0 nats"),
+        ("prompt", ["a", "b"], "on_tokens: supports a single text"),
+    ],
+)
+def test_settings_out_of_range(decoder: SpeculativeDecoder, name: str, value: Any, message: str) -> None:
+    with refused(message):
+        decoder.generate(**{"prompt": "hello", "max_new_tokens": 3, "on_tokens": print} | {name: value})
+
+
+TARGET, DRAFT, T5, SOURCE = make(), make(layers=1), make("t5"), target_of("llama")
+STATES = {"target": SOURCE, "draft": state_draft(SOURCE)}
+SIZES = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+BART = BartForConditionalGeneration(BartConfig(vocab_size=64, **SIZES, decoder_attention_heads=2))
+RATE = RateOptimal(predictor(), FREE)
+GROWN = {"tree": "auto", "length": RATE}
+JOINT = {"verifier": "mtad", "beams": Beams(2)}
+MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
+    ({"max_running": 0}, "max_running=0: must be at least 1"),
+    ({"generation_config": "obey"}, "generation_config='obey': give 'follow' or 'ignore'"),
+    ({"length": -1}, "length=-1: a fixed draft length must be between 0"),
+    ({"length": object()}, "length: of type object; give a number, a name, or a length controller"),
+    ({"length": "confidence:4"}, "confidence:4.0: the threshold must be in"),
+    ({"cost": 0.2}, "threshold, cost: tell a controller when to stop; name one as length"),
+    ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
+    ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts, which only a router's arms can be"),
+    ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
+    ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's levels are its length"),
+    ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
+    ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
+    (GROWN | {"tree": "autos"}, "give the children at each level, as in '3x2x1', or 'auto'"),
+    (GROWN | {"length": OnlineConfidence(0.3)}, "tree='auto': is grown by predicted acceptance and costs"),
+    (GROWN | {"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
+    (GROWN | {"draft": None}, "tree='auto': needs a draft model"),
+    (JOINT | {"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
+    (JOINT | {"length": Confidence(0.4)}, "takes a number of tokens per step"),
+    (JOINT | {"draft": None}, "verifier='mtad': needs a draft model"),
+    (JOINT | {"verifier": "mtjd"}, "the target decodes alone"),
+    (JOINT | {"verifier": "block"}, "beams: only for mtad and mtjd"),
+    (STATES | {"verifier": "mtad"}, "draft: it reads the target's states, which is not supported for beams"),
+    (STATES | {"target": make(hidden=8)}, "draft: reads states of size 32, the target's have size 8"),
+    ({"target": T5}, "target is a t5, draft a llama: one of them is an encoder-decoder"),
+    ({"target": BART, "draft": None}, "bart: of the encoder-decoder models only t5, mt5, umt5, longt5 are supported"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MADE, ids=[message for _, message in MADE])
+def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
+    with refused(message):
+        SpeculativeDecoder(**{"target": TARGET, "draft": DRAFT} | options)
+
+
+NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
+    ({"draft": DRAFT}, "target, draft: loaded models; give SpeculativeDecoder"),
+    ({"draft": "ngram:0"}, "ngram:0: the longest n-gram must be from 1 to 16 tokens"),
+    ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 2 drafts, which only a router's arms can be"),
+    ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
+    ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
+    ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),
+    ({"draft": "tiny-draft+ngram", "verifier": "mtad"}, "ngram: verifier='mtad' drafts by beams"),
+    ({"draft": "ngram", "draft_dtype": "int4"}, "draft_dtype='int4': there is no draft model"),
+    ({"draft": "tiny-draft", "draft_dtype": "int2"}, r"draft_dtype='int2': choose one of .*int4"),
+    ({"draft": None, "copies": "tiny-head"}, "copies: predicts n-gram drafts; name them, as in draft='ngram'"),
+    ({"draft": "ngram", "length": 3, "copies": "tiny-copies"}, "copies and length: both decide how many tokens"),
+    ({"draft": "ngram", "copies": "tiny-head"}, "copies='tiny-head': is of kind 'acceptance-head'; give a copy"),
+    ({"draft": None, "router": "./nowhere", "copies": "tiny-head"}, "copies and router: a router's n-gram arm has no"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NAMED, ids=[message for _, message in NAMED])
+def test_decoders_by_name_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(specpilot.InputError, match=message):
+        SpeculativeDecoder.from_pretrained("tiny", **options)
+
+
+def test_models_in_training_mode_are_refused() -> None:
+    """Also where the mode changes after the decoder was made: dropout is another distribution."""
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    draft.train()
+    with pytest.raises(specpilot.InputError, match=r"llama: the model is in training mode.*\.eval\(\)"):
+        decoder.generate([1, 2], max_new_tokens=2)
+    draft.eval()
+    assert decoder.generate([1, 2], max_new_tokens=2).tokens
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_decoders_are_not_pickled_or_copied(decoder: SpeculativeDecoder, take: Any) -> None:
+    with pytest.raises(specpilot.InputError, match="SpeculativeDecoder: cannot be pickled or copied"):
+        take(decoder)
+
+
+def test_paths_precisions_and_numbers(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    decoder = SpeculativeDecoder.from_pretrained(Path(target), Path(draft), length=2, dtype="auto")
+    assert decoder.target.model.dtype == torch.float32
+    assert len(decoder.generate("hello", max_new_tokens=5).rounds[1].drafted) == 2
+    assert lag_free_head.TrainingOptions(data=Path("a")).data == "./a"  # a folder, whatever is named so
+    shipped = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, dtype="auto")
+    assert shipped.target.model.dtype == torch.bfloat16
+    head = Path(specpilot.checkpoints.__path__[0]) / "tiny-head"
+    lengths = (head, "tiny-head", 3, Fixed(3), "none")
+    rounds = [
+        shipped.generate("What is 3 and 4?", max_new_tokens=24, seed=5, length=length).rounds for length in lengths
+    ]
+    assert rounds[0] == rounds[1] != rounds[2] == rounds[3]
+    assert not any(round.drafted for round in rounds[4])
+
+
+def test_length_and_rule_of_one_call() -> None:
+    """Given per call they mean what they mean in the constructor, and leave the decoder as it was."""
+    target, draft = make(), make(layers=1)
+    decoder = SpeculativeDecoder(target, draft)
+    rules = {"length": Fixed(2)}, {"length": Fixed(5), "verifier": "block"}, {"length": "heuristic:3"}
+    for options in (*rules, {"verifier": "typical:0.2"}):
+        made = SpeculativeDecoder(target, draft, **options).generate([1, 2, 3], max_new_tokens=20, seed=4)
+        assert decoder.generate([1, 2, 3], max_new_tokens=20, seed=4, **options).rounds == made.rounds
+    tree = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="spec-infer")
+    made = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="mcss").generate([1, 2], max_new_tokens=12, seed=1)
+    assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == made.rounds
+    chain = SpeculativeDecoder(target, draft, length=3, verifier="spec-infer")
+    chosen = [one.generate([1, 2], max_new_tokens=12, seed=1, length=3).rounds for one in (tree, chain)]
+    assert chosen[0] == chosen[1]
+    with pytest.raises(specpilot.InputError, match="verifies one chain"):
+        tree.generate([1, 2], verifier="block")
+
+
+def test_the_checkpoints_own_sampling_settings(tmp_path: Path) -> None:
+    """Taken where a call leaves them open; what cannot be followed is refused by name, or ignored when asked."""
+    target, _ = save_pair(tmp_path)
+    loaded = SpeculativeDecoder.from_pretrained(target)
+    config = loaded.target.model.generation_config
+    config.do_sample, config.temperature, config.top_k, config.max_new_tokens = True, 0.5, 3, 7
+    loaded.target.model.save_pretrained(target)
+    followed = SpeculativeDecoder.from_pretrained(target)
+    plain = SpeculativeDecoder.from_pretrained(target, generation_config="ignore")
+    expected = plain.generate("hello", temperature=0.5, top_k=3, max_new_tokens=7, seed=2)
+    assert followed.generate("hello", seed=2).tokens == expected.tokens
+    assert followed.generate("hello", seed=2, temperature=1.0, top_k=None).tokens == plain.generate(
+        "hello", seed=2, temperature=1.0, top_k=None, max_new_tokens=7
+    ).tokens  # fmt: skip
+    config.repetition_penalty = 1.1
+    loaded.target.model.save_pretrained(target)
+    assert SpeculativeDecoder.from_pretrained(target, generation_config="ignore").generate("x", max_new_tokens=2).tokens

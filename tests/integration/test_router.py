@@ -1,0 +1,187 @@
+"""Routers: arms that are refused by name, the policy's sizes, checkpoints; their data by direct computation."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from specpilot.controllers.arms import Arm, check_arms, named_apart, parse_arm
+from specpilot.controllers.router import PolicyRouter, RouterPolicy, SingleArm
+from specpilot.data_gen.options import RouterDataOptions
+from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
+from specpilot.data_gen.router_dataset import read_router_dataset, rewards
+from specpilot.models import CausalLM, EarlyExit, EncoderDecoder
+
+from ..helpers.controllers import CONFIGS
+from ..helpers.matches import match_by_definition
+from ..helpers.refusals import refused
+from ..helpers.tiny import byte_tokenizer, make, save_pair
+
+ARMS = (
+    Arm("draft", "small", "a" * 64, parameters=700),
+    Arm("draft", "large", "b" * 64, parameters=7000),
+    Arm("exit", "exit:2", layer=2, parameters=900),
+    Arm("autoregressive", "autoregressive", parameters=12000),
+)
+
+
+def make_policy(seed: int = 0, hidden_size: int = 8, arms: int = 4, width: int = 16) -> RouterPolicy:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return RouterPolicy(hidden_size, arms, width)
+
+
+def test_the_policy_is_the_papers() -> None:
+    policy = RouterPolicy(384, 5)
+    sizes = [tuple(parameter.shape) for parameter in policy.parameters()]
+    assert sizes == [(512, 384), (512,), (512, 512), (512,), (5, 512), (5,)]
+    x = torch.randn(3, 384)
+    expected = policy.out(torch.tanh(policy.second(torch.tanh(policy.first(x)))))
+    torch.testing.assert_close(policy(x), expected)
+
+
+def test_greedy_and_sampled() -> None:
+    policy, x = make_policy(), torch.randn(8)
+    probabilities = policy(x).softmax(-1).tolist()
+    assert PolicyRouter(policy, sample=True).weigh(x) == pytest.approx(probabilities)
+    best = probabilities.index(max(probabilities))
+    assert PolicyRouter(policy).weigh(x) == [float(i == best) for i in range(4)]
+    assert SingleArm(2, 4).weigh(x) == [0, 0, 1, 0]
+
+
+def test_arms_as_users_write_them() -> None:
+    """A draft may be a folder named exit, and may have moved."""
+    found = [*map(parse_arm, ("tiny-draft", "autoregressive", "exit:3", "exit"))]
+    assert found == [("draft", 0), ("autoregressive", 0), ("exit", 3), ("draft", 0)]
+    check_arms(ARMS, [replace(arm, name=f"elsewhere/{arm.name}") for arm in ARMS])
+    moved = named_apart([Arm("draft", name) for name in ("/a/draft", "/b/draft", "/b/c/small", "c/draft")])
+    assert [arm.name for arm in moved] == ["a/draft", "b/draft", "small", "c/draft"]
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    *((partial(parse_arm, wrong), "as in 'exit:2'") for wrong in ("exit:", "exit:0", "exit:-1", "exit:x")),
+    (lambda: SingleArm(4, 4), "arm=4: must be between 0 and 3"),
+    *((partial(EarlyExit, CausalLM(make()), layer), "exit:.*2 layers; choose one from 1 to 1") for layer in (0, 2)),
+    (lambda: EarlyExit(EncoderDecoder(make("t5")), 1), "encoder-decoder"),
+    (lambda: replace(CONFIGS["router"], arms=(ARMS[0], ARMS[0])), "'small': named twice"),
+    (lambda: RouterPolicy(8, 1), "arms=1: must be at least 2"),
+    *(
+        (partial(check_arms, ARMS, given), f"^arms: number {words}")
+        for given, words in (
+            (ARMS[:3], "4 is missing, where the router was trained with 'autoregressive'; give its arms"),
+            (ARMS[1:], "1 is 'large', where the router was trained with 'small'"),
+            ((replace(ARMS[0], fingerprint="c" * 64), *ARMS[1:]), "1 is 'small' of other weights or configuration"),
+            ((*ARMS, Arm("draft", "huge", "e" * 64)), "5 is 'huge', where the router has none"),
+            ((*ARMS[:2], Arm("exit", "exit:1", layer=1), ARMS[3]), "3 is 'exit:1', where .* trained with 'exit:2'"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED)
+def test_refusals(make: Callable[[], object], words: str) -> None:
+    with refused(words):
+        make()
+
+
+# Router data: embeddings, overlaps and scores against direct computation
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> RouterDataOptions:
+    folder = tmp_path_factory.mktemp("pair")
+    target, draft = save_pair(folder)
+    prompts = folder / "prompts.jsonl"
+    lines = [{"prompt": f"prompt {i} {'word ' * (i % 5)}", "domain": "ab"[i % 2]} for i in range(12)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return RouterDataOptions(
+        target=target, arms=(draft, "exit:1", "autoregressive"), prompts=str(prompts), chat=False, max_new_tokens=8,
+        batch_size=5, shard_size=4, top_k=20, seed=3,
+    )  # fmt: skip
+
+
+def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool:
+    """Whether ``tokens`` are the model's own greedy output, by a plain forward over all of it."""
+    logits = model(input_ids=torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+    return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
+
+
+@pytest.mark.parametrize("top_k", [20, None])
+def test_rows_by_direct_computation(top_k: int | None, base: RouterDataOptions, tmp_path: Path) -> None:
+    """Whether or not the rollouts keep the target's distributions."""
+    base = replace(base, top_k=top_k)
+    generator = RouterDatasetBuilder(base)
+    data = read_router_dataset(make_router_data(base, str(tmp_path / "data")))
+    assert [row.prompt_id for row in data.rows] == [item.id for item in generator.prompts.items]
+    assert [row.domain for row in data.rows] == ["a", "b"] * 6
+    assert [arm.kind for arm in data.arms] == ["draft", "exit", "autoregressive"]
+    assert len(data.times.arms) == 3
+    target = generator.target.model
+    models = [arm.model.model for arm in generator.arms if arm.model is not None]
+    for row in data.rows:
+        assert greedy(target, row.prompt_ids, row.greedy)
+        assert row.outputs[2] == row.sampled
+        out = target(input_ids=torch.tensor([row.prompt_ids]), output_hidden_states=True).hidden_states[-1][0, -1]
+        torch.testing.assert_close(torch.tensor(row.embedding), out, rtol=1e-3, atol=1e-4)
+        text, start = torch.tensor([row.prompt_ids + row.sampled]), len(row.prompt_ids) - 1
+        for arm, model in enumerate(models):
+            assert greedy(model, row.prompt_ids, row.outputs[arm])
+            p, q = (generator.sampling(m(input_ids=text).logits[0, start:-1]) for m in (target, model))
+            expected = torch.minimum(p, q).sum(-1)
+            torch.testing.assert_close(torch.tensor(row.overlap[arm]), expected, rtol=1e-3, atol=1e-4)
+        assert row.overlap[2] == []
+        assert row.rouge == pytest.approx([generator.alignment(row.greedy, tokens) for tokens in row.outputs])
+
+
+def test_alignment_is_rouge_l(base: RouterDataOptions) -> None:
+    generator = RouterDatasetBuilder(base)
+    encode = generator.tokenizer.encode
+    cat, dog = encode("the cat sat on"), encode("the dog sat on it")
+    assert generator.alignment(cat, dog) == pytest.approx(2 / 3)  # 3 of 4, 5
+    assert generator.alignment(encode("+-*"), encode("+-*")) == 1.0
+    assert generator.alignment(encode("a b"), encode("c")) == 0.0
+
+
+def test_encoder_decoders(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    for name, seed in (("target", 0), ("one", 1), ("two", 2)):
+        make("t5", seed=seed, vocab=257).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    (tmp_path / "prompts.txt").write_text("first words\nsecond\n")
+    names = [str(tmp_path / name) for name in ("target", "one", "two")]
+    settings = RouterDataOptions(
+        target=names[0], arms=(names[1], names[2], "autoregressive"), prompts=str(tmp_path / "prompts.txt"), chat=False,
+        max_new_tokens=6,
+    )  # fmt: skip
+    data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
+    model = make("t5", seed=0, vocab=257)
+    for row in data.rows:
+        encoded = model.get_encoder()(input_ids=torch.tensor([row.prompt_ids])).last_hidden_state[0]
+        torch.testing.assert_close(torch.tensor(row.embedding), encoded.mean(0), rtol=1e-3, atol=1e-4)
+        text = torch.tensor([[0, *row.greedy[:-1]]])
+        logits = model(input_ids=torch.tensor([row.prompt_ids]), decoder_input_ids=text).logits[0]
+        assert logits.argmax(-1).tolist() == row.greedy
+        assert [len(shares) for shares in row.overlap] == [len(row.sampled), len(row.sampled), 0]
+
+
+def test_n_grams_as_an_arm(base: RouterDataOptions, tmp_path: Path) -> None:
+    """Along the target's own text: drawn, it decides on the copies; greedy, the copies are what n-grams know of it."""
+    settings = replace(base, arms=("ngram", "autoregressive"), max_new_tokens=40)
+    data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
+    assert (data.arms[0].kind, data.arms[0].parameters) == ("ngram", 0)
+    assert data.times.arms[0] == 0.0 < data.times.arms[1]
+    for row in data.rows:
+        shares, text = row.overlap[0], [*row.prompt_ids, *row.sampled]
+        assert len(shares) == len(row.sampled)
+        for place, share in enumerate(shares, len(row.prompt_ids)):
+            match = match_by_definition(text[:place], 4)
+            assert share == float(match is not None and text[match.position] == text[place])
+    assert any(any(row.overlap[0]) for row in data.rows)
+    speeds = rewards(data, "throughput")
+    assert (speeds[:, 0] > 0).all()
+    assert (speeds[:, 1] == 1).all()
+    assert np.isfinite(rewards(data, "rouge")).all()

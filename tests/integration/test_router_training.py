@@ -1,0 +1,172 @@
+"""Training of the router: rewards, gradients, metrics, exact resume, export."""
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from specpilot.common.errors import InputError
+from specpilot.controllers.checkpoints.checkpoint import load_controller
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.training_options import RouterTrainingOptions
+from specpilot.data_gen.kinds import RouterRow
+from specpilot.data_gen.router_dataset import RouterDataset, parameter_costs, rewards, round_tokens, time_costs
+from specpilot.train.export import export
+from specpilot.train.router import Batch, Table, policy_loss, router_metrics, table_of, train_router
+
+from experiments.router.study import fit_policy
+
+from ..helpers.router_rows import ARMS, TIMES, make_router_rows, write_router_dataset
+
+
+def dataset(rows: list[RouterRow]) -> RouterDataset:
+    return RouterDataset({}, ARMS, rows, TIMES)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> RouterTrainingOptions:
+    data = write_router_dataset(tmp_path_factory.mktemp("router") / "data", make_router_rows(200))
+    return RouterTrainingOptions(
+        data=str(data), width=32, epochs=4, batch_size=16, checkpoint_every=2, log_every=1, threads=1, device="cpu"
+    )
+
+
+# Rewards
+
+
+def test_costs_by_hand() -> None:
+    c = parameter_costs([80_000_000, 220_000_000, 11_000_000_000])
+    assert c.tolist() == pytest.approx([1 - math.exp(0.08 - 11), 1 - math.exp(0.22 - 11), 0])
+    assert time_costs(TIMES).tolist() == pytest.approx([0.75, 0.75, 0])
+
+
+def test_rewards_are_equation_2() -> None:
+    rows = make_router_rows(3)
+    found = rewards(dataset(rows), "rouge", alpha=0.3, cost="time")
+    assert found[1].tolist() == pytest.approx(
+        [0.3 * f + 0.7 * c for f, c in zip(rows[1].rouge, (0.75, 0.75, 0), strict=True)]
+    )
+    assert rewards(dataset(rows), "rouge", alpha=1) == pytest.approx(np.array([row.rouge for row in rows]))
+
+
+def test_round_tokens_against_enumeration() -> None:
+    """Of drafts from every start that fits: the probability that the first k are kept, summed."""
+    a = [0.9, 0.2, 0.7, 1.0, 0.5]
+    found = round_tokens(a, 3)
+    for k in (1, 2, 3):
+        kept = [math.prod(a[t : t + k]) for t in range(len(a) - k + 1)]
+        assert found[k] - found[k - 1] == pytest.approx(np.mean(kept))
+    assert found[0] == 1
+    assert round_tokens([0.5, 0.5], 4) == pytest.approx([1, 1.5, 1.75, 1.75, 1.75])
+    assert round_tokens([0.5] * 40, 10)[10] == pytest.approx(sum(0.5**k for k in range(11)))
+
+
+def test_throughput_is_the_cost_models() -> None:
+    rows = make_router_rows(1)
+    a = rows[0].overlap[0][0]
+    cost = CostModel(0.001, 0.0039, 0.0001)
+    found = rewards(dataset(rows), "throughput", length=2)[0]
+    assert found[0] == pytest.approx((1 + a + a * a) / cost.round(2) * cost.verification(1))
+    assert found[2] == 1
+    best = rewards(dataset(rows), "throughput")[0]
+    each = [(sum(a**i for i in range(k + 1)) / cost.round(k)) * cost.verification(1) for k in range(1, 11)]
+    assert best[0] == pytest.approx(max(each))
+
+
+def test_a_reward_that_is_no_number_is_named() -> None:
+    rows = make_router_rows(40)
+    rows[7] = replace(rows[7], rouge=[0.5, math.nan, 0.5])
+    with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
+        table_of(dataset(rows), RouterTrainingOptions(data="d"))
+    rows[7] = replace(rows[7], rouge=[0.5, 0.5, 0.5], overlap=[[0.5], [], []])
+    with pytest.raises(InputError, match=r"^prompt 'p7', arm 'two': the reward is nan"):
+        table_of(dataset(rows), RouterTrainingOptions(data="d", reward="throughput"))
+
+
+# Gradients
+
+
+def gradient(logits: torch.Tensor, batch: Batch, *options: Any) -> torch.Tensor:
+    logits = logits.clone().requires_grad_()
+    return torch.autograd.grad(policy_loss(logits, batch, *options), logits)[0] / len(logits)
+
+
+@pytest.mark.parametrize("baseline", ["none", "batch", "query"])
+@pytest.mark.parametrize("entropy", [0.0, 0.3])
+def test_the_sampled_gradient_is_the_exact_one_on_average(baseline: str, entropy: float) -> None:
+    """All pairs of actions of two queries, each weighted by its probability: no baseline biases it."""
+    logits, r = torch.tensor([[0.3, -1.0, 0.8], [0.0, 2.0, -0.5]]), torch.tensor([[0.9, 0.1, 0.4], [0.2, 0.6, 0.7]])
+    policy = logits.softmax(-1)
+    mean = torch.zeros(2, 3)
+    for actions in itertools.product(range(3), repeat=2):
+        before = torch.stack([policy[i, :a].sum() for i, a in enumerate(actions)])
+        own = torch.stack([policy[i, a] for i, a in enumerate(actions)])
+        batch = Batch(torch.zeros(2, 1), r, before + own / 2)  # a uniform that draws this action
+        mean += own.prod() * gradient(logits, batch, "sampled", baseline, entropy)
+    exact = gradient(logits, Batch(torch.zeros(2, 1), r, torch.zeros(2)), "exact", "none", entropy)
+    torch.testing.assert_close(mean, exact, rtol=1e-4, atol=1e-6)
+    if not entropy:
+        by_hand = -policy * (r - (policy * r).sum(-1, keepdim=True)) / 2  # -∂/∂z Σ π r, mean of two queries
+        torch.testing.assert_close(exact, by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_metrics_by_hand() -> None:
+    p = np.array([[0.8, 0.2], [0.6, 0.4], [0.1, 0.9]])
+    r = np.array([[1.0, 0.0], [0.2, 0.4], [0.5, 0.5]])
+    m = router_metrics(p, r, ["a", "a", "b"])
+    assert m["expected_reward"] == pytest.approx((0.8 + 0.28 + 0.5) / 3)
+    assert m["greedy_reward"] == pytest.approx((1 + 0.2 + 0.5) / 3)
+    assert m["regret"] == pytest.approx(0.2 / 3)
+    assert m["selection_accuracy"] == pytest.approx(2 / 3)  # a tie is no mistake
+    assert m["domain_accuracy"] == pytest.approx(2 / 3)
+    assert (m["best_single"], m["oracle"]) == (pytest.approx(1.7 / 3), pytest.approx(1.9 / 3))
+
+
+# Runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient": "exact"}, {"baseline": "batch", "standardize": True}, {"reward": "throughput", "entropy": 0.01}],
+)
+def test_it_learns_which_draft_is_good_where(settings: RouterTrainingOptions, options: dict[str, Any]) -> None:
+    config = replace(settings, epochs=20, lr=1e-2, alpha=1.0, **options)
+    table = table_of(dataset(make_router_rows(200)), config)
+    policy = fit_policy(table, config)
+    other = table_of(dataset(make_router_rows(60, seed=1)), config)
+    probabilities = policy(other.x).softmax(-1).double().numpy()
+    metrics = router_metrics(probabilities, other.rewards.double().numpy(), other.domains)
+    assert metrics["domain_accuracy"] == 1.0
+    assert metrics["regret"] < 0.01 < metrics["oracle"] - metrics["best_single"]
+
+
+def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions, tmp_path: Path) -> None:
+    run = train_router(replace(settings, standardize=True), output=tmp_path / "run")
+    loaded = load_controller(export(tmp_path / "run", tmp_path / "router"))
+    assert loaded.config.arms == ARMS
+    assert loaded.config.provenance.sampling == SamplingParams(0.8, 20, 0.95)
+    assert loaded.config.metrics["regret"] == run.metrics["regret"]
+    policy = loaded.head
+    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
+    x = torch.randn(4, 6)
+    policy_raw = policy(x)
+    policy.load_state_dict(best["head"])
+    expected = policy(x / torch.tensor(best["scale"]))
+    torch.testing.assert_close(policy_raw, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_best_everywhere_is_learnt_everywhere() -> None:
+    """Two groups of prompts on either side of the mean, one of them small: their best arm is the same."""
+    rng = np.random.default_rng(0)
+    side = np.where(np.arange(200) < 160, 1.0, -4.0)
+    x = torch.tensor(3 + np.outer(side, rng.normal(size=8)) + 0.1 * rng.normal(size=(200, 8)), dtype=torch.float32)
+    rewards = torch.tensor([[0.55, 0.45, 0.5, 1.0]]).repeat(200, 1)
+    table = Table(x, rewards, np.array(["a"] * 200), np.array([str(i) for i in range(200)]))
+    settings = RouterTrainingOptions(data="none", standardize=True, baseline="query", epochs=10, device="cpu")
+    policy = fit_policy(table, settings)
+    assert policy(x).argmax(-1).tolist() == [3] * 200

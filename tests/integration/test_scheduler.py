@@ -1,0 +1,173 @@
+"""Continuous batching: requests join and leave in any order, from any number of threads, each as if alone."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Request
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.random_source import RandomSource
+from specpilot.models import CausalLM, RaggedKVCache, Read
+from torch import Tensor
+
+from ..helpers.clock import time_forwards
+from ..helpers.drafts import Sometimes
+from ..helpers.tiny import byte_tokenizer, make
+
+GREEDY = SamplingParams(0.0)
+PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (3, 11, 1, 7, 20, 5)]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data: st.DataObject) -> None:
+    """Chains, trees and no drafts, of several samplings, share the rounds of one target."""
+    target, draft = make(architecture), make(architecture, layers=1)
+    decoder = SpeculativeDecoder(target, draft, length=Fixed(3))
+    engine = decoder.scheduler.engine
+    decoder.scheduler.max_running = data.draw(st.integers(1, 5))
+    made: list[tuple[Request, dict[str, Any]]] = []
+    for seed in range(data.draw(st.integers(2, 9))):
+        kind: dict[str, Any] = {
+            "prompt": data.draw(st.sampled_from(PROMPTS)),
+            "sampling": data.draw(st.sampled_from([SamplingParams(0.0), SamplingParams(1.0, 8), SamplingParams(0.8)])),
+            "budget": data.draw(st.integers(1, 24)),
+            "config": decoder.configured(
+                length=data.draw(st.sampled_from([None, Fixed(0), Heuristic(2), CumulativeConfidence(0.2)])),
+                verifier=data.draw(st.sampled_from([None, "block"])),
+            ),
+            "seed": seed,
+        }
+        request = asked(decoder, kind)
+        decoder.scheduler.submit([request])
+        made.append((request, kind))
+        for _ in range(data.draw(st.integers(0, 3))):
+            decoder.scheduler.step()
+            assert len(decoder.scheduler.running) <= decoder.scheduler.max_running
+    while not all(request.finished for request, _ in made):
+        decoder.scheduler.step()
+    decoder.scheduler.step()
+    assert not engine.cache.texts
+    assert engine.cache.n_rows == engine.cache.n_columns == 0
+    for request, kind in made:
+        alone = asked(decoder, kind)
+        decoder.scheduler.run([alone])
+        assert request.output.tokens == alone.output.tokens
+        assert request.output.rounds == alone.output.rounds
+
+
+def asked(decoder: SpeculativeDecoder, kind: dict[str, Any]) -> Request:
+    rng = RandomSource(kind["seed"])
+    return decoder.new_request(kind["prompt"], kind["sampling"], kind["budget"], rng, config=kind["config"])
+
+
+def call(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
+    """The tokens of one or more texts, asked for in one of four ways."""
+    prompt, streamed = PROMPTS[seed % 6], list[int]()
+    match seed % 4:
+        case 0:
+            return [decoder.generate(prompt, max_new_tokens=20, seed=seed).tokens]
+        case 1:
+            return [o.tokens for o in decoder.generate(PROMPTS[:3], max_new_tokens=12, seed=seed, temperature=0.7)]
+        case 2:
+            return [o.tokens for o in decoder.generate(prompt, n=2, max_new_tokens=15, seed=seed, verifier="block")]
+    decoder.generate(prompt, max_new_tokens=18, seed=seed, length=5, on_tokens=streamed.extend)
+    return [streamed]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "requests"), [("llama", 3), ("gpt2", 1), pytest.param("t5", 1, marks=pytest.mark.slow)]
+)
+def test_sixteen_threads_of_several_requests_each(architecture: str, requests: int) -> None:
+    decoder = SpeculativeDecoder(make(architecture), make(architecture, layers=1), length=Fixed(3))
+    expected = [call(decoder, seed) for seed in range(16 * requests)]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(partial(call, decoder), range(16 * requests))) == expected
+    assert not decoder.scheduler.running
+
+
+def test_a_stream_that_is_given_up_makes_room() -> None:
+    decoder = SpeculativeDecoder(make(vocab=257), None, byte_tokenizer(), max_running=1)
+    stream = decoder.stream("one", max_new_tokens=100)
+    next(stream)
+    assert len(decoder.scheduler.running) == 1
+    stream.close()
+    assert not decoder.scheduler.running
+    assert len(decoder.generate("two", max_new_tokens=5).tokens) == 5
+    for seed in range(8):  # some end within a character
+        options: dict[str, Any] = {"max_new_tokens": 16, "seed": seed}
+        assert "".join(decoder.stream("two", **options)) == decoder.generate("two", **options).text
+    never_begun = decoder.stream("three", max_new_tokens=5)
+    del never_begun
+    assert not decoder.scheduler.waiting
+
+
+def test_as_finished() -> None:
+    """Short texts do not wait for the long one before them; those that are left are cancelled at the end."""
+    decoder = SpeculativeDecoder(make(), None, max_running=2)
+    requests = [
+        decoder.new_request([1], GREEDY, budget, RandomSource(0), stop_tokens=frozenset())
+        for budget in (90, *range(1, 21))
+    ]
+    found = decoder.scheduler.as_finished(requests)
+    assert [next(found) for _ in range(10)] == requests[1:11]
+    assert not requests[0].finished
+    found.close()
+    assert not decoder.scheduler.running
+    assert [len(request.output.tokens) for request in (requests[10], requests[-1])] == [10, 0]
+
+
+def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> None:
+    target, broken = CausalLM(make()), False
+    forward = target.forward
+
+    def fragile(cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
+        if broken and len(reads[0].tokens) > 1:
+            raise RuntimeError("out of memory")
+        return forward(cache, reads)
+
+    target.forward = fragile  # type: ignore[method-assign]
+    decoder = SpeculativeDecoder(target, make(layers=1), length=Fixed(2))
+    expected = decoder.generate(PROMPTS, max_new_tokens=12, seed=1)
+    running = decoder.new_request(PROMPTS[0], SamplingParams(), 50, RandomSource(0))
+    decoder.scheduler.submit([running])
+    decoder.scheduler.step()
+    broken = True
+    with pytest.raises(RuntimeError, match="out of memory"):
+        decoder.generate(PROMPTS[1], max_new_tokens=12)
+    assert isinstance(running.error, RuntimeError)
+    (arm,) = decoder.drafting.arms(decoder.config)
+    for cache in (decoder.scheduler.engine.cache, arm.drafter.cache):  # type: ignore[attr-defined]
+        assert not cache.texts  # nothing is left of what was running
+    broken = False
+    again = decoder.generate(PROMPTS, max_new_tokens=12, seed=1)
+    assert [row.tokens for row in again] == [row.tokens for row in expected]
+
+
+def test_a_draft_reads_a_prompt_when_it_first_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the third round, whose time is a prefill's; no cost is learned from it."""
+    target, draft, told = CausalLM(make()), CausalLM(make(layers=1)), list[object]()
+    monkeypatch.setattr(Sometimes, "timed", lambda self, *round: told.append(round))
+    monkeypatch.setattr(Sometimes, "untimed", lambda self: told.append(None))
+    decoder = SpeculativeDecoder(target, draft, length=Sometimes())
+    time_forwards(monkeypatch, lambda model, longest: 1.0 if model is target else 10.0 if longest > 3 else 0.25)
+    stats = decoder.generate(PROMPTS[4], max_new_tokens=6, temperature=0).stats
+    assert (stats.prefill_seconds, stats.n_draft_forwards) == (11.0, 2)
+    assert told[:3] == [(0, 0, 1.0), (0, 0, 1.0), None]
+
+
+def test_long_batches_close_their_holes() -> None:
+    """Hundreds of tokens a row: the cache is copied many times, and stays as narrow as the longest row needs."""
+    target = make(context=512)
+    decoder = SpeculativeDecoder(target, make(layers=1, context=512), length=Fixed(4))
+    together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=row.seed).tokens

@@ -1,0 +1,222 @@
+"""q is a function of the text, whatever came before; drafts that read states, their folders, EAGLE-3's checkpoints."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.common.errors import InputError
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.controllers.router import SingleArm
+from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
+from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
+from specpilot.data_gen.router import RouterDatasetBuilder
+from specpilot.infer.core import Draft, Request
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.ngram import Ngram
+from specpilot.models import CausalLM, Read, ancestors_of
+from specpilot.models.eagle import StateInput, state_input_of
+from specpilot.models.forwards import Padded
+from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.loading.names import load_model
+from specpilot.train.draft_model import new_draft
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..helpers.architectures import HIDDEN, MAKERS, VOCAB
+from ..helpers.architectures import target_of as small_target
+from ..helpers.drafts import KEPT, PROMPTS, STATE_WAYS, options_of, real, state_draft
+from ..helpers.eagle3 import Reference, write_draft
+from ..helpers.tiny import byte_tokenizer, make
+
+PLAIN_WAYS = ["3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 3", "auto or copies"]
+
+
+def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[int], Tensor]]:
+    """Of texts that are drawn in a list and alone, after any rejections: each first child.
+
+    These are the text before the round, the tokens down to it, and the q it was drawn from.
+    """
+    (arm,) = decoder.drafting.arms(decoder.config)
+    propose, seen = arm.drafter.propose, list[tuple[list[int], Draft]]()
+
+    def watched(requests: Sequence[Request]) -> list[Draft]:
+        texts = [list(request.text) for request in requests]
+        drafts = propose(requests)
+        seen.extend(zip(texts, drafts, strict=True))
+        return drafts
+
+    arm.drafter.propose = watched  # type: ignore[method-assign]
+    sampling: dict[str, Any] = {"max_new_tokens": 16, "temperature": 1.0, "top_k": None}
+    outputs = [*decoder.generate(PROMPTS, seed=[3, 4, 5, 6], **sampling), decoder.generate([7], seed=8, **sampling)]
+    assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
+    for text, draft in seen:
+        for node, parent in enumerate(draft.parents if not draft.copied else ()):
+            if draft.parents.index(parent) == node:
+                yield text, [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "way"),
+    [
+        *(("model", name, way) for name in ("llama", "gpt2") for way in PLAIN_WAYS),
+        ("trimmed", "gpt2", "3"),
+        *(("states", name, way) for name in ("llama", "gemma3") for way in STATE_WAYS),
+        *(
+            pytest.param("states", name, way, marks=pytest.mark.slow)
+            for name in ("qwen2", "gpt2")
+            for way in STATE_WAYS
+        ),
+    ],
+)
+def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: Path) -> None:
+    """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
+    decoder = SpeculativeDecoder(*real(kind, name, tmp_path), **options_of(way))
+    reader, draft, before, deepest = decoder.target, CausalLM(decoder.drafts[0].model), None, 0
+    draft.strategy = Padded("a test asks for it")  # by transformers' own forward
+    with torch.inference_mode():
+        for text, path, q in drafted(decoder):
+            if kind == "states":
+                read = reader.new_cache()
+                read.add(0, len(text))
+                _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
+                before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+            cache = draft.new_cache()
+            cache.add(0, len(text) + 32)
+            logits, own = draft.forward(cache, [Read(0, text, states=before)])
+            for token in path[:-1]:
+                logits, own = draft.forward(cache, [Read(0, [token], states=before if before is None else own)])
+            torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
+            deepest = max(deepest, len(path))
+    assert deepest > 1
+
+
+def test_copies_are_not_continued() -> None:
+    """The states of copied tokens are not known before they are verified."""
+    target = small_target("llama")
+    for draft, joined in ((state_draft(target), False), (new_draft(target, [0], None), True)):
+        (arm,) = (decoder := SpeculativeDecoder(target, draft, ngram=Ngram())).drafting.arms(decoder.config)
+        assert arm.drafter.joined is joined  # type: ignore[attr-defined]
+
+
+def test_what_reads_no_states_refuses_such_a_draft(pair: Path) -> None:
+    target, draft, prompts = (str(pair / name) for name in ("target", "draft", "text.txt"))
+    with pytest.raises(InputError, match="data acceptance: the draft reads the target's states, which only decoding"):
+        AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=prompts, device="cpu"))
+    arms = (draft, "autoregressive")
+    with pytest.raises(InputError, match="data router: the draft reads the target's states"):
+        RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=prompts, device="cpu"))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A folder of a target, a draft that reads its states, and an EAGLE-3 draft without a tokenizer."""
+    target, kept = make(vocab=257, hidden=32), [*range(0, 257, 2)]
+    target.save_pretrained(tmp_path / "target")
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    shared = SharedWith("target", model_fingerprint(target), ["input", "output"])
+    save_draft(state_draft(target, kept), tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
+    write_draft(tmp_path / "eagle", vocab=257, kept=kept, target=32, layers=[1], own_embedding=False)
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    return tmp_path
+
+
+def test_a_folder_holds_the_state_input(pair: Path) -> None:
+    target = load_model(pair / "target", device="cpu")
+    draft = state_draft(target, [*range(0, 257, 2)])
+    assert json.loads((pair / "draft" / "draft.json").read_text())["reads_states"]
+    loaded = load_model(pair / "draft", device="cpu", target=target)
+    assert isinstance(state_input_of(loaded), StateInput)
+    for name, value in draft.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("router", [None, SingleArm(0, 2)], ids=["alone", "an arm"])
+@pytest.mark.parametrize("draft", ["draft", "eagle"])
+def test_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
+    """A router's embedding of a prompt is the last state alone, though the target gives more."""
+    plain = SpeculativeDecoder.from_pretrained(pair / "target", device="cpu")
+    drafts = pair / draft if router is None else [str(pair / draft), "autoregressive"]
+    decoder = SpeculativeDecoder.from_pretrained(pair / "target", drafts, router=router, device="cpu", length=2)
+    output, expected = (one.generate("hello", max_new_tokens=20, temperature=0.0) for one in (decoder, plain))
+    assert output.tokens == expected.tokens
+    assert output.stats.n_drafted > 0
+
+
+PLAIN: dict[str, Any] = {"vocab": VOCAB, "kept": KEPT, "target": HIDDEN, "layers": [1, 2]}
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "norm before the residual": {"norm_before_residual": True},
+    "norm of all states": {"norm_before_fc": True},
+    "norm of each state": {"fc_norm": True},
+    "state after the norm": {"norm_output": True, "norm_before_residual": True},
+    "two layers": {"depth": 2},
+    "qwen3": {"kind": "qwen3"},
+    "all tokens": {"kept": None},
+    "the target's embedding": {"own_embedding": False},
+    "another width": {"width": 16},
+    "one layer of the target": {"layers": [2]},
+    "the authors' names": {"original": True},
+}
+
+
+def target_of(name: str, layers: int = 4) -> PreTrainedModel:
+    return MAKERS[name](layers, VOCAB, 0)
+
+
+def loaded(folder: Path, target: PreTrainedModel | None = None, dtype: str = "float32") -> PreTrainedModel:
+    return load_model(folder, device="cpu", target=target, dtype=dtype)
+
+
+def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]) -> torch.Tensor:
+    """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
+    found = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    return torch.stack([found[layer][0] for layer in layers], 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "way", "name"),
+    [
+        *((form, "3", "llama") for form in FORMS),
+        *(("plain", way, "llama") for way in STATE_WAYS[1:]),
+        ("plain", "3", "gemma3"),  # which has no lean forward
+    ],
+)
+def test_q_is_what_the_checkpoint_computes(form: str, way: str, name: str, tmp_path: Path) -> None:
+    """After any rejections, in a batch or alone, q is the written-out computation from the text."""
+    settings = PLAIN | FORMS[form]
+    folder, target = write_draft(tmp_path / "draft", **settings), target_of(name)
+    reference = Reference(folder, target.get_input_embeddings().weight)
+    decoder = SpeculativeDecoder(target, loaded(folder, target), **options_of(way))
+    compared = 0
+    for text, path, q in drafted(decoder):
+        expected = reference.drafted(text, inner_states(target, text[:-1], settings["layers"]), path)[-1]
+        torch.testing.assert_close(q.double(), expected, rtol=1e-3, atol=1e-5)
+        compared += 1
+    assert compared > 20
+
+
+def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
+    draft = CausalLM(loaded(write_draft(tmp_path / "draft", **PLAIN | {"layers": None})))
+    assert draft.state_input is not None
+    assert draft.state_input.target_layers(8) == (2, 4, 5)
+
+
+def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    folder = write_draft(tmp_path / "plain", **PLAIN)
+    draft, target = loaded(folder), target_of("llama")
+    deep = loaded(write_draft(tmp_path / "deep", **PLAIN | {"layers": [1, 20]}))
+    with pytest.raises(InputError, match="draft: reads the target's layers 1, 20; they must ascend, from 1 to 4 in"):
+        SpeculativeDecoder(target, deep)
+    with pytest.raises(InputError, match="draft: reads the outputs of layers, which are not found in gpt2"):
+        SpeculativeDecoder(target_of("gpt2"), draft)
+    smaller = make(hidden=32, vocab=64)
+    with pytest.raises(InputError, match="draft: made for 96 tokens, the target has 64"):
+        SpeculativeDecoder(smaller, draft)
+    without = write_draft(tmp_path / "draft", **PLAIN, own_embedding=False)
+    with pytest.raises(InputError, match=r"one of shape \(64, 32\) instead of \(96, 32\)"):
+        loaded(without, smaller)
+    with pytest.raises(InputError, match=r"device_map: .* is an EAGLE-3 draft, which is on one device"):
+        load_model(folder, device_map="auto")

@@ -1,0 +1,351 @@
+"""Drafts made of a target's layers: initial weights, the loss, data, exact resume, export."""
+
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from specpilot.common.errors import InputError
+from specpilot.data_gen.acceptance import make_answers
+from specpilot.data_gen.documents import Document, most_frequent, read_documents
+from specpilot.data_gen.options import AnswersDataOptions
+from specpilot.models.causal_lm import forward_with_hidden
+from specpilot.models.eagle import state_input_of
+from specpilot.models.loading.names import load_model, load_tokenizer
+from specpilot.models.trimmed_head import TrimmedHead
+from specpilot.train.draft import train_draft
+from specpilot.train.draft_model import choose_layers, load_initial, new_draft
+from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits
+from specpilot.train.export import export
+from specpilot.train.options import DraftTrainingOptions
+from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
+from torch import nn
+from transformers.cache_utils import DynamicCache
+
+from ..helpers.architectures import MAKERS, t5, target_of
+from ..helpers.eagle3 import write_draft
+from ..helpers.greedy import each
+from ..helpers.refusals import refused
+from ..helpers.tiny import make, save_pair
+from ..helpers.training import metrics_rows
+
+TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80, 5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
+REFUSED = {  # architectures of which there is no shorter model, with the reason
+    "gemma3n": "num_kv_shared_layers", "gemma4": "num_kv_shared_layers", "gpt-neo": "attention_types",
+}  # fmt: skip
+DENSE_FIRST = ("llama4", "deepseek-v2", "deepseek-v3", "glm4-moe")  # a first layer is unlike a last one
+
+
+# Initial weights
+
+
+@each(MAKERS)
+def test_all_layers_are_the_target_and_fewer_are_a_model(name: str) -> None:
+    target = target_of(name)
+    if name in REFUSED:
+        with refused(f"because of its {REFUSED[name]}"):
+            new_draft(target, [1], None)
+        return
+    tokens, kept = torch.tensor([TEXT]), [1, 5, 40, 90]
+    whole = new_draft(target, range(target.config.num_hidden_layers), kept)
+    expected = target(input_ids=tokens).logits[..., kept]
+    torch.testing.assert_close(whole(input_ids=tokens).logits, expected, rtol=1e-4, atol=1e-4)
+    layers = [target.config.num_hidden_layers - 1]
+    if name in DENSE_FIRST:
+        with pytest.raises(InputError, match="its layers differ in form"):
+            new_draft(target, layers, kept)
+        return
+    last = new_draft(target, layers, kept)(input_ids=tokens).logits
+    assert last.shape == expected.shape
+    assert bool(last.isfinite().all())
+    assert not torch.allclose(last, expected, atol=1e-2)
+
+
+def test_layers_are_taken_from_where_they_are_asked() -> None:
+    target = make(layers=4)
+    draft = new_draft(target, [3, 1], None)
+    for ours, theirs in ((0, 3), (1, 1)):
+        name = "model.layers.{}.mlp.down_proj.weight"
+        assert torch.equal(draft.get_parameter(name.format(ours)), target.get_parameter(name.format(theirs)))
+    assert draft.config.num_hidden_layers == 2
+    types = new_draft(target_of("gemma3"), [1], None).config.layer_types
+    assert types == target_of("gemma3").config.layer_types[1:]
+
+
+def test_layers_of_a_number_are_the_first_ones_and_the_last() -> None:
+    assert [choose_layers(n, 30) for n in (1, 2, 3)] == [[29], [0, 29], [0, 1, 29]]
+    assert choose_layers((4, 0), 5) == [4, 0]
+    for layers in (0, 31, (30,)):
+        with refused("layers="):
+            choose_layers(layers, 30)
+    with refused("t5: a draft is made of a decoder-only language model"):
+        new_draft(t5(2, 96, 0), [0], None)
+
+
+# Data
+
+
+def test_windows_count_the_tokens_that_a_draft_would_propose() -> None:
+    windows = pack([Document("a", [1, 2, 3, 4], 2), Document("b", [5, 6, 7], 0)], 4)
+    assert windows.tokens.tolist() == [[1, 2, 3, 4], [5, 6, 7, 0]]
+    assert windows.learned.tolist() == [[False, True, True, False], [True, True, False, False]]
+
+
+def test_most_frequent_tokens() -> None:
+    documents = [Document("a", [9, 9, 9, 4, 4, 6, 7, 7], 3)]  # the first three are a prompt
+    assert most_frequent(documents, 2, range(10)) == [4, 7]
+    assert most_frequent(documents, 4, range(10)) == [0, 4, 6, 7]
+    assert most_frequent(documents, 2, range(10), always={9, 12}) == [4, 9]
+    assert most_frequent(documents, 2, [1, 2, 7]) == [1, 7]
+    with pytest.raises(InputError, match="count=11: the model has 10 tokens"):
+        most_frequent(documents, 11, range(10))
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a target, its answers and the answers of another target."""
+    folder = tmp_path_factory.mktemp("draft")
+    save_pair(folder)
+    save_pair(folder / "other", target_seed=7)
+    (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(24)))
+    for name, target in (("answers", "target"), ("others", "other/target")):
+        options = AnswersDataOptions(
+            target=str(folder / target), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, shard_size=7,
+            top_k=None, device="cpu",
+        )  # fmt: skip
+        make_answers(options, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings(work: Path) -> DraftTrainingOptions:
+    return DraftTrainingOptions(
+        target=str(work / "target"), data=str(work / "answers"), layers=1, vocabulary=200, window=32, epochs=3,
+        batch_size=4, lr=3e-3, validation_fraction=0.3, checkpoint_every=2, log_every=1, threads=1, device="cpu",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(work: Path, settings: DraftTrainingOptions) -> Path:
+    """The run folder of an uninterrupted training."""
+    train_draft(settings, output=work / "finished")
+    return work / "finished"
+
+
+@pytest.mark.slow
+def test_two_devices_do_the_work_of_one(finished: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    train_draft(replace(settings, devices=2), output=tmp_path / "run")
+    rows = [metrics_rows(run) for run in (tmp_path / "run", finished)]
+    assert len(rows[0]) == len(rows[1])
+    for ours, theirs in zip(*rows, strict=True):
+        assert {name: value for name, value in ours.items() if not value} == {n: v for n, v in theirs.items() if not v}
+        for name in ("loss", "val_acceptance", "val_coverage"):
+            assert float(ours[name] or 0) == pytest.approx(float(theirs[name] or 0), abs=1e-3), name
+
+
+def data_of(settings: DraftTrainingOptions) -> DraftDataModule:
+    return DraftDataModule(read_documents(settings.folders, load_tokenizer(settings.target)), settings)
+
+
+def distributions(settings: DraftTrainingOptions, *models: nn.Module) -> list[torch.Tensor]:
+    """Of each model at the tokens of the validation texts that are learned."""
+    validation = data_of(settings).validation
+    return [model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1) for model in models]
+
+
+@pytest.mark.parametrize("own_output", [False, True])
+def test_the_exported_draft_is_the_one_that_was_validated(
+    own_output: bool, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """Its acceptance, computed anew from distributions, is the run's."""
+    settings = replace(settings, own_output=own_output, epochs=2)
+    result = train_draft(settings, output=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "draft")
+    with refused("a draft controller has none"):
+        export(tmp_path / "run", tmp_path / "other", threshold=0.5)
+    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
+    assert "model.embed_tokens.weight" not in best["head"]
+    assert ("lm_head.weight" in best["head"]) == own_output
+    written = [file.read_text() for file in (tmp_path / "draft").glob("*.json")]
+    assert not any(settings.target in text or str(tmp_path) in text for text in written)
+    target = load_model(settings.target, device="cpu")
+    draft = load_model(tmp_path / "draft", device="cpu", target=target)
+    head = draft.get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    assert torch.equal(head.weight, target.get_output_embeddings().weight[head.tokens]) != own_output  # type: ignore[index]
+    p, q = distributions(settings, target, draft)
+    accept = torch.minimum(p, q).sum(-1).mean()  # it is stored in bfloat16
+    assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)
+    assert float(p[:, head.tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
+    agree = float((p.argmax(-1) == q.argmax(-1)).float().mean())
+    assert agree == pytest.approx(result.metrics["greedy_agreement"], abs=0.02)
+
+
+# Existing drafts
+
+
+def continued(settings: DraftTrainingOptions, draft: Path) -> DraftTrainingOptions:
+    """The settings of a training that begins with ``draft``."""
+    return replace(settings, initial=str(draft), layers=None, vocabulary=8192, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def trained(finished: Path) -> Path:
+    """A draft of :func:`finished`."""
+    export(finished, finished.parent / "trained")
+    return finished.parent / "trained"
+
+
+def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
+    """Of a draft on the validation texts, computed from distributions."""
+    target = load_model(settings.target, device="cpu")
+    p, q = distributions(settings, target, load_model(draft, device="cpu", target=target))
+    return float(torch.minimum(p, q).sum(-1).mean())
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_training_continues_a_draft(
+    own: bool, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """A model of its own is distilled: all its weights are trained, and none is shared."""
+    draft = work / "draft" if own else trained
+    settings = continued(settings, draft)
+    result = train_draft(settings, output=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "draft")
+    before, after = acceptance(draft, settings), acceptance(tmp_path / "draft", settings)
+    assert after == pytest.approx(result.metrics["acceptance"], abs=0.01)
+    assert result.metrics["acceptance"] > before + (0.01 if own else -0.002)
+    target = load_model(settings.target, device="cpu")
+    begun = load_initial(target, load_tokenizer(settings.target), settings)
+    untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
+    rates = untrained.schedule(torch.optim.SGD([torch.zeros(1)], 1.0))
+    rates.step()
+    assert rates.get_last_lr() == pytest.approx([0.0], abs=1e-9)  # at the end of the steps
+    accept, *_ = untrained.agreement(data_of(settings).validation)
+    assert float(accept.mean()) == pytest.approx(before, abs=1e-5)
+    description = json.loads((tmp_path / "draft" / "draft.json").read_text())
+    if own:
+        assert description["target"] is None
+        weights = [load_model(folder, device="cpu").state_dict() for folder in (draft, tmp_path / "draft")]
+        assert not any(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    else:  # the same tokens, and the same weights are the target's
+        assert description == json.loads((trained / "draft.json").read_text())
+
+
+def test_what_cannot_be_trained(work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    save_pair(tmp_path / "padded", draft_vocab=264)
+    write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
+    own = {"layers": None, "vocabulary": 8192}  # of an initial draft
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"positions": 2}, "positions=2: would be ignored, only drafts with --features target"),
+        ({"vocabulary": 258}, "vocabulary=258: the model has 257 tokens"),
+        ({"data": str(work / "others")}, "the answers of another target, "),
+        ({"initial": trained, "vocabulary": 8192}, "layers=1: would be ignored, the initial draft has its own"),
+        (own | {"initial": trained, "positions": 2}, "positions=2: would be ignored, the initial draft reads tokens"),
+        (own | {"initial": tmp_path / "padded" / "draft"}, "initial='.*': has 264 tokens, the target 257"),
+        (own | {"initial": tmp_path / "eagle"}, "initial='.*': an EAGLE-3 draft cannot be trained here"),
+        (own | {"initial": tmp_path / "nothing"}, "no such model folder"),
+    ]
+    for change, words in changes:
+        if "initial" in change:
+            change["initial"] = str(change["initial"])
+        with refused(words):
+            train_draft(replace(settings, **change), output=tmp_path / "run")
+    assert not (tmp_path / "run" / "run.yaml").exists()
+
+
+@pytest.mark.parametrize("changed", ["initial", "target"])
+def test_models_that_changed_since_are_refused(
+    changed: str, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    draft = shutil.copytree(trained, tmp_path / "draft")
+    target = shutil.copytree(work / "target", tmp_path / "target")
+    settings = replace(continued(settings, draft), target=str(target), epochs=1)
+    train_draft(settings, output=tmp_path / "run")
+    file = draft / "draft.safetensors" if changed == "initial" else target / "model.safetensors"
+    save_file({name: value * 2 for name, value in load_file(file).items()}, file, {"format": "pt"})
+    with refused("is not the draft that the run began with|is not the one the draft was trained for"):
+        export(tmp_path / "run", tmp_path / "exported")
+    with refused("other data|the answers of another target"):
+        train_draft(settings, output=tmp_path / "run", resume=True)
+
+
+# Stored states
+
+
+@pytest.mark.parametrize("features", [None, "target"])
+def test_stored_states_train_the_same_draft(
+    features: Literal["target"] | None, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """States are stored in bfloat16, so metrics agree only to its rounding."""
+    settings = replace(settings, features=features, vocabulary=None if features else 200)
+    runs = [tmp_path / "computed", tmp_path / "stored"]
+    for cached, output in zip((False, True), runs, strict=True):
+        train_draft(replace(settings, cache_states=cached), output=output)
+    computed, stored = (json.loads((run / "result.json").read_text())["metrics"] for run in runs)
+    for name in computed:
+        tolerance = 0.02 if name == "greedy_agreement" else 1e-3  # two of a hundred tokens may differ
+        assert stored[name] == pytest.approx(computed[name], abs=tolerance), name
+    assert not (runs[1] / "states").exists()
+
+
+def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    target = load_model(settings.target, device="cpu")
+    data = data_of(settings)
+    teacher, console = Teacher(target, None), Console(file=io.StringIO())
+    states = StateFolder(tmp_path / "states", len(data.windows.tokens))
+    states.fill(teacher, data.windows, console)
+    first, *_ = sorted((tmp_path / "states").iterdir())
+    written = first.stat().st_mtime_ns
+    StateFolder(tmp_path / "states", len(data.windows.tokens)).fill(teacher, data.windows, console)
+    assert first.stat().st_mtime_ns == written
+    found = states.take(torch.tensor([3, 1]))
+    windows = data.windows.take(torch.tensor([3, 1]))
+    output = target(input_ids=windows.tokens.long(), output_hidden_states=True)
+    torch.testing.assert_close(found.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
+
+
+def test_logits_that_are_no_projection_of_states_are_refused(tmp_path: Path) -> None:
+    target = make(vocab=50)
+    target.register_forward_hook(lambda model, inputs, output: output | {"logits": output["logits"] / 2})
+    windows = pack([Document("a", [*range(1, 20)], 5)], 20)
+    with pytest.raises(InputError, match="cache_states: the logits of llama are scaled or capped"):
+        StateFolder(tmp_path / "states", 1).fill(Teacher(target, None), windows, Console(file=io.StringIO()))
+    assert not any((tmp_path / "states").iterdir())
+
+
+# Drafts that read the target's states
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral", "gpt2", "qwen2"])
+def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
+    """In training all positions of a window are predicted together; here one at a time, with a cache that is cut."""
+    target = target_of(name)
+    draft = new_draft(target, [1], [*range(0, 90, 2)], reads_states=True)
+    fuse = state_input_of(draft)
+    assert fuse is not None
+    torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    width, places = 12, 4
+    tokens = torch.tensor([TEXT[:width]])
+    windows = Windows(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    _, states = forward_with_hidden(target, input_ids=tokens, use_cache=False)
+    together = torch.stack([*draft_logits(draft, windows, states, places)])  # (J, T, M)
+    embeddings = draft.get_input_embeddings()(tokens)
+    before = torch.nn.functional.pad(states, (0, 0, 1, 0))
+    for start in range(width - places + 1):  # the draft follows the tokens up to start
+        cache = DynamicCache()
+        inputs = fuse(embeddings[:, : start + 1], before[:, : start + 1])
+        for place in range(places):
+            logits, own = forward_with_hidden(draft, inputs_embeds=inputs, past_key_values=cache, use_cache=True)
+            torch.testing.assert_close(together[place, start + place], logits[0, -1], rtol=1e-4, atol=1e-4)
+            if place + 1 < places:
+                inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], own[:, -1:])

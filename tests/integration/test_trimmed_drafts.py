@@ -1,0 +1,137 @@
+"""Drafts with a trimmed vocabulary, and with the target's embedding: their folders, their logits, exactness."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specpilot.cli import main as cli
+from specpilot.common.errors import InputError
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.models import CausalLM, Read
+from specpilot.models.forwards import Lean
+from specpilot.models.loading.draft_folder import save_draft
+from specpilot.models.loading.names import load_model, load_tokenizer
+from specpilot.models.trimmed_head import TrimmedHead
+from transformers import PreTrainedModel
+
+from ..helpers.architectures import VOCAB, target_of
+from ..helpers.drafts import KEPT, TEXT, shared_pair, trimmed
+from ..helpers.tiny import byte_tokenizer, make, save_pair
+
+
+def logits_of(model: PreTrainedModel, tokens: list[int] = TEXT) -> torch.Tensor:
+    return model(input_ids=torch.tensor([tokens])).logits[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3-padded-target", "gemma3", "gpt2", "bloom", "phi", "phi3-longrope"])
+def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> None:
+    whole = CausalLM(target_of(name))
+    kept = [token for token in KEPT if token < whole.vocab_size]
+    cut = CausalLM(trimmed(target_of(name), kept))
+    assert (cut.vocab_size, cut.hidden_size) == (whole.vocab_size, whole.hidden_size)
+    assert cut.together == whole.together
+    lean = [isinstance(model.strategy, Lean) for model in (cut, whole)]
+    assert lean == [name in ("llama", "qwen3-padded-target")] * 2
+    long = [(7 * i) % 90 for i in range(60)]  # longer than longrope's switch
+    results = []
+    for model in (whole, cut):
+        cache = model.new_cache()
+        for text in ("a", "b"):
+            cache.add(text, 100)
+        reads = [[Read("a", long, 3), Read("b", TEXT, 2)], [Read("a", [1, 2], 2), Read("b", [4], 1)]]
+        results.append([model.forward(cache, each) for each in reads])
+    others = torch.ones(cut.vocab_size, dtype=torch.bool)
+    others[kept] = False
+    for (theirs, their_states), (ours, our_states) in zip(*results, strict=True):
+        assert bool((ours[:, others] == -torch.inf).all())
+        torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kept", "dtype"),
+    [
+        *((name, kept, "float32") for name in ("llama", "gemma3", "gpt2") for kept in (KEPT, None)),
+        ("llama", KEPT, "bfloat16"), ("llama", KEPT, "float64"),
+    ],
+)  # fmt: skip
+def test_a_draft_with_the_targets_embedding_loads_with_it(
+    architecture: str, kept: list[int] | None, dtype: str, tmp_path: Path
+) -> None:
+    """In any precision, by which its fingerprint does not change."""
+    draft = shared_pair(tmp_path, architecture, kept)
+    target = load_model(tmp_path / "target", device="cpu", dtype=dtype)
+    loaded = load_model(tmp_path / "draft", device="cpu", dtype=dtype, target=target)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {getattr(torch, dtype)}
+    embedding: Any = target.get_input_embeddings()
+    assert loaded.get_input_embeddings().weight.data_ptr() == embedding.weight.data_ptr()  # type: ignore[operator]
+    expected, found = logits_of(draft.to(getattr(torch, dtype))), logits_of(loaded)
+    if dtype != "bfloat16":  # whose products are rounded otherwise
+        torch.testing.assert_close(found if kept is None else found[:, kept], expected)
+    assert (found == -torch.inf).any() == (kept is not None)
+    stored = (tmp_path / "draft" / "draft.safetensors").stat().st_size
+    assert stored < sum(4 * parameter.numel() for parameter in draft.parameters()) - embedding.weight.numel() * 4
+    by_name = load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))
+    assert model_fingerprint(by_name) == model_fingerprint(loaded)
+
+
+def test_another_target_is_refused_by_name(tmp_path: Path) -> None:
+    shared_pair(tmp_path)
+    place = tmp_path / "draft"
+    with pytest.raises(InputError, match="a draft with the embedding of its-target; load it as the draft of that"):
+        load_model(place, device="cpu")
+    other = make(vocab=VOCAB)
+    other.save_pretrained(tmp_path / "other")
+    byte_tokenizer().save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError, match=f"embedding of its-target; the target {tmp_path / 'other'} is another model"):
+        SpeculativeDecoder.from_pretrained(tmp_path / "other", place, device="cpu")
+    with pytest.raises(InputError, match="device_map: "):
+        load_model(place, device_map="auto")
+
+
+def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:
+    draft = shared_pair(tmp_path)
+    options: dict[str, Any] = {"target": None, "dtype": torch.float32}
+    with pytest.raises(InputError, match="pass --overwrite"):
+        save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options)
+    save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options, overwrite=True)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()  # a draft has such a file as well
+    for name in ("target", "model"):
+        with pytest.raises(InputError, match="holds other files than a draft"):
+            save_draft(draft, tmp_path / name, byte_tokenizer(), **options, overwrite=True)
+    (tmp_path / "draft" / "mine.txt").touch()
+    with pytest.raises(InputError, match=r"'mine\.txt', which would be lost"):
+        save_draft(draft, tmp_path / "draft", byte_tokenizer(), **options, overwrite=True)
+    draft.get_parameter("model.norm.weight").data[0] = torch.nan
+    with pytest.raises(InputError, match=r"model\.norm\.weight holds NaN"):
+        save_draft(draft, tmp_path / "new", byte_tokenizer(), **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_trim_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command line, and what has been trimmed once more."""
+    target, draft = save_pair(tmp_path)
+    (tmp_path / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
+    words = ["--data", str(tmp_path / "p.txt"), "--output"]
+    assert cli.main(["trim-vocabulary", draft, "--keep", "120", *words, str(tmp_path / "trimmed")]) == 0
+    loaded, whole = load_model(tmp_path / "trimmed", device="cpu"), load_model(draft, device="cpu")
+    head = loaded.get_output_embeddings()
+    assert isinstance(head, TrimmedHead)
+    kept = head.tokens.tolist()
+    tokenizer = load_tokenizer(target)
+    assert len(kept) == 120
+    assert {*tokenizer("prompt word 0123456789")["input_ids"], tokenizer.eos_token_id} <= {*kept}
+    torch.testing.assert_close(logits_of(loaded)[:, kept], logits_of(whole)[:, kept])
+    again = ["trim-vocabulary", str(tmp_path / "trimmed"), *words]
+    assert cli.main([*again, str(tmp_path / "less"), "--keep", "15"]) == 0
+    less = load_model(tmp_path / "less", device="cpu")
+    fewer = less.get_output_embeddings().tokens.tolist()  # type: ignore[union-attr, operator]
+    assert {*fewer} < {*kept}
+    torch.testing.assert_close(logits_of(less)[:, fewer], logits_of(whole)[:, fewer])
+    assert cli.main([*again, str(tmp_path / "more"), "--keep", "121"]) == 2
+    assert "keep=121: the model has 120 tokens" in capsys.readouterr().err
+    assert cli.main([*again, str(tmp_path / "less"), "--keep", "9"]) == 2
+    assert "pass --overwrite" in capsys.readouterr().err

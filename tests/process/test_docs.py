@@ -1,0 +1,248 @@
+"""The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
+
+import importlib.util
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from specpilot.cli.commands.train import of_predictor
+from specpilot.cli.main import COMMANDS, main
+from specpilot.cli.parser import CommandParser
+from specpilot_vllm.main import COMMANDS as VLLM_COMMANDS
+
+from experiments.__main__ import command
+
+from ..helpers.commands import inert
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # outside the site
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    reason: str | None  # why it is not run
+
+
+def blocks(page: Path) -> list[Block]:
+    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [Block(one["language"], one["code"], one["reason"]) for one in found]
+
+
+def runnable(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language in ("bash", "python")]
+
+
+def of_page(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with the configurations where the pages expect them."""
+    (tmp_path / "train").symlink_to(ROOT / "train")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words_of(script: str, folder: Path) -> list[list[str]]:
+    """The commands of ``script`` as bash would start them, none of which is run."""
+    stubs, record = folder / ".venv" / "bin", folder / "words"
+    stubs.mkdir(parents=True, exist_ok=True)
+    for name in ("specpilot", "specpilot-vllm", "make", "pip", "python"):
+        stub = stubs / name
+        stub.write_text(f"#!/bin/bash\nprintf '%s\\0' {name} \"$@\" >>'{record}'\nprintf '\\x1e' >>'{record}'\n")
+        stub.chmod(0o755)
+    record.write_text("")
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    subprocess.run(command, cwd=folder, env={"PATH": f"{stubs}:/usr/bin:/bin"}, check=True, capture_output=True)
+    return [one.split("\0")[:-1] for one in record.read_text().split("\x1e")[:-1]]
+
+
+def check_words(words: list[str]) -> None:
+    """A command of a block that is not run: it would start."""
+    match words:
+        case ["specpilot", "train", "acceptance", *rest]:  # each predictor has options of its own
+            CommandParser(of_predictor(rest), prog="train acceptance").read(rest)
+        case ["specpilot", *rest]:
+            assert main(rest, inert(COMMANDS)) == 0, words
+        case ["specpilot-vllm", *rest]:
+            assert main(rest, inert(VLLM_COMMANDS)) == 0, words
+        case ["make", *targets]:
+            for target in targets:
+                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), words
+        case ["pip", "install", *rest]:
+            for word in rest:
+                path, _, extra = word.removesuffix("]").partition("[")
+                assert path == "-c" or (ROOT / path).exists(), words
+                if extra:
+                    project = tomllib.loads((ROOT / path / "pyproject.toml").read_text())["project"]
+                    assert extra in project["optional-dependencies"], words
+        case ["python", "-m", "experiments", name, *rest]:
+            assert main([name, *rest], inert({name: command(name)})) == 0, words
+        case ["python", "-m", "pytest", path]:
+            assert (ROOT / path).exists(), words
+        case _:
+            pytest.fail(f"no check for {words}")
+
+
+# The README trains, measures and compares as well, and each of these has tests of its own.
+SLOW = ("quickstart.md", "training.md", "drafts.md", "routers.md", "cost.md", "compare.md", "pipeline.ipynb")
+
+
+def each(pages: Iterable[Path]) -> list[Any]:
+    return [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW), id=of_page(p)) for p in pages]
+
+
+@pytest.mark.parametrize("page", each(page for page in PAGES if runnable(page)))
+def test_code(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block runs, in the page's order and in one folder; the others are parsed, and say why they are not run."""
+    for block in runnable(page):
+        if block.language == "python":
+            code = compile(block.code, str(page), "exec")
+            if block.reason is None:
+                exec(code, {"__name__": "__main__"})
+                assert capsys.readouterr().out.strip(), block.code
+            continue
+        commands = words_of(block.code, elsewhere)
+        assert commands, block.code
+        for words in commands:
+            if block.reason is not None:
+                check_words(words)
+                continue
+            assert words[0] == "specpilot", "say why it is not run"
+            assert main(words[1:]) == 0, (words, capsys.readouterr().err)
+            assert capsys.readouterr().out.strip() or "--output" in words, words
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.py")), ids=of_page)
+def test_examples(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(file), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("file", each(sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))))
+def test_notebooks(file: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of code run in their order in one namespace, also those that write a module."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        assert not cell.get("outputs"), "results change with the machine"
+        if source.startswith("%%writefile "):
+            name, _, text = source.removeprefix("%%writefile ").partition("\n")
+            (elsewhere / name).write_text(text, encoding="utf-8")
+        elif cell["cell_type"] == "code":
+            exec(compile(source, str(file), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES[:2], ids=of_page)
+def test_links(page: Path) -> None:
+    """Of the pages outside the site; those of the site are checked when it is built."""
+    targets = re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert targets
+    for target in targets:
+        assert (ROOT / target).exists(), target
+
+
+def test_readme_table() -> None:
+    """Its numbers are those of the result it names."""
+    report = json.loads((ROOT / "docs" / "results" / "demo.json").read_text())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in report["temperatures"]["1"]["decoders"]:
+        cells = [name]
+        for one in report["temperatures"].values():
+            replay, clock = (one["decoders"][name][key] for key in ("replay", "clock"))
+            cells.append("" if replay is None else f"{replay['value']:.2f}")
+            interval = f" ({clock['low']:.2f}–{clock['high']:.2f})" if clock["low"] < clock["high"] else ""
+            cells.append(f"{clock['value']:.2f}{interval}")
+        assert re.search(" *\\| *".join(map(re.escape, cells)), readme), name
+
+
+INTERVAL = re.compile(r"(\d+\.\d+)(?: ×|×)? \((\d+\.\d+)–(\d+\.\d+)\)")
+TABLE = re.compile(r"<!-- results: .*?<!-- end -->", re.DOTALL)
+
+
+def intervals(found: Any) -> Iterator[tuple[str, str, str]]:
+    """Every estimate with its interval in a result, as it may be written."""
+    if isinstance(found, list):
+        for entry in found:
+            yield from intervals(entry)
+    if not isinstance(found, dict):
+        return
+    for name in ("ratio", "value"):
+        if name in found and "low" in found:
+            numbers = [found[name], found["low"], found["high"]]
+            for digits in (2, 3):
+                yield tuple(f"{number:.{digits}f}" for number in numbers)
+    for entry in found.values():
+        yield from intervals(entry)
+
+
+def test_intervals_in_the_text_are_those_of_results() -> None:
+    """All but those of list items that say that no command prints them."""
+    files = (ROOT / "docs" / "results").glob("*.json")
+    known = {interval for file in files for interval in intervals(json.loads(file.read_text(encoding="utf-8")))}
+    checked = 0
+    for page in PAGES:
+        text = TABLE.sub("", page.read_text(encoding="utf-8"))
+        for part in re.split(r"\n\n|\n(?=\* )", text):
+            words = " ".join(part.split())
+            written = INTERVAL.findall(words)
+            checked += len(written)
+            if not re.search(r"[Nn]o command prints", words):
+                assert [interval for interval in written if interval not in known] == [], page.name
+    assert checked > 20
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    """What the site generates from the code."""
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_errors_have_a_place(hooks: ModuleType) -> None:
+    """Every module that raises InputError belongs to a heading of the troubleshooting page, and no pattern is idle."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    homes = {module: hooks.home(module) for module in hooks.raising()}
+    assert [module for module, home in homes.items() if not home] == []
+    patterns = [pattern for found in hooks.ERRORS.findall(page) for pattern in found.split()]
+    assert sorted(patterns) == sorted(set(homes.values()))
+
+
+def test_site(tmp_path: Path, hooks: ModuleType) -> None:
+    """It builds without a warning, loads nothing from elsewhere, and has every command."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
+    outside = r"<(?:script|link|img|iframe|source|video)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//"
+    assert not any(re.search(outside, page) for page in pages)
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+    listed = (tmp_path / "commands.html").read_text(encoding="utf-8")
+    for words in hooks.leaves(COMMANDS):
+        name = "-".join(words)
+        assert f'href="commands/{name}.html"' in listed
+        assert f'id="specpilot-{name}"' in (tmp_path / "commands" / f"{name}.html").read_text(encoding="utf-8")
+    page = (tmp_path / "commands" / "train-acceptance.html").read_text(encoding="utf-8")
+    for option in ("--w-rej", "--use-ngrams"):  # of two of its predictors
+        assert f'<code class="option">{option}</code>' in page
+    python = (tmp_path / "python.html").read_text(encoding="utf-8")
+    assert 'id="specpilot.infer.decoder.SpeculativeDecoder.generate"' in python
+    assert ":class:" not in python

@@ -1,0 +1,85 @@
+"""`specpilot serve` as a process: what it refuses, how it ends, what is left after kill -9."""
+
+import json
+import signal
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import httpx
+import pytest
+from specpilot.cli import main as cli
+from specpilot.data_gen.kinds import RoundsRow, read_dataset
+from specpilot.serve.run import answering
+
+from ..helpers.server_process import said, server_process
+
+BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
+
+
+def test_a_signal_lets_running_requests_finish(tmp_path: Path) -> None:
+    with server_process(tmp_path) as (server, address):
+        with httpx.stream(
+            "POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}
+        ) as found:
+            lines = found.iter_lines()
+            next(lines)
+            server.send(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in rest[-2] or '"finish_reason":"stop"' in rest[-2]
+        assert server.end().code == 0
+
+
+def test_after_kill_9_the_logged_shards_are_whole(tmp_path: Path) -> None:
+    for _ in range(2):
+        with server_process(tmp_path, "--log-rounds", str(tmp_path / "log")) as (server, address):
+            for texts in (64, 3):
+                body = BODY | {"max_tokens": 8, "n": texts}
+                assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
+            server.send(signal.SIGKILL)
+            server.end()
+    rows = read_dataset(tmp_path / "log", RoundsRow)
+    assert len(rows) == 128
+    assert not list((tmp_path / "log").glob("*.tmp"))
+
+
+def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
+    with server_process(tmp_path) as (server, address):
+        assert said(server, "specpilot: costs: (.*)\n") == "given, 0.2"
+        server.send(signal.SIGHUP)
+        assert said(server, "specpilot: (.* loaded again)\n") == "controller 'tiny-lag-free' loaded again"
+        assert httpx.get(f"{address}/v1/controllers").json()["reloads"] == 1
+
+
+def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "--port", str(port)]) == 2
+    assert f"port={port}, host='127.0.0.1': Address already in use; choose another" in capsys.readouterr().err
+
+
+# What is answered before it can decode
+
+
+def test_503_with_the_reason_until_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/health"
+
+        def health() -> tuple[int, dict[str, str]]:
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(address, timeout=20)
+            return error.value.code, json.load(error.value)
+
+        with answering(listener) as say:
+            assert health() == (503, {"status": "starting", "reason": "the models are being loaded"})
+            with socket.create_connection(listener.getsockname()):
+                pass  # a client that says nothing
+            say("costs are measured")
+            assert health() == (503, {"status": "starting", "reason": "costs are measured"})
+        assert capsys.readouterr().err == "specpilot: costs are measured\n"
+        assert listener.gettimeout() is None
+        with socket.create_connection(listener.getsockname()) as late, listener.accept()[0] as accepted:
+            late.sendall(b"x")  # is the server's
+            assert accepted.recv(1) == b"x"

@@ -1,0 +1,301 @@
+"""Verification keeps the target's distribution, exactly: every outcome of the rules is enumerated."""
+
+import itertools
+import math
+from collections.abc import Callable
+from zlib import crc32
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specpilot.common.errors import InputError
+from specpilot.infer.core import Draft, Drawn, TokenDistribution, Verdict, Verifier, residual
+from specpilot.infer.random_source import RandomSource
+from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, Selection, candidates, parse_verifier
+from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
+from specpilot.infer.verify.mcss import without
+from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
+from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
+from specpilot.infer.verify.spec_infer import spec_infer
+from specpilot.models import ancestors_of
+from torch import Tensor
+
+from ..helpers.enumeration import Script, as_distribution, distribution, output_distribution
+
+Path = tuple[int, ...]
+Table = dict[Path, Tensor]  # what comes after each path
+
+
+def draw_tree(expansions: Path, q: Table, replacement: bool, rng: RandomSource, lists: bool = False) -> Draft:
+    """A tree whose nodes are drawn from the table ``q``: what comes after each path."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[Tensor] = []
+    level: list[tuple[int, Path]] = [(-1, ())]
+    for factor in expansions:
+        coming = []
+        for node, path in level:
+            left = q[path]
+            for _ in range(factor):
+                if not bool(left.any()):
+                    break
+                token = rng.sample(left)
+                coming.append((len(tokens), (*path, token)))
+                tokens.append(token)
+                parents.append(node)
+                rows.append(q[path])
+                left = left if replacement else without(left, token)
+        level = coming
+    return Draft(tokens, [as_distribution(row[None], lists) for row in rows], parents, len(expansions))
+
+
+def draw_dynamic_tree(q: Table, depth: int, shape: Callable[..., int], rng: RandomSource) -> Draft:
+    """Children are drawn while ``shape`` of all tokens so far says so, then come candidates that it chooses as well."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[TokenDistribution] = []
+    level: list[tuple[int, Path]] = [(-1, ())]
+    for _ in range(depth):
+        coming = []
+        for node, path in level:
+            left, seen = q[path], set[int]()
+            while bool(left.any()) and shape(path, sorted(seen), tokens) % 3:  # the first as well may not be drawn
+                token = rng.sample(left)
+                seen.add(token)
+                coming.append((len(tokens), (*path, token)))
+                tokens.append(token)
+                parents.append(node)
+                rows.append(as_distribution(left[None]))
+                left = without(left, token)
+            for token in range(len(left)):
+                if token not in seen and shape(path, token, tokens) % 2:
+                    coming.append((len(tokens), (*path, token)))
+                    tokens.append(token)
+                    parents.append(node)
+                    rows.append(TokenDistribution(torch.ones(1, 1).double(), torch.tensor([[token]]), len(left)))
+        level = [(node, path) for node, path in coming if shape(path, tokens) % 4]  # the others get no children
+    return Draft(tokens, rows, parents, depth)
+
+
+def assert_lossless(
+    data: st.DataObject,
+    depth: int,
+    vocab: int,
+    draw: Callable[[Table, RandomSource], Draft],
+    verify: Verifier,
+    *,
+    lists: bool = False,
+    tolerance: float = 1e-9,
+) -> None:
+    """The law of depth + 1 tokens is the target's: those of one round, then what later rounds would add, drawn from p.
+
+    p and q depend on the path.
+    """
+    paths = [path for n in range(depth + 1) for path in itertools.product(range(vocab), repeat=n)]
+    p, q = ({x: torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for x in paths} for _ in range(2))
+
+    def run(rng: RandomSource) -> Path:
+        draft = draw(q, rng)
+        above = [
+            tuple(draft.tokens[n] for n in [*ancestors_of(draft.parents, node), node])
+            for node in range(len(draft.tokens))
+        ]
+        verdict = verify(as_distribution(torch.stack([p[path] for path in [(), *above]]), lists), draft, rng)
+        assert all(parent == draft.parents[node] for parent, node in itertools.pairwise([-1, *verdict.path]))
+        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        while len(tokens) < depth + 1:
+            tokens.append(rng.sample(p[tuple(tokens)]))
+        return tuple(tokens)
+
+    found = output_distribution(run)
+    for tokens in itertools.product(range(vocab), repeat=depth + 1):
+        expected = float(torch.stack([p[tokens[:i]][token] for i, token in enumerate(tokens)]).prod())
+        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=tolerance)
+
+
+def by_tensors(rule: Verifier) -> Verifier:
+    """``rule`` as on an accelerator, by numbers for which that of the host has each of its outcomes."""
+
+    def verify(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
+        assert isinstance(rng, Script)
+        earlier = len(rng.uniforms)
+        expected = rule(p, draft, rng)
+        if not draft.tokens:
+            return expected
+        source = RandomSource(0)
+        source.give_back(rng.uniforms[earlier:])
+        tokens = torch.tensor(draft.tokens)
+        q = torch.cat([one.row(0)[[y]] for one, y in zip(draft.distributions, draft.tokens, strict=True)])
+        (found,) = verify_drawn([Drafted(p, draft, Drawn(tokens, q, []), rule, source, frozenset())])
+        assert isinstance(found, tuple)
+        return found[1]
+
+    return verify
+
+
+LOSSLESS = {name: VERIFIERS[name] for name in sorted(VERIFIERS.keys() - LOSSY)}
+SHAPES = [((), 5), ((1,), 5), ((1, 1), 3)]
+FEW_SHAPES = [((1,), 3), ((1, 1), 2)]  # of chains by tensors
+
+
+@pytest.mark.parametrize(
+    ("rule", "shapes"),
+    [*((rule, SHAPES) for rule in LOSSLESS.values()), *((by_tensors(rule), FEW_SHAPES) for rule in RULES)],
+    ids=[*LOSSLESS, *(f"{rule.__name__} by tensors" for rule in RULES)],
+)
+@settings(max_examples=100)
+@given(data=st.data(), lists=st.booleans())
+def test_chains(rule: Verifier, shapes: list[tuple[Path, int]], data: st.DataObject, lists: bool) -> None:
+    chain, vocab = data.draw(st.sampled_from(shapes))
+    assert_lossless(data, len(chain), vocab, lambda q, rng: draw_tree(chain, q, True, rng, lists), rule, lists=lists)
+
+
+@pytest.mark.parametrize(("tree", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
+@pytest.mark.parametrize("name", list(SELECTIONS))
+@settings(max_examples=12)
+@given(data=st.data())
+def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
+    _, verify = parse_verifier(name)
+    assert_lossless(data, len(tree), vocab, lambda q, rng: draw_tree(tree, q, name != "mcss", rng), verify)
+
+
+@pytest.mark.parametrize(("depth", "vocab"), [(1, 4), (2, 2)])
+@settings(max_examples=40)
+@given(data=st.data(), salt=st.integers(0, 1000))
+def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.DataObject, salt: int) -> None:
+    """The shape is a hash of everything it may depend on: elder siblings' tokens, other branches, the path."""
+
+    def shape(*seen: object) -> int:
+        return crc32(repr((salt, seen)).encode())
+
+    assert_lossless(
+        data, depth, vocab, lambda q, rng: draw_dynamic_tree(q, depth, shape, rng), candidates, tolerance=1e-7
+    )
+
+
+@settings(max_examples=100)
+@given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(1, 3))
+def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: int, k: int) -> None:
+    """Expected tokens a round: block ≥ token-wise, which they equal for one token (Sun et al. 2024, Theorem 2)."""
+    vocab = 3 if k == 3 else vocab
+    rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
+    p, proposals = as_distribution(torch.stack(rows[: k + 1])), [as_distribution(row[None]) for row in rows[k + 1 :]]
+    kept = {}
+    for name in ("token-wise", "block"):
+
+        def run(rng: RandomSource, name: str = name) -> int:
+            draft = Draft.chain([q.sample(0, rng) for q in proposals], proposals)
+            return VERIFIERS[name](p, draft, rng).accepted
+
+        kept[name] = sum(probability * accepted for accepted, probability in output_distribution(run).items())
+    assert kept["block"] >= kept["token-wise"] - 1e-9
+    assert k > 1 or kept["block"] == pytest.approx(kept["token-wise"], abs=1e-9)
+
+
+# Lossy rules, which trade the target's distribution for speed, against their formulas
+
+
+@settings(max_examples=100)
+@given(
+    data=st.data(),
+    vocab=st.integers(2, 5),
+    count=st.integers(0, 3),
+    epsilon=st.sampled_from([0.02, 0.1, 0.4]),
+    rollback=st.floats(0, 5),
+)
+def test_longest_prefix_that_passes_then_one_token_of_the_targets(
+    data: st.DataObject, vocab: int, count: int, epsilon: float, rollback: float
+) -> None:
+    rows = [data.draw(distribution(vocab)) for _ in range(count + 1)]
+    tokens = data.draw(st.lists(st.integers(0, vocab - 1), min_size=count, max_size=count))
+    p = torch.tensor(rows, dtype=torch.float64)
+    draft = Draft.chain(tokens, [as_distribution(torch.full((1, vocab), 1 / vocab))] * count)
+
+    def is_typical(row: list[float], token: int, epsilon: float = 0.09) -> bool:
+        entropy = -sum(x * math.log(x) for x in row if x > 0)
+        return row[token] > min(epsilon, math.sqrt(epsilon) * math.exp(-entropy))
+
+    def is_likely(row: list[float], token: int) -> bool:
+        return row[token] > 0 and -math.log(row[token]) <= rollback
+
+    for spec, passes in (
+        ("typical", is_typical),
+        (f"typical:{epsilon}", lambda row, token: is_typical(row, token, epsilon)),
+        (f"bild:{rollback}", is_likely),
+    ):
+        expected = 0
+        while expected < count and passes(rows[expected], tokens[expected]):
+            expected += 1
+
+        _, parsed = parse_verifier(spec)
+
+        def run(rng: RandomSource, rule: Verifier = parsed) -> tuple[int, int]:
+            verdict = rule(as_distribution(p), draft, rng)
+            return verdict.accepted, verdict.token
+
+        found = output_distribution(run)
+        assert {accepted for accepted, _ in found} == {expected}
+        for token in range(vocab):
+            assert found.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
+
+
+# One token from several proposals: optimality, bounds and closed forms
+
+
+SOLVER = 1e-7  # the linear program's tolerance: what "optimal" means here
+
+
+def simplex(size: int) -> st.SearchStrategy[Tensor]:
+    return distribution(size).map(lambda row: torch.tensor(row, dtype=torch.float64))
+
+
+pairs = st.integers(3, 5).flatmap(lambda size: st.tuples(simplex(size), simplex(size)))
+
+
+def outcomes(rule: Selection, p: Tensor, q: Tensor, k: int) -> dict[tuple[int, bool], float]:
+    """The distribution of (output, whether it is one of the k proposals)."""
+
+    def run(rng: RandomSource) -> tuple[int, bool]:
+        proposals = [rng.sample(q) for _ in range(k)]
+        token = rule(p, proposals, q.expand(k, -1), rng)
+        return token, token in proposals
+
+    return output_distribution(run)
+
+
+@pytest.mark.parametrize("rule", [k_seq, otm, spec_infer])
+@settings(max_examples=30)
+@given(pair=pairs, k=st.integers(1, 3))
+def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[Tensor, Tensor], k: int) -> None:
+    p, q = pair
+    kept = [sum(x for (_, proposed), x in outcomes(rule, p, q, n).items() if proposed) for n in (k, k + 1)]
+    best = optimal_transport(p, q, k).acceptance
+    assert best <= upper_bound(p, q, k) + SOLVER
+    assert upper_bound(p, q, 1) == pytest.approx(float(torch.minimum(p, q).sum()))
+    assert kept[0] <= kept[1] + SOLVER
+    assert kept[0] <= best + SOLVER
+    if rule is otm:
+        assert kept[0] == pytest.approx(best, abs=SOLVER)
+    if rule is k_seq:
+        promised = acceptance(p, q, k, division_factor(p, q, k))[1]
+        assert promised - 1e-9 <= kept[0]
+        assert promised >= (1 - 1 / math.e) * best - SOLVER
+    if rule is spec_infer:  # the proposals in turn, each as if alone after those before it
+        rejected, left = 1.0, p
+        for _ in range(k):
+            rejected *= 1 - float(torch.minimum(left, q).sum())
+            left = residual(left, q)
+        assert kept[0] >= 1 - rejected - SOLVER
+    if k == 1:
+        assert kept[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
+
+
+def test_supports_too_large_are_refused() -> None:
+    q = torch.full((100,), 0.01)
+    with pytest.raises(InputError, match="OTM with k=4 over 100 tokens: too many unknowns"):
+        optimal_transport(q, q, 4)
+    with pytest.raises(InputError, match="take at most 12"):
+        upper_bound(q, q, 2)
+    one, none = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    assert optimal_transport(one, none, 2).acceptance == 0
