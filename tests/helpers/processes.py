@@ -21,19 +21,8 @@ from typing import Any
 import torch
 from specpilot.cli.main import main
 
-MODELS = (
-    "bloom",
-    "falcon",
-    "gpt2",
-    "llama",
-    "longt5",
-    "mpt",
-    "mt5",
-    "opt",
-    "qwen3",
-    "t5",
-    "umt5",
-)  # of tests.helpers.tiny
+# Of tests.helpers.tiny.
+MODELS = ("bloom", "falcon", "gpt2", "llama", "longt5", "mpt", "mt5", "opt", "qwen3", "t5", "umt5")
 PRELOADED = [  # imported once, by the process that all others are forked from
     "specpilot.data_gen.acceptance", "specpilot.data_gen.router", "specpilot.train.acceptance",
     "specpilot.train.router", "specpilot.train.copies", "specpilot.train.draft", "specpilot.data_gen.on_policy",
