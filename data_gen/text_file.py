@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Self
 
 from ..common.errors import InputError
 from ..common.files import FolderLock, replacing
 from ..common.json_file import blaming, parse_object, read_object
-from .dataset import differences, short
+from .dataset import differences
 
 SETTINGS = "settings.json"
 REMEDY = "give another --output"

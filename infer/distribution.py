@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..controllers.sampling import SamplingParams
+from ..controllers.sampling import SamplingParams, draw_unchecked
 from .core import TokenDistribution, alike
-from .random_source import RandomSource, draw_unchecked
+from .random_source import RandomSource
 
 
 def draw_unread(

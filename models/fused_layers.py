@@ -15,9 +15,10 @@ No memory is added: the weights that are multiplied together become views of one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,10 +98,9 @@ class FusedLayers:
         self.trimmed = head if isinstance(head, TrimmedHead) else None
         self.state_input = state_input_of(model)
         self.state_layers: tuple[int, ...] = ()
-        parts: list[Any] = [F.rms_norm, rotate_and_write, attention_weights, gated]
-        self.norm_rows, self.rotate_and_write, self.attention_weights, self.gated = (
-            [torch.compile(part, dynamic=True) for part in parts] if compiled else parts
-        )
+        made: Callable[[Any], Any] = partial(torch.compile, dynamic=True) if compiled else _plain
+        self.norm_rows, self.rotate_and_write = made(F.rms_norm), made(rotate_and_write)
+        self.attention_weights, self.gated = made(attention_weights), made(gated)
         self._tables: list[tuple[Tensor, Tensor]] = []  # a list, so that early exits share them
 
     @staticmethod
@@ -167,12 +167,14 @@ class FusedLayers:
         inner: list[Tensor] = []
         for number, (layer, kept) in enumerate(zip(self.layers, buffers, strict=False), 1):  # an early exit has fewer
             normed = self.norm_rows(x, width, layer.attention_norm, self.eps)
-            heads = F.linear(normed, layer.qkv, layer.bias).unflatten(-1, (-1, self.head_size))  # (N, H + 2 H_kv, D)
+            heads = F.linear(normed, layer.qkv, layer.bias).view(batch * n, -1, self.head_size)  # (N, H + 2 H_kv, D)
             if layer.head_norm is not None:
                 turned = heads[:, : self.heads + self.kv_heads]
                 torch.mul(F.rms_norm(turned, size, None, self.eps), layer.head_norm, out=turned)
             q = self.rotate_and_write(heads, cos, sin, kept, rows, columns)
-            mixed = self._attend(q.unflatten(0, (batch, n)), kept[0, :batch], kept[1, :batch], mask)
+            mixed = self._attend(
+                q.reshape(batch, n, self.heads, self.head_size), kept[0, :batch], kept[1, :batch], mask
+            )
             # In place, unless the last layer's output is returned as well.
             add = Tensor.addmm if number - 1 in self.state_layers else Tensor.addmm_
             x = add(x, mixed, layer.out.t())
@@ -211,9 +213,15 @@ class FusedLayers:
             mask: (B, 1, G·n, C) additive mask, by query head of a group of G = H / H_kv and token.
         """
         batch, n, heads, size = q.shape
-        q = q.unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4).reshape(batch, self.kv_heads, -1, size)
-        mixed = self.attention_weights(q @ keys.transpose(2, 3), mask, size**-0.5) @ values
-        return mixed.unflatten(2, (-1, n)).permute(0, 3, 1, 2, 4).reshape(batch * n, heads * size)
+        grouped = q.view(batch, n, self.kv_heads, -1, size).permute(0, 2, 3, 1, 4)
+        q = grouped.reshape(batch, self.kv_heads, -1, size)
+        mixed: Tensor = self.attention_weights(q @ keys.transpose(2, 3), mask, size**-0.5) @ values
+        by_head = mixed.view(batch, self.kv_heads, -1, n, size).permute(0, 3, 1, 2, 4)
+        return by_head.reshape(batch * n, heads * size)
+
+
+def _plain(part: Any) -> Any:
+    return part
 
 
 def _last(values: Tensor, batch: int, keep: int) -> Tensor:
@@ -232,7 +240,7 @@ def rotate_and_write(heads: Tensor, cos: Tensor, sin: Tensor, kept: Tensor, rows
     """
     heads = torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
     count = kept.shape[2]
-    kept[:, rows, :, columns] = heads[:, -2 * count :].unflatten(1, (2, count))
+    kept[:, rows, :, columns] = heads[:, -2 * count :].view(len(heads), 2, count, -1)
     return heads[:, : -2 * count]
 
 
@@ -264,12 +272,12 @@ def joined_rows(parts: Sequence[nn.Parameter]) -> Tensor:
     whole = torch.cat([part.detach() for part in parts])
     if any(part.is_inference() for part in parts):
         return whole
-    for part, values in zip(parts, whole.split(rows), strict=True):
+    for part, values in zip(parts, torch.split(whole, rows), strict=True):
         part.data = values
     return whole
 
 
 def _epsilon(model: PreTrainedModel) -> float | None:
     """The epsilon of all norms of a model of these families; None if they differ."""
-    epsilons = {module.variance_epsilon for module in model.modules() if hasattr(module, "variance_epsilon")}
+    epsilons: set[Any] = {module.variance_epsilon for module in model.modules() if hasattr(module, "variance_epsilon")}
     return epsilons.pop() if len(epsilons) == 1 else None

@@ -102,7 +102,7 @@ class StaticForward:
             # those would outlive the pool, or be cleared by graphs of torch.compile.
             torch._C._cuda_clearCublasWorkspaces()
             try:
-                stream = torch.cuda.Stream(device)
+                stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     self.results = self._compute(cache)
             except RuntimeError as error:

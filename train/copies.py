@@ -110,8 +110,8 @@ class CopyDataModule(ResumableData[Copies, Batch]):
 
     def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Batch:
         mine, first, total = self.share(rows)
-        *columns, embedding = examples
-        taken = Copies(*(column[mine] for column in columns), embedding=embedding)
+        columns = [column[mine] for column in examples[:-1]]
+        taken = Copies(*columns, examples.embedding)
         return Batch(copy_head.inputs(taken, self.settings), taken.kept, first, total, taken.rate)
 
 

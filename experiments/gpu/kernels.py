@@ -53,7 +53,7 @@ ONE = {
 }  # fmt: skip
 
 
-class Operators(TorchDispatchMode):
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operators by name.
 
     Attributes:
@@ -62,7 +62,7 @@ class Operators(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
         self.inside = False
 
@@ -102,7 +102,8 @@ def counted(call: Callable[[], Any]) -> Counter[str]:
     # With inference mode operators would be counted before they are taken apart.
     with torch.no_grad(), Operators() as operators, _Wholes(operators):
         call()
-    return operators.counts
+    counts: Counter[str] = operators.counts
+    return counts
 
 
 def model_of(architecture: str, layers: int) -> PreTrainedModel:
@@ -114,7 +115,8 @@ def model_of(architecture: str, layers: int) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    return model
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 from specpilot.models import CausalLM, Read
 from specpilot.models.sampled import DraftedTokens, Sampled
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 

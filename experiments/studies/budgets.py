@@ -15,13 +15,13 @@ from specpilot.compare.decoders import load
 from specpilot.compare.options import WorkloadOptions
 from specpilot.compare.recorded import Array, Tracer
 from specpilot.compare.table import Table
+from specpilot.controllers.acceptance.calibration import fit_logistic
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.trained import predictor_of
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.models import output_embedding
 from specpilot.simulate.trace import END, Trace
-from specpilot.train.calibration import logistic
 
 DRAFT = 1.37  # ms of a draft step
 VERIFY = ((1, 2, 3, 5, 9, 16, 64), (7.47, 8.02, 8.22, 8.44, 8.77, 8.93, 9.75))  # tokens, ms
@@ -100,7 +100,7 @@ def fitted(traces: Sequence[Trace]) -> list[Array]:
     """σ(w·logit(max q) + b), fitted to the acceptance of all nodes: what vLLM's estimator fits while it serves."""
     best = [np.clip([signals[1:2] for signals in trace.signals], 1e-6, 1 - 1e-6) for trace in traces]
     odds = [np.log(one / (1 - one)) for one in best]
-    (scale,), shift = logistic(np.concatenate(odds), np.concatenate([trace.accept for trace in traces]))
+    (scale,), shift = fit_logistic(np.concatenate(odds), np.concatenate([trace.accept for trace in traces]))
     return [1 / (1 + np.exp(-scale * one[:, 0] - shift)) for one in odds]
 
 

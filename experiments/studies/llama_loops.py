@@ -25,7 +25,7 @@ from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import Stats
-from specpilot.models import GgufModel
+from specpilot.models import GgufModel, LanguageModel
 from specpilot.models.llama_context import library
 
 BATCH = 512
@@ -173,6 +173,17 @@ class LlamaLoop:
         return drafted
 
 
+def gguf_model(role: str, name: Any, model: LanguageModel) -> GgufModel:
+    """The GGUF model of a loaded ``role``.
+
+    Raises:
+        InputError: ``name`` is no GGUF file.
+    """
+    if not isinstance(model.model, GgufModel):
+        raise InputError(f"{role}={name!r}: llama.cpp decodes GGUF files; give one")
+    return model.model
+
+
 def measure(options: LlamaLoopsOptions, console: Console) -> dict[str, float]:
     """Tokens per second of each loop over all prompts, every prompt by every loop in turn.
 
@@ -181,11 +192,10 @@ def measure(options: LlamaLoopsOptions, console: Console) -> dict[str, float]:
     """
     base, sampling = options.base, SamplingParams(options.temperature, options.top_k, options.top_p)
     loader = Loader(base)
-    target = loader.target().target.model
-    draft = None if options.draft is None else loader.draft(str(options.draft), base).model
-    for name, model in (("target", target), ("draft", draft)):
-        if not isinstance(model, GgufModel) and (name == "target" or any(options.lengths)):
-            raise InputError(f"{name}={getattr(options, name)!r}: llama.cpp decodes GGUF files; give one")
+    target = gguf_model("target", options.target, loader.target().target)
+    draft = None
+    if any(options.lengths):
+        draft = gguf_model("draft", options.draft, loader.draft(str(options.draft), base))
     prompts = encoded_prompts(options)
     stops = loader.decoder(ComparedDecoder.parse(NONE, base)).stop_tokens
     loops: dict[str, Generate] = {}

@@ -17,6 +17,7 @@ from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.acceptance.calibration import undo_weights
 from specpilot.controllers.acceptance.metrics import Metrics
+from specpilot.controllers.acceptance.training import Examples
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.training_options import Depth
 from specpilot.data_gen.draft_states import read_positions
@@ -25,7 +26,6 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import TargetOptions
 from specpilot.train.calibration import load_rows
 from specpilot.train.datasets import is_validation, joint_manifest
-from torch import Tensor
 
 from .heads import Head, HeadStudyOptions, SweepOptions, train_heads, training_data
 from .held_out import held_out, in_domain, replay_domains
@@ -118,10 +118,10 @@ def _dataset_rows(
     return rows
 
 
-def evaluate(head: Head, positions: dict[str, Tensor]) -> dict[str, float]:
+def evaluate(head: Head, positions: Examples) -> dict[str, float]:
     """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
-    logits = head.head(positions["states"]).detach() + undo_weights(1.0, head.w_rej).shift
-    found = Metrics(logits, positions["accept"]).compute()
+    logits = head.head(positions.states).detach() + undo_weights(1.0, head.w_rej).shift
+    found = Metrics(logits, positions.accept).compute()
     return {"kl": found["kl"], "auroc": found["auroc"]}
 
 

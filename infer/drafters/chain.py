@@ -177,10 +177,9 @@ class ChainDrafter(ModelDrafter):
         uniforms = [
             [chain.request.rng.uniform() for _ in range(count)] for chain, count in zip(chains, counts, strict=True)
         ]
-        drafted = self.model.draft_unread(
-            self.cache, [self.read(chain) for chain in chains], counts, uniforms, Sampled(*samplings, self.vocab_size),
-            MAX_DRAFT,
-        )  # fmt: skip
+        sampled = Sampled(samplings.pop(), self.vocab_size)
+        reads = [self.read(chain) for chain in chains]
+        drafted = self.model.draft_unread(self.cache, reads, counts, uniforms, sampled, MAX_DRAFT)
         for place, (chain, count, numbers) in enumerate(zip(chains, counts, uniforms, strict=True)):
             if drafted is None:
                 chain.request.rng.give_back(numbers)

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...common.errors import InputError
-from ...controllers.sampling import require_finite
+from ...controllers.sampling import draw_unchecked, require_finite
 from ..core import Draft, Drawn, TokenDistribution, Verdict, alike
-from ..random_source import RandomSource, draw_unchecked
+from ..random_source import RandomSource
 from .block import block
 from .token_wise import token_wise
 
