@@ -110,8 +110,10 @@ class CopyDataModule(ResumableData[Copies, Batch]):
 
     def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Batch:
         mine, first, total = self.share(rows)
-        columns = [column[mine] for column in examples[:-1]]
-        taken = Copies(*columns, examples.embedding)
+        taken = Copies(
+            examples.evidence[mine], examples.rate[mine], examples.tokens[mine], examples.last[mine],
+            examples.kept[mine], examples.embedding,
+        )  # fmt: skip
         return Batch(copy_head.inputs(taken, self.settings), taken.kept, first, total, taken.rate)
 
 
