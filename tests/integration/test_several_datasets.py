@@ -10,7 +10,6 @@ import torch
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance import lag_free_head
-from specpilot.controllers.acceptance.predictor import PredictorConfig
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.training_options import RouterTrainingOptions
@@ -128,7 +127,7 @@ def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:
     card = (tmp_path / "controller" / "README.md").read_text(encoding="utf-8")
     assert "| temperature 1.0, top-k 50, top-p 1.0; temperature 0.0, top-k 50, top-p 1.0 |" in card
     embedding = output_embedding(load_model(str(work / "draft")))
-    assert isinstance(controller.config, PredictorConfig)
+    assert isinstance(controller.config, lag_free_head.Config)
     predictor = controller.config.predictor(controller.head, embedding, torch.device("cpu"), calibrated=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
