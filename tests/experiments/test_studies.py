@@ -94,7 +94,7 @@ def test_closed_forms_of_the_paper() -> None:
     assert coin_optimum(0.25, 0.25, 3) == 1
 
 
-def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, draft = save_pair(tmp_path)
     pair = ["--target", target, "--draft", draft]
     for words, key in (
@@ -123,7 +123,7 @@ def test_synthetic_pairs_have_the_chosen_acceptance(acceptance: float) -> None:
     assert accepted / drafted == pytest.approx(acceptance, abs=0.1)
 
 
-def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_studies_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synthetic-pair", "--layers", "2", "--draft-layers", "2", "--output", str(tmp_path)]) == 2
     assert "draft_layers=2: must be fewer than the target's 2" in capsys.readouterr().err
     if not torch.cuda.is_available():

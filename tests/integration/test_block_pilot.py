@@ -112,7 +112,7 @@ def test_survivals_are_those_of_the_head() -> None:
 # Training examples
 
 
-def test_what_became_of_drafts() -> None:
+def test_outcomes_of_drafts() -> None:
     *_, text, found = traced_text()
     examples = round_examples(found)
     kept, asked = examples.kept, decided(examples.kept)

@@ -123,7 +123,7 @@ def test_features_are_trained(data: Path, tmp_path: Path) -> None:
     assert FeaturePredictor(model).doubt < 0  # the surer the draft, the likelier it is kept
 
 
-def test_refusals(data: Path, tmp_path: Path) -> None:
+def test_data_of_another_pair_or_sampling_is_refused(data: Path, tmp_path: Path) -> None:
     old = load_controller(FOLDER / "tiny-head")
     known = old.config.provenance
     sampled = replace(known, sampling=SamplingParams(2.0))

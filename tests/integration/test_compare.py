@@ -57,7 +57,7 @@ ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
         ("transformers:assisted-3", {"engine": "transformers:assisted-3"}),
     ],
 )
-def test_words(word: str, expected: dict[str, Any]) -> None:
+def test_decoder_names(word: str, expected: dict[str, Any]) -> None:
     assert ComparedDecoder.parse(word, BASE) == of(word, **expected)
 
 
@@ -288,7 +288,7 @@ def test_the_table_fits_eighty_columns() -> None:
 # from end to end
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """All kinds of decoders once, on the included pair; what is printed runs as it stands."""
     monkeypatch.setattr(comparison, "MOST_PASSES", 1)
     output = tmp_path / "out put"

@@ -114,7 +114,7 @@ def test_the_numbers_are_those_of_the_report() -> None:
     ]  # fmt: skip
 
 
-def test_what_was_not_measured_has_no_place() -> None:
+def test_unmeasured_figures_are_left_out() -> None:
     headings = {
         "lengths": {"Speed by draft length"}, "lines": {"Acceptance by position"}, "acceptance": {"Acceptance"},
         "predictors": {"Can predictions be relied on?", "Predictors of acceptance"},
@@ -126,7 +126,7 @@ def test_what_was_not_measured_has_no_place() -> None:
         assert shown - {*without.of("h2")} == names
 
 
-def test_what_means_nothing_is_not_shown() -> None:
+def test_meaningless_figures_are_left_out() -> None:
     lines = {"all": {"1": GroupAcceptance(0.5, FEW, 1), "2": GroupAcceptance(0.5, FEW - 1, 1)}}
     few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")
     parsed = ParsedPage(document_of(few).html())
@@ -311,7 +311,7 @@ def test_demo(tmp_path: Path) -> None:
     assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
 
 
-def test_a_model_talks() -> None:
+def test_demo_prompts_of_a_chat_model() -> None:
     """As `specpilot demo --real` lets it, here the included one."""
     base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
     ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)

@@ -201,7 +201,7 @@ def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, ro
         assert {name: rows * cost for name, cost in vars(found).items()} == pytest.approx(line)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_cost_files(tmp_path: Path) -> None:
     costs = BatchCosts((1, 8), (CHEAP, DEAR))
     file = tmp_path / "cost.json"
     file.write_text(json.dumps({"cost": CHEAP.as_dict(), "batch": costs.as_dict()}))

@@ -97,7 +97,7 @@ def test_samples_are_the_decoders(architecture: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("ends", [None, "model", "call"])
-def test_whose_end_tokens(ends: str | None) -> None:
+def test_end_tokens_of_model_and_call(ends: str | None) -> None:
     """The model's or the call's, as in transformers; never the decoder's own, which follow the model's alone."""
     model, decoder = pair()
     free = model.generate(IDS, max_new_tokens=30, do_sample=False)[0, len(PROMPT) :].tolist()
@@ -161,7 +161,7 @@ REFUSED: dict[str, Any] = {  # of the settings that a checkpoint may not ask for
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_done_is_refused_by_name(name: str) -> None:
+def test_unsupported_settings_are_refused_by_name(name: str) -> None:
     model, decoder = pair()
     settings = {"eos_token_id": 7, "do_sample": True, "max_new_tokens": 5, "return_dict_in_generate": True}
     with pytest.raises(InputError, match=rf"^{name}(=[^\n]+)?: not supported by the decoder[^\n]+$"):

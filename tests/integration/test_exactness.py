@@ -97,7 +97,7 @@ def law_of_target(
         for way in law.ways
     ],
 )
-def test_the_law_is_the_targets(law: Law, way: str) -> None:
+def test_output_distribution_is_the_targets(law: Law, way: str) -> None:
     """Every outcome of the decoder's own loop, its probability summed up."""
     prompt = REPEATING if "copies" in way else PROMPT
     for seed, sampling in zip(range(3, 3 + 7 * law.n, 7), cycle(law.samplings)):
@@ -164,7 +164,7 @@ def greedy_texts(architecture: str) -> list[list[int]]:
         for way in row.ways
     ],
 )
-def test_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy ones are transformers' own; sampled ones are the same alone and in a list, and of a new decoder."""
     monkeypatch.setattr(linear, "SMALLEST", 1)  # small layers are rounded as well
     target, model = models(real, draft, architecture)

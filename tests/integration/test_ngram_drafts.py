@@ -162,7 +162,9 @@ ARMS: dict[str, Any] = {"draft": ["tiny-draft", "ngram", "autoregressive"], "rou
         (ARMS | {"length": "tiny-lag-free", "cost": 0.2}, 0, [None, Ngram(cost=CostModel.load(0.2)), None]),
     ],
 )
-def test_by_name(options: dict[str, Any], drafts: int, ngrams: list[Ngram | None], plain: list[int]) -> None:
+def test_ngram_drafts_by_name(
+    options: dict[str, Any], drafts: int, ngrams: list[Ngram | None], plain: list[int]
+) -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", **options)
     found = [decoder.config] if decoder.routing is None else decoder.routing.arms
     assert (len(decoder.drafts), [one.ngram for one in found]) == (drafts, ngrams)

@@ -83,7 +83,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED)
-def test_refusals(make: Callable[[], object], words: str) -> None:
+def test_unusable_arms_are_refused(make: Callable[[], object], words: str) -> None:
     with refused(words):
         make()
 

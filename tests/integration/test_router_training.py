@@ -160,7 +160,7 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions
     torch.testing.assert_close(policy_raw, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_best_everywhere_is_learnt_everywhere() -> None:
+def test_an_arm_that_is_always_best_is_always_chosen() -> None:
     """Two groups of prompts on either side of the mean, one of them small: their best arm is the same."""
     rng = np.random.default_rng(0)
     side = np.where(np.arange(200) < 160, 1.0, -4.0)

@@ -150,7 +150,7 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     assert decoder.generate(prompt, max_new_tokens=16, temperature=0).tokens == expected
 
 
-def test_what_does_not_belong_together_is_refused(saved: tuple[str, str, str], tmp_path: Path) -> None:
+def test_mismatched_routers_are_refused(saved: tuple[str, str, str], tmp_path: Path) -> None:
     target, draft, router = saved
     arms = [draft, "exit:1", "autoregressive"]
     undrafted = {"router": RandomRouter(2), "draft": arms[1:], "draft_dtype": "bfloat16"}

@@ -101,7 +101,7 @@ def test_copies_are_not_continued() -> None:
         assert arm.drafter.joined is joined  # type: ignore[attr-defined]
 
 
-def test_what_reads_no_states_refuses_such_a_draft(pair: Path) -> None:
+def test_stages_without_states_refuse_such_a_draft(pair: Path) -> None:
     target, draft, prompts = (str(pair / name) for name in ("target", "draft", "text.txt"))
     with pytest.raises(InputError, match="data acceptance: the draft reads the target's states, which only decoding"):
         AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=prompts, device="cpu"))
@@ -135,7 +135,7 @@ def test_a_folder_holds_the_state_input(pair: Path) -> None:
 
 @pytest.mark.parametrize("router", [None, SingleArm(0, 2)], ids=["alone", "an arm"])
 @pytest.mark.parametrize("draft", ["draft", "eagle"])
-def test_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
+def test_state_drafts_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
     """A router's embedding of a prompt is the last state alone, though the target gives more."""
     plain = SpeculativeDecoder.from_pretrained(pair / "target", device="cpu")
     drafts = pair / draft if router is None else [str(pair / draft), "autoregressive"]

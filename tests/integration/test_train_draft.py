@@ -241,7 +241,9 @@ def test_training_continues_a_draft(
         assert description == json.loads((trained / "draft.json").read_text())
 
 
-def test_what_cannot_be_trained(work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+def test_unsupported_trainings_are_refused(
+    work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
     save_pair(tmp_path / "padded", draft_vocab=264)
     write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
     own = {"layers": None, "vocabulary": 8192}  # of an initial draft

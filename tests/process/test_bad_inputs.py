@@ -256,7 +256,7 @@ def state(folder: Path) -> dict[Path, int]:
 
 
 @pytest.mark.parametrize(("words", "message"), ROWS, ids=[words for words, _ in ROWS])
-def test_one_line_and_nothing_written(
+def test_bad_input_is_one_line_and_writes_nothing(
     words: str,
     message: str,
     place: Path,

@@ -107,7 +107,7 @@ def test_env_as_json() -> None:
         ("specpilot generate --help | true", None),  # a reader that leaves
     ],
 )
-def test_what_the_shell_is_told(line: str, error: str | None) -> None:
+def test_exit_codes_and_messages_in_a_shell(line: str, error: str | None) -> None:
     program = f"specpilot() {{ '{sys.executable}' -m specpilot.cli.main \"$@\"; }}; {line}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == ((0, "") if error is None else (2, f"specpilot: error: {error}\n"))
@@ -159,12 +159,12 @@ def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
         (["null"], ("null", 1, True)),
     ],
 )
-def test_words(words: list[str], expected: tuple[str, int, bool]) -> None:
+def test_prompts_and_flags_among_the_arguments(words: list[str], expected: tuple[str, int, bool]) -> None:
     assert read(*words) == expected
 
 
 @pytest.mark.parametrize("words", ["train --data x --help", "generate --bogus --top-k many --help", "serve --help x"])
-def test_help_anywhere(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_after_other_arguments(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with suppress(SystemExit):
         cli.main(words.split())
     assert capsys.readouterr().out.startswith(f"usage: specpilot {words.partition(' ')[0]}")
@@ -180,7 +180,7 @@ def test_help_anywhere(words: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("generate hi --top-", {"--top-k", "--top-p"}),
     ],
 )
-def test_lines_are_completed(
+def test_shell_completion(
     line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COMP_LINE", f"specpilot {line}")
@@ -189,7 +189,7 @@ def test_lines_are_completed(
     assert found >= offered if line in ("", "train ") else found == offered
 
 
-def test_bash_asks_for_completions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--completion", "bash"]) == 0
     program = f"{capsys.readouterr().out}\ncomplete -p specpilot; COMP_LINE='specpilot ser' specpilot --complete"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -323,7 +323,7 @@ def test_every_device_count_and_seed_has_a_limit() -> None:
         (ValueError("a defect"), None, None),  # it keeps its traceback
     ],
 )
-def test_one_line_for_the_user(
+def test_error_messages_and_exit_codes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: Any, line: Any
 ) -> None:
     def fail() -> None:
@@ -378,7 +378,7 @@ def decoder() -> SpeculativeDecoder:
 
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
-def test_text(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str], stream: str) -> None:
+def test_generate_prints_the_text(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str], stream: str) -> None:
     assert cli.main([*WORDS, stream, "--length", "4", "--top-k", "null", "--no-chat"]) == 0
     expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, top_k=None, chat=False)
     assert capsys.readouterr().out == expected.text + "\n"

@@ -87,13 +87,13 @@ TELLING: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("fields", EMPTY, ids=lambda fields: next(iter(fields)))
-def test_what_says_nothing_is_accepted(fields: dict[str, Any]) -> None:
+def test_neutral_fields_are_accepted(fields: dict[str, Any]) -> None:
     parse(ChatCompletionRequest, messages=[USER], **fields)
     parse(CompletionRequest, prompt="a", **fields)
 
 
 @pytest.mark.parametrize(("fields", "name"), TELLING, ids=[row[1] for row in TELLING])
-def test_what_would_change_the_text_is_refused(fields: dict[str, Any], name: str) -> None:
+def test_unsupported_fields_are_refused(fields: dict[str, Any], name: str) -> None:
     with pytest.raises(ApiError) as found:
         parse(ChatCompletionRequest, **{"messages": [USER]} | fields)
     assert found.value.status == 400

@@ -160,7 +160,7 @@ def test_the_plugin_for_vllm_is_missing(
     assert not any(tmp_path.iterdir())
 
 
-def test_refusals(
+def test_unusable_servers_are_refused(
     base: AcceptanceDataOptions, options: ResponseOptions, running: tuple[Server, str], tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=r"no text for prompt .*404 Not Found"):

@@ -78,7 +78,7 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
     assert usage.prompt_tokens == len(expected[0].prompt_tokens)
 
 
-def test_what_load_generators_ask_for(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
+def test_options_of_load_generators(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": QUESTION, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
     found = httpx.post(f"{running[1]}/v1/completions", json=body | {"stream_options": options}).text

@@ -80,7 +80,7 @@ def test_two_processes_and_two_machines_do_what_one_does(
     assert (folder / "command.txt").read_text().count("\n") == 1
 
 
-def test_what_every_machine_must_know(
+def test_settings_required_on_every_machine(
     settings: lag_free_head.TrainingOptions, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(settings, num_nodes=2)

@@ -321,7 +321,7 @@ def test_push_and_pull(hub: Any, tmp_path: Path, any_kind: ControllerConfig) -> 
     hub.fetch.assert_called_once_with("me/head", revision="v1", token="hf_y", allow_patterns=files)
 
 
-def test_what_does_not_reach_the_hub(hub: Any, saved: Path, tmp_path: Path) -> None:
+def test_hub_errors(hub: Any, saved: Path, tmp_path: Path) -> None:
     with refused("not found on the hub .*cannot reach the hub"):
         load_controller("me/none")
     hub.fetch.reset_mock()

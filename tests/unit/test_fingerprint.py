@@ -110,7 +110,7 @@ def test_how_a_model_is_run_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("change", [{"rms_norm_eps": 1e-4}, {"max_position_embeddings": 64}, {"hidden_act": "gelu"}])
-def test_what_a_model_computes_does_matter_even_with_the_same_weights(change: dict[str, Any]) -> None:
+def test_settings_that_change_results_change_the_fingerprint(change: dict[str, Any]) -> None:
     model, other = llama(), llama(**change)
     assert weights_digest(model) == weights_digest(other)
     assert config_fingerprint(model.config) != config_fingerprint(other.config)

@@ -125,7 +125,7 @@ def test_heuristic_follows_what_was_accepted() -> None:
         ),
     ],
 )
-def test_refusals(make: object, message: str) -> None:
+def test_rule_numbers_out_of_range(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()  # type: ignore[operator]
 
@@ -275,7 +275,7 @@ def test_output_distribution(name: str, tree: str | None, sampling: SamplingPara
         assert_same(output_distribution(run), expected)
 
 
-def test_by_name() -> None:
+def test_rule_names() -> None:
     assert parse_rule("adaptive-length:7").k == 7  # type: ignore[union-attr]
     assert vars(parse_rule("online-confidence:0.3"))["stop_below"] == 0.3
     assert vars(parse_rule("online-confidence", COST))["cost"] == COST
@@ -352,7 +352,7 @@ def test_rules_of_users_that_are_refused(mine: Path, spec: str, message: str) ->
         load_rule(spec)
 
 
-def test_names(mine: Path) -> None:
+def test_names_of_user_rules(mine: Path) -> None:
     """A name of the form of a class is a rule, and is imported when the rule is made."""
     names = ("own_rules:Two:3", "oracle", "runs/own:Two", "own-three", "own-three:0.4")
     assert [names_rule(name) for name in names] == [True, True, False, False, False]
@@ -374,7 +374,7 @@ def test_costs_and_digest(mine: Path) -> None:
     assert length_digest("own_rules:Two") != before
 
 
-def test_commands(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_user_rules_on_the_command_line(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It decides how much is drafted; bad input is one line."""
     words = ["generate", "What is 12 plus 30?", "--max-new-tokens", "8", "--stats", "--length"]
     assert main([*words, "own_rules:Two:1"]) == main([*words, "1"]) == 0

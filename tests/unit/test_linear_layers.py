@@ -185,7 +185,7 @@ def test_loading_by_name(name: str) -> None:
         assert decoder.generate("What is 3 and 4?", max_new_tokens=24).stats.n_accepted > 0
 
 
-def test_what_cannot_be_rounded_is_refused() -> None:
+def test_layers_that_cannot_be_rounded_are_refused() -> None:
     narrow = make(hidden=16).to(torch.bfloat16)
     with pytest.raises(InputError, match="draft_dtype='int4': takes weights with a multiple of 32 inputs"):
         language_model(narrow, quantization="int4")

@@ -50,7 +50,7 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("form", SINGLE | SEVERAL)
-def test_forms(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_forms_of_prompts(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
     given, expected = (SINGLE | SEVERAL)[form]
     assert as_prompts(given) == (([expected], True) if form in SINGLE else (expected, False))
     if form in SEVERAL:
@@ -134,12 +134,12 @@ BRIEF = {"system": "be brief"}
         (templated("{% if %}"), CHAT, BRIEF, f"{RAISING}Expected an expression"),
     ],
 )
-def test_what_cannot_be_encoded(tokenizer: Any, prompt: Any, options: dict[str, Any], message: str) -> None:
+def test_prompts_that_cannot_be_encoded(tokenizer: Any, prompt: Any, options: dict[str, Any], message: str) -> None:
     with refused(message):
         encode_prompt(tokenizer, prompt, **options)
 
 
-def test_what_needs_no_tokenizer_or_template() -> None:
+def test_prompts_without_tokenizer_or_template() -> None:
     assert encode_prompt(None, [63, 0], vocab_size=64) == [63, 0]
     assert encode_prompt(templated(None), "hello")
     with pytest.raises(InputError, match="a conversation, which needs the chat template; give text, since"):
@@ -171,7 +171,7 @@ TEMPLATES = {  # chat template → what ends a turn
 
 
 @pytest.mark.parametrize(("template", "end"), TEMPLATES.items())
-def test_what_ends_a_turn(template: str, end: str) -> None:
+def test_end_of_turn_tokens(template: str, end: str) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "</s>", "<|stop|>"], True)
     tokenizer.eos_token = "</s>"

@@ -80,7 +80,7 @@ def test_drafting_goes_on_while_it_pays(
     assert drafted(rule) == (0 if cost.never_pays else pays)
 
 
-def test_what_is_accepted_moves_the_means() -> None:
+def test_accepted_tokens_move_the_means() -> None:
     rule = RateOptimal(TablePredictor(0.5), FAIR)
     assert (rule.first.value, rule.later.value) == pytest.approx((0.6, 0.6))
     rule.end_round(5, 2)  # y_1 and y_2 are kept, y_3 is not, y_4 and y_5 were never verified
@@ -173,7 +173,7 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     assert rule.level([0.99 * own / 0.9] * 10_000) == []  # nor where a sibling, worth less than its price, would help
 
 
-def test_what_a_text_teaches() -> None:
+def test_trees_adapt_to_the_text() -> None:
     """Predictions of first children and of further ones are shifted apart, and the rate follows the rounds."""
     rule = tree_rule(CHEAP)
     before = rule.sibling(0.0), rule.node_price

@@ -127,7 +127,7 @@ FOX_END = llama("▁fox", "<0x0A>", "<|im_end|>", "a")
         ({"skip_special_tokens": False}, " fox\n<|im_end|>a", None),
     ],
 )
-def test_what_ends_a_text(options: dict[str, Any], expected: str, read: int | None) -> None:
+def test_ends_of_texts(options: dict[str, Any], expected: str, read: int | None) -> None:
     stream, said, ended = TextStream(LLAMA, llama("a"), TextStyle(**options)), "", []
     for token in FOX_END:
         said += stream.push([token])
