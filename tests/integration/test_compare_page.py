@@ -311,7 +311,7 @@ def test_demo(tmp_path: Path) -> None:
     assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
 
 
-def test_demo_prompts_of_a_chat_model() -> None:
+def test_demo_of_a_loaded_pair() -> None:
     """As `specpilot demo --real` lets it, here the included one."""
     base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
     ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
