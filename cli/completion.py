@@ -1,49 +1,71 @@
-"""Completion of commands and options: a shell asks `specpilot --complete` for the words that may follow a line.
-
-The line is in the variable COMP_LINE, as bash sets it for the commands of `complete -C`.
-"""
+"""Shell completion of commands, options and their values: a script that shtab writes from the commands' parsers."""
 
 from __future__ import annotations
 
+from argparse import Action
 from collections.abc import Mapping
 from typing import Any
+
+import shtab
+from jsonargparse import ArgumentParser
 
 from ..common.errors import InputError
 from ..controllers.registry import PREDICTORS
 from .commands import train
 from .parser import CommandParser
 
-BASH = "complete -o default -C 'specpilot --complete' specpilot"
-SCRIPTS = {
-    "bash": BASH,
-    "zsh": f"autoload -Uz compinit bashcompinit && compinit && bashcompinit\n{BASH}",
-    "fish": "complete -c specpilot -a '(env COMP_LINE=(commandline -cp | string collect) specpilot --complete)'",
-}
+SHELLS = ("bash", "zsh", "fish")
 
 
-def script(shell: str) -> str:
-    """What sets completion up in ``shell``.
+def completion_script(shell: str, commands: Mapping[str, Any], prog: str) -> str:
+    """The script that completes ``commands`` of the program ``prog`` in ``shell``.
 
     Raises:
-        InputError: there is none for this shell.
+        InputError: no script is made for this shell.
     """
-    if shell not in SCRIPTS:
-        raise InputError(f"completion={shell!r}: choose one of {', '.join(SCRIPTS)}; as in specpilot --completion bash")
-    return SCRIPTS[shell]
+    if shell not in SHELLS:
+        raise InputError(f"completion={shell!r}: choose one of {', '.join(SHELLS)}; as in {prog} --completion bash")
+    parser = ArgumentParser(prog=prog, description=prog)
+    parser.add_argument("--version", action="store_true", help="Print the version.")
+    parser.add_argument("--completion", choices=SHELLS, help="Print the completion script of a shell.")
+    _add_commands(parser, commands)
+    script: str = parser.get_completion_script(f"shtab-{shell}")
+    return script
 
 
-def offers(line: str, commands: Mapping[str, Any]) -> list[str]:
-    """The words that ``line``, whose first word is the program's name, may go on with."""
-    place = line.rfind(" ") + 1
-    here: Any = commands  # or one of them
-    (_, *words), begun = line[:place].split() or [""], line[place:]
-    while words and isinstance(here, Mapping) and words[0] in here:
-        here = here[words.pop(0)]
-    if isinstance(here, Mapping):
-        found = [*here, "--help", *(["--version", "--completion"] if here is commands else [])]
-    else:
-        kinds = [here]
-        if here is train.acceptance:  # each predictor has options of its own
-            kinds = [train.of_predictor(["--predictor", predictor]) for predictor in PREDICTORS]
-        found = [option for kind in kinds for option in CommandParser(kind, "").parser._option_string_actions]
-    return sorted({word for word in found if word.startswith(begun) and word != "-h"})
+def _add_commands(parser: ArgumentParser, commands: Mapping[str, Any]) -> None:
+    subcommands = parser.add_subcommands()
+    for name, command in commands.items():
+        prog = f"{parser.prog} {name}"
+        if isinstance(command, Mapping):
+            group = ArgumentParser(prog=prog, description=", ".join(command))
+            subcommands.add_subcommand(name, group)
+            _add_commands(group, command)
+        else:
+            subcommands.add_subcommand(name, _parser(command, prog))
+
+
+def _parser(command: Any, prog: str) -> ArgumentParser:
+    """The parser of one command, with positional arguments, and file names where any text is a value."""
+    commands = CommandParser(command, prog)
+    parser = commands.parser
+    if command is train.acceptance:  # each predictor has further options
+        for predictor in PREDICTORS:
+            other = CommandParser(train.of_predictor(["--predictor", predictor]), prog).parser
+            options = parser._option_string_actions.keys()
+            parser._actions += [action for action in other._actions if not options & {*action.option_strings}]
+            parser._option_string_actions = other._option_string_actions | parser._option_string_actions
+    for action in parser._actions:
+        if action.dest == "predictor":
+            action.choices = PREDICTORS
+        elif _is_text(action):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # which shtab reads
+    for flag in commands.bare:
+        positional = parser.add_argument(f"positional-{flag[2:]}", nargs="?", type=str)
+        positional.complete = shtab.FILE  # type: ignore[attr-defined]
+    return parser
+
+
+def _is_text(action: Action) -> bool:
+    hint = str(getattr(action, "_typehint", ""))
+    return "Literal" not in hint and ("str" in hint or "Path" in hint)

@@ -92,8 +92,8 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
             print(overview(path, here))
             return
         word, *words = words
-        if len(path) == 1 and word.partition("=")[0] in ("--version", "--completion", "--complete"):
-            print(_about(word, words, here))
+        if len(path) == 1 and word.partition("=")[0] in ("--version", "--completion"):
+            print(_about(word, words, here, prog))
             return
         if word not in here:
             raise InputError(_unknown(path[1:], word, here))
@@ -105,20 +105,16 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
     here(**CommandParser(here, prog=" ".join(path)).read(words))
 
 
-def _about(word: str, words: list[str], commands: Commands) -> str:
-    """What ``--version``, ``--completion SHELL``, or a shell that completes a line, prints."""
-    option, given, shell = word.partition("=")
+def _about(word: str, words: list[str], commands: Commands, prog: str) -> str:
+    """What ``--version`` or ``--completion SHELL`` prints."""
+    option, equals, shell = word.partition("=")
     if option == "--version":
         from importlib.metadata import version
 
         return f"specpilot {version('specpilot')}"
-    from .completion import offers, script
+    from .completion import completion_script
 
-    if option == "--complete":
-        line = os.environ.get("COMP_LINE", "").encode()
-        point = int(os.environ.get("COMP_POINT") or len(line))  # the cursor's byte
-        return "\n".join(offers(line[:point].decode(errors="ignore"), commands))
-    return script(shell if given else "".join(words[:1]))
+    return completion_script(shell if equals else "".join(words[:1]), commands, prog)
 
 
 def _unknown(above: list[str], word: str, commands: Commands) -> str:

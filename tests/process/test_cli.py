@@ -170,34 +170,47 @@ def test_help_after_other_arguments(words: str, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith(f"usage: specpilot {words.partition(' ')[0]}")
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("", {"train", "generate", "--completion"}),
-        ("tra", {"train"}),
-        ("train ", {"acceptance", "copies", "router", "draft", "--help"}),
-        ("train acceptance --wid", {"--width"}),
-        ("generate hi --top-", {"--top-k", "--top-p"}),
-    ],
-)
-def test_shell_completion(
-    line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COMP_LINE", f"specpilot {line}")
-    assert cli.main(["--complete"]) == 0
-    found = set(capsys.readouterr().out.split())
-    assert found >= offered if line in ("", "train ") else found == offered
+REPOSITORY = Path(__file__).parents[2]
+COMPLETED = {
+    "": {"train", "generate", "trim-vocabulary"},
+    "tra": {"train"},
+    "--co": {"--completion"},
+    "train ": {"acceptance", "copies", "router", "draft"},
+    "train acceptance --wid": {"--width"},  # of one predictor
+    "train acceptance --predictor s": {"specdec"},
+    "generate hi --top-": {"--top-k", "--top-p"},
+    "generate --generation-config ": {"follow", "ignore"},
+    "export run --ov": {"--overwrite"},
+    "serve --config pyproj": {"pyproject.toml"},
+}
+COMPLETE = r"""
+while IFS= read -r COMP_LINE; do
+    read -ra COMP_WORDS <<< "$COMP_LINE"
+    [[ $COMP_LINE == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_POINT=${#COMP_LINE} COMPREPLY=()
+    _shtab_specpilot
+    echo "${COMPREPLY[*]}"
+done
+"""
 
 
-def test_completion_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_completes_commands_options_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--completion", "bash"]) == 0
-    program = f"{capsys.readouterr().out}\ncomplete -p specpilot; COMP_LINE='specpilot ser' specpilot --complete"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    program = f"{capsys.readouterr().out}\ncomplete -p specpilot\n{COMPLETE}"
     done = subprocess.run(
-        ["bash", "-c", program], env={"PATH": path}, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.splitlines()[1:] == ["serve"], done.stderr
-    assert cli.main(["--completion=zsh"]) == cli.main(["--completion=fish"]) == 0
+        ["bash", "-c", program], input="".join(f"specpilot {line}\n" for line in COMPLETED), cwd=REPOSITORY,
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    registered, *offers = done.stdout.splitlines()
+    assert registered.endswith("_shtab_specpilot specpilot"), done.stderr
+    for (line, expected), offered in zip(COMPLETED.items(), offers, strict=True):
+        assert set(offered.split()) >= expected if line == "" else set(offered.split()) == expected, line
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_options_of_predictors(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([f"--completion={shell}"]) == 0
+    assert {"zsh": "--width", "fish": "train acceptance' -l width"}[shell] in capsys.readouterr().out
 
 
 # Options
