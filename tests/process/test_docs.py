@@ -91,8 +91,10 @@ def check_words(words: list[str]) -> None:
                     assert extra in project["optional-dependencies"], words
         case ["python", "-m", "experiments", name, *rest]:
             assert main([name, *rest], inert({name: command(name)})) == 0, words
-        case ["python", "-m", "pytest", path]:
-            assert (ROOT / path).exists(), words
+        case ["python", "-m", "pytest", *rest]:
+            paths = [word for word in rest if "/" in word]
+            assert paths, words
+            assert all((ROOT / path).exists() for path in paths), words
         case _:
             pytest.fail(f"no check for {words}")
 
@@ -154,6 +156,13 @@ def test_links(page: Path) -> None:
     assert targets
     for target in targets:
         assert (ROOT / target).exists(), target
+
+
+def test_every_make_target_is_described() -> None:
+    """In the table of the page for contributors, and no target that does not exist."""
+    (targets,) = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)
+    page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `make ([\w-]+)` \|", page, re.M)) == set(targets.split())
 
 
 def test_readme_table() -> None:
