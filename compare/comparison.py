@@ -178,9 +178,9 @@ class _Comparing:
 
     def _settled(self, spec: ComparedDecoder) -> ComparedDecoder:
         """``spec`` with the draft's precision that was the fastest when the comparison was begun, if it is "auto"."""
-        if spec.draft_dtype != AUTO or not isinstance(spec.drafts, str):
+        if spec.draft_dtype != AUTO or not isinstance(spec.draft, str):
             return spec
-        name = str(split_drafts(spec.drafts)[0][0])
+        name = str(split_drafts(spec.draft)[0][0])
         key = {"draft_dtype": name, "target": spec.target, "loading": spec.loading}
         precision = self.store.compute(key, lambda: self.loader.draft(name, spec).precision)
         return replace(spec, draft_dtype=None if precision == spec.dtype else precision)
@@ -304,7 +304,9 @@ class _Comparing:
 
     def _day(self) -> str | None:
         """The date on which the comparison was begun, for chat templates that contain the date; None for others."""
-        today = day_of(self.loader.target().tokenizer)
+        tokenizer = self.loader.target().tokenizer
+        assert tokenizer is not None  # loaded by name
+        today = day_of(tokenizer)
         return None if today is None else str(self.store.compute(self.identity | {"day": "begun"}, lambda: today))
 
     # replay

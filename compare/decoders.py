@@ -24,13 +24,14 @@ from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
-from ..infer.config import LENGTH, with_default_drafts
+from ..infer.build import Models
 from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.loading.controllers import length_digests
-from ..infer.loading.pair import Pair, load_target, wrapped_draft
+from ..infer.loading.pair import load_draft_model, load_target
 from ..infer.options import DecodingOptions
+from ..infer.plan import LENGTH, draft_spec, target_spec, with_defaults
 from ..infer.random_source import RandomSource
 from ..models import GgufModel, LanguageModel, language_model
 from ..models.loading.names import load_tokenizer
@@ -70,7 +71,7 @@ class ComparedDecoder(DecodingOptions):
         """The decoder ``name``: the options ``base`` with ``changes``."""
         options = {entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | changes
         decoder = cls(**options, name=name)
-        drafts = decoder.router is not None or split_drafts(decoder.drafts)[0]
+        drafts = decoder.router is not None or split_drafts(decoder.draft)[0]
         return decoder if drafts or "draft_dtype" in changes else replace(decoder, draft_dtype=None)
 
     @classmethod
@@ -97,7 +98,7 @@ class ComparedDecoder(DecodingOptions):
 
     def with_default_drafts(self) -> ComparedDecoder:
         """Itself with what ``specpilot generate`` does where a length is missing; costs are those of the comparison."""
-        return self if self.engine is not None else replace(with_default_drafts(self), cost=self.cost)
+        return self if self.engine is not None else replace(with_defaults(self), cost=self.cost)
 
     @property
     def uses_costs(self) -> bool:
@@ -190,25 +191,26 @@ class Loader:
 
     def __init__(self, base: DecodingOptions) -> None:
         self.base = base
-        self._targets: dict[str, Pair] = {}
+        self._targets: dict[str, Models] = {}
         self._drafts: dict[tuple[str, str], LanguageModel] = {}
         self._routed: dict[str, SpeculativeDecoder] = {}
 
-    def target(self, options: DecodingOptions | None = None) -> Pair:
+    def target(self, options: DecodingOptions | None = None) -> Models:
         """The target without drafts, loaded as ``options`` say."""
         options = options or self.base
         key = str((options.loading, options.placement, options.revision, options.tokenizer))
         if key not in self._targets:
-            model, text = load_target(options)
-            self._targets[key] = Pair(language_model(model), [], text, None, None)
+            model, text = load_target(target_spec(options))
+            self._targets[key] = Models(language_model(model), [], text)
         return self._targets[key]
 
     def draft(self, name: str, options: DecodingOptions) -> LanguageModel:
         """A draft model, loaded as ``options`` say."""
         key = name, str((options.draft_dtype, options.loading))
         if key not in self._drafts:
-            pair = self.target(options)
-            self._drafts[key] = wrapped_draft(name, pair.target, pair.tokenizer, options)
+            models = self.target(options)
+            assert models.tokenizer is not None  # loaded by name
+            self._drafts[key] = load_draft_model(draft_spec(name, options), models.target, models.tokenizer)
         return self._drafts[key]
 
     def decoder(self, options: ComparedDecoder, cost: CostModel | None = None) -> SpeculativeDecoder:
@@ -224,9 +226,8 @@ class Loader:
             if repr(options) not in self._routed:
                 self._routed[repr(options)] = SpeculativeDecoder.from_options(options)
             return self._routed[repr(options)]
-        names, ngram = split_drafts(options.drafts)
-        drafts = [self.draft(str(name), options) for name in names]
-        return SpeculativeDecoder.from_options(options, self.target(options)._replace(drafts=drafts, ngram=ngram))
+        drafts = [self.draft(str(name), options) for name in split_drafts(options.draft)[0]]
+        return SpeculativeDecoder.from_options(options, self.target(options)._replace(drafts=drafts))
 
     def generate(
         self, options: ComparedDecoder, sampling: SamplingParams, max_new_tokens: int, cost: CostModel | None = None

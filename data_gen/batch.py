@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from rich.console import Console
 from ..common.console import stderr_console
 from ..common.errors import InputError
 from ..controllers.checkpoints.fingerprint import model_fingerprint
-from ..infer.config import LENGTH, leaves_drafts_open
 from ..infer.core import Generation, Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digests
@@ -45,8 +44,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     assert batch.prompts is not None
     assert batch.output is not None
     rows = read_prompts(batch.prompts, column=batch.column, split=batch.split)[: batch.limit]
-    steady = replace(options, length=LENGTH) if leaves_drafts_open(options) else options
-    decoder = SpeculativeDecoder.from_options(steady)
+    decoder = SpeculativeDecoder.steady_from_options(options)
     assert decoder.tokenizer is not None, "decoder was not loaded by name"
     sampling = decoder.defaults.sampling_params(
         temperature=options.temperature, top_k=options.top_k, top_p=options.top_p

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import Tensor, nn
@@ -25,30 +24,29 @@ from ..common.json_file import build
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT
-from ..controllers.length import Fixed, LengthController
+from ..controllers.length import LengthController
 from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import cost_source
 from ..controllers.sampling import SamplingParams
 from ..models import EncoderDecoder, GgufModel, LanguageModel
 from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
-from .config import DecoderConfig, check_options, grows_trees, with_default_drafts
+from .build import Builder, Models, Setup, load_models
 from .core import Generation, Request
 from .drafters.beams import Beams
-from .drafters.ngram import Ngram, split_drafts
-from .drafters.tree import AUTO_TREE, parse_tree
-from .drafting import Drafting
+from .drafters.ngram import Ngram
 from .engine import Engine
 from .hooks import RoundClock, RouterHook
 from .integrations.custom_generate import custom_generate
 from .loading.controllers import load_copies, load_length
-from .loading.named_pair import with_named_pair
-from .loading.pair import Model, Name, Pair, check_pair, load_pair, steered, with_states, wrap_model
-from .loading.routing import Routing, load_routing
+from .loading.pair import Model, check_pair, with_states, wrap_model
+from .loading.routing import Routing
+from .model_spec import Name
 from .options import DecodingOptions
+from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
 from .prompting import PromptLike, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of
 from .scheduler import Scheduler
 from .text_stream import PLAIN, Stop, TextStream, TextStyle
-from .verify import LOSSY, parse_verifier
 
 Auto: TypeAlias = Literal["auto"]
 FOLLOW, IGNORE = "follow", "ignore"  # values of generation_config
@@ -98,45 +96,48 @@ class SpeculativeDecoder:
         generation_config: str = FOLLOW,
         pair_check: str = EXACT,
     ) -> None:
-        drafts: list[Any] = [] if draft is None else list(draft) if isinstance(draft, list | tuple) else [draft]
-        self.drafts = [wrap_model(model, "draft") for model in drafts]
+        models = [] if draft is None else list(draft) if isinstance(draft, list | tuple) else [draft]
+        drafts = [wrap_model(model, "draft") for model in models]
         reader = wrap_model(target, "target") if routing is None else routing.target
-        if isinstance(length, Name):
-            named = DecodingOptions(length=str(length), threshold=threshold, cost=cost, pair_check=pair_check)  # type: ignore[arg-type]
-            loaded = Pair(reader, self.drafts, tokenizer, None, ngram)  # type: ignore[arg-type]  # None is refused
-            length = steered(loaded, named).length
-        elif threshold is not None or cost is not None:
-            raise InputError("threshold, cost: tell a controller when to stop; name one as length, or leave them out")
-        elif isinstance(length, int):
-            length = Fixed(length)
-        if not isinstance(length, LengthController | None):
-            raise InputError(f"length: of type {type(length).__name__}; give a number, a name, or a length controller")
-        self.config = DecoderConfig(
-            len(drafts), length, verifier, beams, None if tree is None else parse_tree(tree), routing is not None, ngram
-        )
-        self.plain: DecoderConfig | None = None  # what calls with a length of their own go by, if not by ``config``
         check_count("max_running", max_running)
-        if generation_config not in (FOLLOW, IGNORE):
-            raise InputError(f"generation_config={generation_config!r}: give {FOLLOW!r} or {IGNORE!r}")
-        if self.config.tree is not None and not reader.decodes_trees:
-            shape = tree if isinstance(tree, str) else "x".join(map(str, tree or ()))
-            raise InputError(f"tree={shape!r}: drafts of a GGUF target are chains; leave the tree out")
-        for model in self.drafts:
-            check_pair(reader, model)
-        self.target = with_states(reader, self.drafts if routing is None else routing.models)
-        self.routing, self.tokenizer, self.pair_check = routing, tokenizer, pair_check
-        self.generation_config = generation_config
-        self.stop_tokens = self._ends = stop_tokens_of(self.target.model, tokenizer)
+        objects: dict[str, Any] = {"router": routing, "length": length, "cost": cost, "tree": tree}
+        choices: dict[str, Any] = {"generation_config": generation_config, "pair_check": pair_check}
+        options = LoadedOptions(
+            target=reader,
+            draft=(*drafts, *([] if ngram is None else [ngram])) or None,
+            threshold=threshold,
+            verifier=verifier,
+            beams=beams,
+            max_running=max_running,
+            **objects,
+            **choices,
+        )
+        self._begin(options, Models(reader, drafts, tokenizer, routing), steady=True)
+
+    def _begin(self, options: DecodingOptions, models: Models | None, *, steady: bool) -> None:
+        """Make the decoder of ``options``; ``models`` are loaded by their names if they are None.
+
+        ``steady``: whether a draft length that the options leave open must not depend on time.
+        """
+        plan = resolve(options, steady=steady)
+        self.options, self.steady = options, steady
+        models = load_models(plan) if models is None else models
+        for model in models.drafts:
+            check_pair(models.target, model)
+        self.target = with_states(models.target, models.drafting)
+        self.drafts, self.routing, self.tokenizer = models.drafts, models.routing, models.tokenizer
+        self.generation_config, self.pair_check = plan.generation_config, plan.pair_check
+        self.stop_tokens = self._ends = stop_tokens_of(self.target.model, self.tokenizer)
         self.defaults.sampling_params()  # refused here instead of at the first prompt
         engine = Engine(self.target)
         engine.hooks.append(RoundClock(self.target.device))
-        if routing is not None:
-            engine.hooks.append(RouterHook(routing.router, self.target, engine.cache))
-        self.drafting = Drafting(engine, self.drafts, routing)
-        self.drafting.arms(self.config)  # refused here instead of at the first prompt
+        if self.routing is not None:
+            engine.hooks.append(RouterHook(self.routing.router, self.target, engine.cache))
+        self.builder = Builder(engine, models._replace(target=self.target))
+        self.setup = self.builder.build(plan)
+        self._calls: dict[tuple[str, str | None], Setup] = {}  # of calls with a length that is named, and their rule
         self._warn_of_short_drafts()
-        self.scheduler = Scheduler(engine, max_running)
-        self._named: dict[str, LengthController] = {}  # length controllers loaded by calls, by name
+        self.scheduler = Scheduler(engine, plan.max_running)
 
     @classmethod
     def from_pretrained(
@@ -164,34 +165,37 @@ class SpeculativeDecoder:
         return cls.from_options(DecodingOptions(target=target, draft=draft, **options))  # type: ignore[arg-type]
 
     @classmethod
-    def from_options(cls, options: DecodingOptions, loaded: Pair | None = None) -> SpeculativeDecoder:
-        """Load a decoder by its options, see :meth:`from_pretrained`, or make it of models that are ``loaded``."""
-        given = with_named_pair(options)
-        options = with_default_drafts(given) if loaded is None else given
-        check_options(options)
-        searched = options.beams is not None or options.argmax
-        own: dict[str, Any] = {
-            "verifier": options.verifier,
-            "beams": Beams(options.beams or Beams.width, options.argmax) if searched else None,
-            "max_running": options.max_running,
-            "generation_config": options.generation_config,
-            "pair_check": options.pair_check,
-        }
-        if options.router is not None:
-            routing, text = load_routing(options)
-            return cls(routing.target, None, text, routing=routing, **own)
+    def from_options(cls, options: DecodingOptions, models: Models | None = None) -> SpeculativeDecoder:
+        """Load a decoder by its options, see :meth:`from_pretrained`, or make it of ``models`` that are loaded.
+
+        With loaded models, and where nothing else is given, drafts have four tokens.
+        """
+        return cls._made(options, models, steady=models is not None)
+
+    @classmethod
+    def steady_from_options(cls, options: DecodingOptions) -> SpeculativeDecoder:
+        """:meth:`from_options` for texts that must not depend on time: drafts have four tokens by default."""
+        return cls._made(options, None, steady=True)
+
+    @classmethod
+    def _made(cls, options: DecodingOptions, models: Models | None, *, steady: bool) -> SpeculativeDecoder:
+        decoder = cls.__new__(cls)
         with said_at_the_end():
-            pair = load_pair(options) if loaded is None else steered(loaded, options)
-            own |= {"tree": options.tree, "ngram": pair.ngram}
-            decoder = cls(pair.target, pair.drafts, pair.tokenizer, length=pair.length, **own)
-        if options is not given and given.tree is None:
-            decoder.plain = replace(decoder.config, length=None, ngram=split_drafts(given.drafts)[1])
+            decoder._begin(options, models, steady=steady)
         return decoder
+
+    @property
+    def plan(self) -> Plan:
+        """How requests are decoded; :meth:`.Plan.describe` prints it."""
+        return self.setup.plan
 
     @property
     def length(self) -> LengthController:
         """The length controller of calls that give no other."""
-        return self.config.stopping
+        return self.setup.arms[0].length
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}\n{self.plan.describe()}"
 
     def generate(  # long by its arguments and their documentation
         self,
@@ -242,11 +246,11 @@ class SpeculativeDecoder:
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         self.check_models()
-        config, style = self.configured(length, verifier), TextStyle.until(stop)
+        setup, style = self.setup_for(length, verifier), TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
         requests = [
-            self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), config=config, style=style)
+            self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), setup=setup, style=style)
             for i, seed in enumerate(seeds)
         ]
         for request, own in zip(requests, seeds, strict=True):
@@ -286,8 +290,8 @@ class SpeculativeDecoder:
         ids = self._encode(prompts[0], chat, system)
         sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
         budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
-        config, style = self.configured(length, verifier), TextStyle.until(stop)
-        return self._stream(self.new_request(ids, sampling, budget, rng, config=config, style=style))
+        setup, style = self.setup_for(length, verifier), TextStyle.until(stop)
+        return self._stream(self.new_request(ids, sampling, budget, rng, setup=setup, style=style))
 
     def _stream(self, request: Request) -> Iterator[str]:
         text = self.text_stream(request.prompt, request.style)
@@ -313,7 +317,7 @@ class SpeculativeDecoder:
         rng: RandomSource,
         *,
         stop_tokens: frozenset[int] | None = None,
-        config: DecoderConfig | None = None,
+        setup: Setup | None = None,
         style: TextStyle = PLAIN,
     ) -> Request:
         """Make a request for the scheduler, as :meth:`generate` does.
@@ -321,10 +325,9 @@ class SpeculativeDecoder:
         Raises:
             InputError: the prompt fills the context, or the verifier does not support the sampling parameters.
         """
-        config = config or self.config
-        arms = self.drafting.arms(config)
-        config.check_sampling(sampling, self.target.vocab_size)
-        for arm in arms:
+        setup = setup or self.setup
+        setup.plan.check_sampling(sampling, self.target.vocab_size)
+        for arm in setup.arms:
             arm.length.check_sampling(sampling)
         if self.routing is not None:
             self.routing.router.check_sampling(sampling)
@@ -342,7 +345,7 @@ class SpeculativeDecoder:
         if found != self._ends:  # the generation_config has changed
             self.stop_tokens = self._ends = found
         ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids
-        request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, config.verify, arms, output)
+        request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, setup.verify, setup.arms, output)
         request.style = style
         if style.stop:
             request.stopping = self.text_stream(prompt, style)
@@ -375,7 +378,7 @@ class SpeculativeDecoder:
     def _warn_of_short_drafts(self) -> None:
         """Say which drafts read shorter texts than the target, which decodes the rest without them."""
         room = math.inf if self.context is None else self.context
-        rest = "without drafts" if self.config.ngram is None else "with n-gram drafts alone"
+        rest = "with n-gram drafts alone" if isinstance(self.plan.drafting, Mixed) else "without drafts"
         for model in dict.fromkeys(self._draft_models()):
             if model.context is not None and model.context < room:
                 warnings.warn(
@@ -406,28 +409,28 @@ class SpeculativeDecoder:
         build(bool, chat, "chat")
         return encode_prompt(self.tokenizer, prompt, chat=chat, system=system, vocab_size=self.target.vocab_size)
 
-    def configured(
-        self, length: Name | int | LengthController | None = None, verifier: str | None = None
-    ) -> DecoderConfig:
-        """The decoder's configuration with ``length`` or ``verifier`` replaced, if given.
+    def setup_for(self, length: Name | int | LengthController | None = None, verifier: str | None = None) -> Setup:
+        """The decoder's setup, or that of a call with a ``length`` or a ``verifier`` of its own.
 
         A length takes the place of a tree, unless the tree grows by it.
         """
-        if length is not None and (isinstance(length, bool) or not isinstance(length, Name | int | LengthController)):
-            raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")
-        if verifier is not None and not isinstance(verifier, str):
-            raise InputError(f"verifier={verifier!r}: give a rule's name, such as 'block'")
-        lossy = verifier is not None and parse_verifier(verifier)[0] in LOSSY
-        config = self.plain if self.plain is not None and (length is not None or lossy) else self.config
-        changes: dict[str, Any] = {} if verifier is None else {"verifier": verifier}
-        if length is not None:
-            name = str(length)
-            if not isinstance(length, LengthController) and name not in self._named:
-                self._named[name] = self.load_length(name)
-            found = length if isinstance(length, LengthController) else self._named[name]
-            tree = config.tree if config.tree == AUTO_TREE and grows_trees(found) else None
-            changes |= {"length": found, "tree": tree}
-        return replace(config, **changes)
+        call = Call(length, verifier)
+        if length is None and verifier is None:
+            return self.setup
+        if isinstance(length, LengthController):
+            return self._setup_of(call)
+        key = str(length), verifier
+        if key not in self._calls:
+            self._calls[key] = self._setup_of(call)
+        return self._calls[key]
+
+    def _setup_of(self, call: Call) -> Setup:
+        return self.builder.build(resolve(self.options, call, steady=self.steady))
+
+    def use_length(self, length: LengthController) -> None:
+        """Use ``length`` in the place of the present length controller; requests that run keep theirs."""
+        self.setup = self.builder.build(self.plan, length)
+        self._calls.clear()
 
     def load_length(
         self, name: str, *, threshold: float | None = None, cost: CostModel | None = None
@@ -441,6 +444,7 @@ class SpeculativeDecoder:
             InputError: there is no such rule or controller, it was trained for another pair, or it cannot use ``cost``.
         """
         first = self.drafts[0].model if self.drafts else None
+        named_length(name, threshold, cost_source(cost), drafted=first is not None)
         return load_length(name, self.target.model, first, self.tokenizer, threshold, cost, self.pair_check)
 
     def load_copies(self, name: Name) -> CopyPredictor:

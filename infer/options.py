@@ -214,12 +214,6 @@ class DecodingOptions(
     max_running: Annotated[int, Range(1, 4096)] = 64
     graphs: Literal["on", "off", "compiled"] = "on"
 
-    @property
-    def drafts(self) -> str | tuple[str, ...] | None:
-        """The drafts to load; None if there are none, or if the router names them."""
-        without = self.router is not None or (self.length == "none" and self.target != "tiny")
-        return self.draft if self.draft != AUTO else None if without else "tiny-draft"
-
 
 Auto = Literal["auto"]
 

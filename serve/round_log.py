@@ -154,7 +154,7 @@ class RoundLog(RoundWriters):
     def __init__(
         self, folder: Path, decoder: SpeculativeDecoder, target: str, draft: str, *, shard_size: int = 64
     ) -> None:
-        chains = len(decoder.drafts) == 1 and decoder.config.rule == "token-wise" and decoder.config.tree is None
+        chains = len(decoder.drafts) == 1 and decoder.plan.verifier.rule == "token-wise" and decoder.plan.drafts_chains
         if not chains or decoder.tokenizer is None:
             raise InputError("log_rounds: needs one draft model's chains and the verifier token-wise; leave it out")
         (model,) = decoder.drafts

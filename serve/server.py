@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import replace
 from typing import Any
 
 from ..common.errors import InputError
@@ -87,12 +86,12 @@ class Server:
                 length = self._load(name)
             except InputError as error:
                 raise ApiError(409, f"{error}; the controller in use stays") from None
-            self.decoder.config = replace(self.decoder.config, length=length)
+            self.decoder.use_length(length)
             self.reloads += 1
         return self.controller_card()
 
     def _load(self, name: str) -> LengthController:
-        current, threshold = self.decoder.config.length, self.options.threshold
+        current, threshold = self.decoder.length, self.options.threshold
         if not isinstance(current, PricedController):
             return self.decoder.load_length(name, threshold=threshold)
         length = self.decoder.load_length(name, threshold=threshold, cost=current.cost)

@@ -12,7 +12,7 @@ from typing import Any
 from ..common.errors import InputError
 from ..controllers.length import LengthController, parse_rule
 from ..controllers.sampling import SamplingParams
-from ..infer.config import DecoderConfig
+from ..infer.build import Setup
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import Prompt, as_prompts, encode_prompt, text_of
@@ -92,8 +92,8 @@ class Service:
         try:
             prompts = await asyncio.to_thread(self._encode, given)
             sampling = self._sampling(given)
-            config = self._config(given)
-            return self._queue(given, prompts, sampling, config)
+            setup = self._setup(given)
+            return self._queue(given, prompts, sampling, setup)
         except InputError as error:
             named = str(error).partition("=")[0].partition(":")[0]
             text = "messages" if isinstance(given, ChatCompletionRequest) else "prompt"
@@ -145,11 +145,11 @@ class Service:
             settings["top_k"] = None
         return self.decoder.defaults.sampling_params(**settings)
 
-    def _config(self, given: GenerationRequest) -> DecoderConfig:
-        """The decoder's configuration, with the length rule that the request names."""
+    def _setup(self, given: GenerationRequest) -> Setup:
+        """The decoder's setup, or one with the length rule that the request names."""
         length = None if given.speculation is None else given.speculation.length
         if length is None:
-            return self.decoder.config
+            return self.decoder.setup
         rule: LengthController | None = parse_rule(str(length))
         if rule is None:
             raise ApiError(
@@ -158,10 +158,10 @@ class Service:
                 "'confidence:0.4'",
                 param="speculation.length",
             )
-        return self.decoder.configured(rule)
+        return self.decoder.setup_for(rule)
 
     def _queue(
-        self, given: GenerationRequest, prompts: list[list[int]], sampling: SamplingParams, config: DecoderConfig
+        self, given: GenerationRequest, prompts: list[list[int]], sampling: SamplingParams, setup: Setup
     ) -> Call:
         n, news = given.n or 1, asyncio.Queue[tuple[Job, News]]()
         if given.seed is not None and given.seed < 0:
@@ -179,7 +179,7 @@ class Service:
                 budgets[i // n],
                 RandomSource(seed),
                 stop_tokens=frozenset() if given.ignore_eos else None,
-                config=config,
+                setup=setup,
                 style=style,
             )
             request.output.seed = seed

@@ -38,11 +38,11 @@ def _prepared(options: ServeOptions, say: Callable[[str], None]) -> Server:
     """A server with its models loaded; ``say`` is told what takes time."""
     from ...common.console import quiet, said_at_the_end
     from ...infer.decoder import SpeculativeDecoder
-    from ...infer.loading.named_pair import with_named_pair
+    from ...infer.plan import with_models
     from ...serve.server import Server
 
     quiet(detailed=True)  # how costs were decided on, too
-    options = with_named_pair(options)
+    options = with_models(options)
     with said_at_the_end():
         decoder = SpeculativeDecoder.from_options(options)
         log = _round_log(options, decoder)
@@ -59,9 +59,9 @@ def _round_log(options: ServeOptions, decoder: SpeculativeDecoder) -> RoundLog |
         return None
     from ...serve.round_log import RoundLog
 
-    if not isinstance(options.drafts, str):
+    if not isinstance(options.draft, str):
         raise InputError("log_rounds: needs one draft model; leave it out")
-    return RoundLog(options.log_rounds, decoder, str(options.target), options.drafts)
+    return RoundLog(options.log_rounds, decoder, str(options.target), options.draft)
 
 
 def _listen(host: str, port: int) -> socket.socket:

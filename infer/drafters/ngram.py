@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,20 +66,27 @@ def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
     return model or None, Ngram(int(longest)) if colon else Ngram()
 
 
-def split_drafts(draft: str | Path | Sequence[str | Path] | None) -> tuple[list[str | Path], Ngram | None]:
-    """The draft model's name, if there is one, and how n-grams draft if they do.
+def split_drafts(draft: Any) -> tuple[list[Any], Ngram | None]:
+    """The draft model, if there is one, and how n-grams draft if they do.
+
+    Args:
+        draft: the option ``draft``: a name, alone or in a list; from Python also a model that is loaded, and
+            :class:`Ngram` beside it.
 
     Raises:
-        InputError: there are several.
+        InputError: there are several models.
     """
-    if not draft:
-        return [], None
-    if isinstance(draft, str | Path):
+    if isinstance(draft, str | Path) and draft:
         model, ngram = split_ngram(str(draft))
         return ([draft] if ngram is None else [] if model is None else [model]), ngram
-    if len(draft) > 1:
-        raise InputError(f"draft: {len(draft)} drafts, which only a router's arms can be; give one, or a router")
-    return split_drafts(draft[0])
+    if not isinstance(draft, list | tuple):
+        return [draft] if draft else [], None
+    settings = [entry for entry in draft if isinstance(entry, Ngram)]
+    models = [entry for entry in draft if not isinstance(entry, Ngram)]
+    if len(models) > 1:
+        raise InputError(f"draft: {len(models)} drafts, which only a router's arms can be; give one, or a router")
+    names, ngram = split_drafts(models[0]) if models else ([], None)
+    return names, settings[0] if settings else ngram
 
 
 class CopyCosts:

@@ -12,14 +12,7 @@ from ...controllers.acceptance.copy_head import CopyHead, CopyPredictor
 from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
-from ...controllers.length import (
-    LengthController,
-    load_rule,
-    load_trained,
-    names_class,
-    names_rule,
-    takes_cost,
-)
+from ...controllers.length import LengthController, load_rule, load_trained, names_class, names_rule
 from ...controllers.length.cost_model import CostModel
 from ...controllers.length.own import own_digest
 from ...controllers.router import RouterPolicy, policy
@@ -38,18 +31,13 @@ def load_length(
 ) -> LengthController:
     """The length controller named ``spec``: a rule, or a trained one (shipped, local or on the hub).
 
+    Args:
+        threshold, cost: of a trained controller; :func:`~specpilot.infer.plan.named_length` checks them.
+
     Raises:
-        InputError: there is no such rule or controller, it was trained for another pair, or it cannot use ``cost``.
+        InputError: there is no such rule or controller, or it was trained for another pair.
     """
     rule = load_rule(spec, cost)
-    if rule is not None and threshold is not None:
-        raise InputError(
-            f"threshold={threshold}: only for trained controllers, length={spec!r} is a rule; leave it out"
-        )
-    if cost is not None and not takes_cost(spec):
-        raise InputError(
-            f"cost: the rule {spec!r} does not use costs; leave it out, or give a trained controller as length"
-        )
     if rule is not None:
         return rule
     if draft is None:

@@ -1,46 +1,24 @@
-"""The models that a trained controller names: what is decoded with where no target or draft is given."""
+"""The models that a trained controller was made for, by the names in its checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from ...checkpoints import shipped
 from ...common.errors import InputError
 from ...controllers.checkpoints.checkpoint import locate, read_config
 from ...controllers.length import names_class, parse_rule
 from ...models.loading.model_files import find_files
-from ..options import AUTO, DecodingOptions
-
-TARGET = "tiny"  # where no controller names one
-
-D = TypeVar("D", bound=DecodingOptions)
+from ..options import AUTO
 
 
-def with_named_pair(options: D) -> D:
-    """``options`` with a target, and with the draft of a trained length controller where neither is given.
-
-    Raises:
-        InputError: see :func:`named_pair`.
-    """
-    given = {"length": options.length, "copies": options.copies, "router": options.router}
-    names = {option: str(name) for option, name in given.items() if isinstance(name, str | Path)}
-    if options.draft == AUTO and "copies" in names and "length" not in names and "router" not in names:
-        options = replace(options, draft="ngram")
-    drafting = "router" not in names and options.draft == AUTO
-    target, draft = named_pair(options.target, AUTO if drafting else options.draft, names)
-    return replace(options, target=target, draft=draft)
-
-
-def named_pair(
-    target: str, draft: str | tuple[str, ...] | None, controllers: Mapping[str, str]
-) -> tuple[str, str | tuple[str, ...] | None]:
+def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple[Any, Any]:
     """Target and draft, where ``"auto"`` is that of the first trained controller that names one.
 
-    Without one the target is ``tiny``, and the draft stays ``"auto"``. The checkpoint holds the name that was given in
-    training, or the last part of an absolute path: a folder of that name is here, or beside the checkpoint.
+    Without one it stays ``"auto"``. The checkpoint holds the name that was given in training, or the last part of an
+    absolute path: a folder of that name is here, or beside the checkpoint.
 
     Args:
         controllers: lengths, copy heads and routers by the option that names them; rules are left out.
@@ -59,7 +37,7 @@ def named_pair(
             target = _found("target", provenance.target, option, name, folder)
         if draft == AUTO and provenance.draft is not None:
             draft = _found("draft", provenance.draft, option, name, folder)
-    return TARGET if target == AUTO else target, draft
+    return target, draft
 
 
 def _found(part: str, model: str, option: str, controller: str, folder: Path) -> str:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
 from ...common.errors import InputError
 from ...controllers.arms import AUTOREGRESSIVE, DRAFT, EXIT, NGRAM, Arm, check_enough, parse_arm
 from ...controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
-from ...controllers.length import MAX_DRAFT, Fixed, LengthController, Oracle
-from ...controllers.length.cost_model import CostModel
+from ...controllers.length import Fixed, LengthController
 from ...controllers.router import PolicyRouter, Router
-from ...models import CausalLM, EarlyExit, LanguageModel, LoadedModel, count_parameters, language_model
+from ...models import CausalLM, EarlyExit, LanguageModel, count_parameters, language_model
 from ...models.forwards import Graphs
 from ...models.linear import Quantization
-from ..config import LENGTH
 from ..drafters.ngram import Ngram
-from ..options import DecodingOptions
-from .controllers import load_length, load_policy
-from .pair import check_pair, draft_precision, load_draft, load_target
+from ..model_spec import ModelSpec, Name
+from .controllers import load_policy
+from .pair import check_pair, load_draft, quantization_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,8 @@ class LoadedArm:
 
     Attributes:
         model: its draft model, None if it has none.
-        length: the length controller.
-        ngram: settings of n-gram drafts, for the arm ``ngram``.
+        length: the length controller, of an arm that a caller has made; that of an arm loaded by name is in the plan.
+        ngram: settings of n-gram drafts, of an arm ``ngram`` that a caller has made.
     """
 
     arm: Arm
@@ -70,91 +66,46 @@ class Routing:
         return [arm.model for arm in self.arms if arm.model is not None]
 
 
-def load_routing(options: DecodingOptions) -> tuple[Routing, PreTrainedTokenizerBase]:
-    """Load a target with a router's arms; ``autoregressive`` and ``ngram`` take no length.
+def load_routing(
+    router: Name | Router,
+    names: Sequence[str],
+    specs: Mapping[str, ModelSpec],
+    target: LanguageModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pair_check: str,
+    *,
+    sample: bool,
+) -> Routing:
+    """Load a router and its arms.
+
+    Args:
+        router: a trained router by its name, or an object.
+        names: the arms in the router's order.
+        specs: how the draft models among them are loaded, by arm.
+        pair_check: see :meth:`~specpilot.controllers.checkpoints.provenance.Provenance.check_pair`.
+        sample: whether a trained router samples the arm.
 
     Raises:
         InputError: a model is missing, or the router was trained for another target or other arms.
     """
-    router: Any = options.router  # a name, or an object from Python
     trained = None if isinstance(router, Router) else load_policy(router)
-    names = options.drafts
-    if names is None:
-        if trained is None:
-            raise InputError("draft: a router object has no names of arms; give them in its order")
-        # Of a local model the checkpoint holds the folder's name: it may be here, or beside the checkpoint.
-        beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in trained[1].arms}
-        here = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
-        names = tuple(name if here[name] else str(place) for name, place in beside.items())
-    names = tuple(map(str, names)) if isinstance(names, tuple) else (str(names),)
-    of_drafts, quantization = draft_precision(options)
-    model, text = load_target(options)
-    reader = language_model(model, graphs=options.graphs)
-    loaded = load_arms(names, reader, text, **of_drafts, quantization=quantization, graphs=options.graphs)
-    if options.draft_dtype is not None and all(arm.arm.kind != DRAFT for arm in loaded):
-        raise InputError(f"draft_dtype={options.draft_dtype!r}: no arm has a draft model; leave it out")
-    if trained is not None:
-        policy, config = trained
-        given = [arm.arm for arm in loaded]
-        config.check(model_fingerprint(model), tokenizer_fingerprint(text), given, options.pair_check)
-        if config.hidden_size != reader.hidden_size:
-            raise InputError(
-                f"router: reads a target's states of size {config.hidden_size}, where this one's are of "
-                f"{reader.hidden_size}; train a router for this target"
-            )
-        sampling = config.provenance.sampling
-        router = PolicyRouter(policy.to(reader.device), sample=options.sample_arm, sampling=sampling)
-    elif options.sample_arm:
-        raise InputError("sample_arm: has no effect on a router object; leave it out")
-    return Routing(reader, router, _with_lengths(loaded, model, text, options)), text
-
-
-def _with_lengths(
-    arms: list[LoadedArm], target: LoadedModel, tokenizer: PreTrainedTokenizerBase, options: DecodingOptions
-) -> list[LoadedArm]:
-    """The arms with their length controllers."""
-    given: Any = LENGTH if options.length is None else options.length
-    lengths = given if isinstance(given, tuple) else (given,) * len(arms)
-    if len(lengths) != len(arms):
-        raise InputError(f"length: {len(lengths)} for {len(arms)} arms; give one for all, or one for each")
-    wanted: Any = options.cost
-    cost = wanted if wanted is None or isinstance(wanted, CostModel) else CostModel.load(wanted)
-    found = []
-    for arm, length in zip(arms, lengths, strict=True):
-        if arm.model is not None:
-            found.append(replace(arm, length=_length(length, arm, target, tokenizer, cost, options)))
-        elif arm.arm.kind == NGRAM:
-            ngram = Ngram() if cost is None else Ngram(cost=cost)
-            found.append(replace(arm, length=Fixed(MAX_DRAFT), ngram=ngram))
-        else:
-            found.append(arm)
-    return found
-
-
-def _length(
-    wanted: str | Path | int | LengthController,
-    arm: LoadedArm,
-    target: LoadedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    cost: CostModel | None,
-    options: DecodingOptions,
-) -> LengthController:
-    """The length controller of an arm with a draft model.
-
-    Raises:
-        InputError: the controller cannot be loaded or does not fit the arm.
-    """
-    assert arm.model is not None
-    try:
-        found = wanted
-        if not isinstance(found, LengthController):
-            draft, threshold = arm.model.model, options.threshold
-            found = load_length(str(wanted), target, draft, tokenizer, threshold, cost, options.pair_check)
-        if isinstance(found, Oracle):
-            raise InputError("length='oracle': not supported with a router; take another rule")
-    except InputError as error:
-        raise InputError(f"arm {arm.name!r}: {error}") from error
-    return found
+    first = next(iter(specs.values()), ModelSpec(name="", precision="float32"))  # all arms are loaded alike
+    loaded = load_arms(
+        names, target, tokenizer, **first.loading, quantization=quantization_of(first), graphs=first.graphs
+    )
+    if trained is None:
+        assert isinstance(router, Router)
+        return Routing(target, router, loaded)
+    policy, config = trained
+    arms = [arm.arm for arm in loaded]
+    config.check(model_fingerprint(target.model), tokenizer_fingerprint(tokenizer), arms, pair_check)
+    if config.hidden_size != target.hidden_size:
+        raise InputError(
+            f"router: reads a target's states of size {config.hidden_size}, where this one's are of "
+            f"{target.hidden_size}; train a router for this target"
+        )
+    sampling = config.provenance.sampling
+    return Routing(target, PolicyRouter(policy.to(target.device), sample=sample, sampling=sampling), loaded)
 
 
 def load_arms(

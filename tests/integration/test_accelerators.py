@@ -333,10 +333,10 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
     found = []
     for way in ("host", "static"):
         one = decoder("4", way=way)
-        kinds = [one.config, *(one.configured(length=make_rule()) for make_rule in ASKING.values())]
+        kinds = [one.setup, *(one.setup_for(length=make_rule()) for make_rule in ASKING.values())]
         samplings = [SamplingParams(**SAMPLINGS[(i + seed) % 4]) for i in range(9)]
         requests = [
-            one.new_request(PROMPTS[i % 3], sampling, 16, RandomSource(i), config=kinds[i % 6])
+            one.new_request(PROMPTS[i % 3], sampling, 16, RandomSource(i), setup=kinds[i % 6])
             for i, sampling in enumerate(samplings)
         ]
         one.scheduler.run(requests)
@@ -348,7 +348,7 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
 @pytest.mark.parametrize("which", ["target", "draft"])
 def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str) -> None:
     one = decoder("4", way=way)
-    model = one.target if which == "target" else one.drafting.arms(one.config)[0].drafter.model  # type: ignore[attr-defined]
+    model = one.target if which == "target" else one.setup.arms[0].drafter.model  # type: ignore[attr-defined]
     forward = model.forward
 
     def failing(cache: Any, reads: Any) -> Any:

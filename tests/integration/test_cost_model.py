@@ -378,7 +378,7 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monk
     for seed in range(12):
         prompts = [[1, 2, 3], [4, 5, 6]]
         decoder.generate(prompts if batched else prompts[0], max_new_tokens=100, seed=seed)
-    decoder.config = replace(decoder.config, length=fixed)
+    decoder.use_length(fixed)
     decoder.generate([1, 2, 3], max_new_tokens=50)
     monkeypatch.undo()
     # A draft's first forward may read two tokens, which costs nothing here.
@@ -414,19 +414,19 @@ def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
     time_forwards(monkeypatch, lambda model, n: float(model.model.config.num_hidden_layers))
     grown: dict[str, Any] = {"tree": "auto", "cost": "auto"}
     tree = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", **grown)
-    assert tree.config.stopping.running is tree.length.running is not None
+    assert tree.length.running is not None
     assert tree.length.running.first == pair_costs(tree.target, tree.drafts[0])
     untrained = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="online-confidence", **grown)
-    assert isinstance(untrained.config.stopping, OnlineConfidenceTree)
-    assert untrained.config.stopping.running is not None
+    assert isinstance(untrained.length, OnlineConfidenceTree)
+    assert untrained.length.running is not None
     for draft, options, adapt in (
         ("tiny-draft+ngram", {"cost": "auto"}, True),
         ("ngram", {"cost": "auto"}, True),
         ("ngram", {"cost": FIRST, "adapt": True}, True),
         ("ngram", {"cost": FIRST}, False),
     ):
-        ngram = SpeculativeDecoder.from_pretrained("tiny", draft, **options).config.ngram
-        assert ngram.adapt == adapt
+        (arm,) = SpeculativeDecoder.from_pretrained("tiny", draft, **options).setup.arms
+        assert arm.drafter.options.adapt == adapt  # type: ignore[attr-defined]
 
 
 TRUTH = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05)

@@ -37,7 +37,7 @@ def test_counters_balance(way: str) -> None:
         assert stats.n_target_forwards == len(output.rounds)
         assert stats.n_drafted == stats.n_accepted + stats.n_discarded
         assert stats.n_verified_tokens == stats.n_drafted + stats.n_target_forwards - 1
-        if decoder.config.tree is None:
+        if decoder.plan.drafts_chains:
             assert stats.n_draft_forwards == stats.n_drafted
             assert stats.n_draft_forwards + stats.n_target_forwards == stats.n_generated + stats.n_discarded
         assert stats.n_draft_forwards <= stats.n_drafted

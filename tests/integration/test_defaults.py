@@ -15,10 +15,10 @@ from specpilot.controllers.length import Fixed, OnlineConfidence
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.running_cost import RunningCost
 from specpilot.data_gen.on_policy import rounds_of
-from specpilot.infer.config import leaves_drafts_open, with_default_drafts
 from specpilot.infer.core import Generation, Round
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import DecodingOptions, GenerateOptions
+from specpilot.infer.plan import Mixed, with_defaults
 from specpilot.models import CausalLM
 from specpilot.serve.options import ServeOptions
 
@@ -58,12 +58,13 @@ def compared(word: str | dict[str, Any]) -> SpeculativeDecoder:
 )
 def test_the_same_from_every_door(made: Callable[[], SpeculativeDecoder]) -> None:
     decoder = made()
-    config = decoder.config
-    assert isinstance(config.length, OnlineConfidence)
-    assert config.length.running is not None
-    assert config.ngram.adapt
-    assert config.ngram.cost == config.length.cost
-    assert (config.tree, config.verifier) == (None, "token-wise")
+    (arm,) = decoder.setup.arms
+    assert isinstance(arm.length, OnlineConfidence)
+    assert arm.length.running is not None
+    ngram = arm.drafter.options  # type: ignore[attr-defined]
+    assert ngram.adapt
+    assert ngram.cost == arm.length.cost
+    assert (decoder.plan.drafts_chains, decoder.plan.verifier.name) == (True, "token-wise")
     assert [draft.precision for draft in decoder.drafts] == ["int8"]  # int4 is not much faster
 
 
@@ -84,7 +85,7 @@ def test_the_same_from_every_door(made: Callable[[], SpeculativeDecoder]) -> Non
 )
 def test_what_says_how_to_draft_is_followed(given: dict[str, Any]) -> None:
     options = replace(BASE, **given)
-    assert with_default_drafts(options) is options
+    assert with_defaults(options) is options
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,7 @@ def test_what_says_how_to_draft_is_followed(given: dict[str, Any]) -> None:
 )
 def test_what_is_left_open_is_filled_in(given: dict[str, Any], changed: dict[str, Any]) -> None:
     options = replace(BASE, **given)
-    assert leaves_drafts_open(options)
-    filled = with_default_drafts(options)
+    filled = with_defaults(options)
     assert filled == replace(options, length="online-confidence", adapt=True, **changed)
     if given.keys() & {"tree", "verifier"}:
         decoder = SpeculativeDecoder.from_options(options)
@@ -115,11 +115,11 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
     assert any(round.copied for text in texts for round in text.rounds)
     for prompt, text in zip(prompts, texts, strict=True):
         assert text.tokens == decoder.generate(prompt, length="none", **own).tokens
-    assert decoder.configured(verifier="block").ngram is not None
-    plain = decoder.configured(verifier="mtad:0.5")
-    assert (plain.ngram, plain.length) == (None, None)
-    copying = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram:6").configured(length="3")
-    assert (copying.ngram.longest, isinstance(copying.length, Fixed)) == (6, True)
+    assert isinstance(decoder.setup_for(verifier="block").plan.drafting, Mixed)
+    assert decoder.setup_for(verifier="mtad:0.5").plan.drafting.length == 4
+    copying = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram:6").setup_for(length="3")
+    (arm,) = copying.arms
+    assert (arm.drafter.options.longest, isinstance(arm.length, Fixed)) == (6, True)  # type: ignore[attr-defined]
 
 
 # The precision of drafts
@@ -146,7 +146,7 @@ def test_a_calls_length_is_of_chains_and_none_drafts_nothing(own: dict[str, Any]
     assert chain.tokens == text.tokens
     assert chain.stats.n_drafted > 0
     assert "ngram" in str(own) or not any(round.copied for round in chain.rounds)
-    assert decoder.configured(length=3).tree is None
+    assert decoder.setup_for(length=3).plan.drafts_chains
 
 
 def test_the_fastest_precision_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

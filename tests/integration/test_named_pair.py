@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from specpilot.checkpoints import FOLDER, shipped
 from specpilot.cli import main as cli
-from specpilot.infer.loading.named_pair import with_named_pair
 from specpilot.infer.options import DecodingOptions
+from specpilot.infer.plan import with_models
 
 HUB = "someone/nowhere-at-all"
 
@@ -39,8 +39,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("given", "target", "draft"),
     [
-        ({}, "tiny", "auto"),
-        ({"length": "4"}, "tiny", "auto"),
+        ({}, "tiny", "tiny-draft"),
+        ({"length": "4"}, "tiny", "tiny-draft"),
         ({"length": "tiny-head"}, "tiny", "tiny-draft"),
         ({"length": "models/beside"}, "models/target", "models/draft"),
         ({"length": "models/relative"}, "models/target", "models/deep/draft"),
@@ -54,9 +54,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_pair_that_is_decoded_with(place: Path, given: dict[str, str], target: str, draft: str | None) -> None:
     options = DecodingOptions(**given)
-    found = with_named_pair(options)
+    found = with_models(options)
     assert asdict(found) == asdict(replace(options, target=target, draft=draft))
-    assert with_named_pair(found) == found
+    assert with_models(found) == found
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,8 @@ def test_ngram_drafts_by_name(
     options: dict[str, Any], drafts: int, ngrams: list[Ngram | None], plain: list[int]
 ) -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", **options)
-    found = [decoder.config] if decoder.routing is None else decoder.routing.arms
-    assert (len(decoder.drafts), [one.ngram for one in found]) == (drafts, ngrams)
+    found = decoder.setup.arms
+    assert (len(decoder.drafts), [getattr(one.drafter, "options", None) for one in found]) == (drafts, ngrams)
     assert isinstance(found[0].length, RateOptimal) == (options.get("length") == "tiny-lag-free")
     assert decoder.generate("def add(a, b):", max_new_tokens=24, temperature=0).tokens == plain
 
@@ -337,8 +337,8 @@ def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["tokens"] > 100
     for draft, length in (("ngram", {"cost": 0.2}), (f"{work / 'draft'}+ngram", {"length": 2})):
         decoder = SpeculativeDecoder.from_pretrained(work / "target", draft, copies=folder, **length)  # type: ignore[arg-type]
-        assert decoder.config.ngram is not None
-        assert isinstance(decoder.config.ngram.predictor, CopyPredictor)
+        (arm,) = decoder.setup.arms
+        assert isinstance(arm.drafter.options.predictor, CopyPredictor)  # type: ignore[attr-defined]
         assert decoder.generate("one two 4 one two", max_new_tokens=24).stats.n_drafted > 0
     other, tokenizer = load_model(str(work / "draft")), load_tokenizer(str(work / "target"))
     with pytest.raises(InputError, match=r"the controller was trained for target .*, but another target is given"):

@@ -67,11 +67,12 @@ GROWN = {"tree": "auto", "length": RATE}
 JOINT = {"verifier": "mtad", "beams": Beams(2)}
 MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
     ({"max_running": 0}, "max_running=0: must be at least 1"),
-    ({"generation_config": "obey"}, "generation_config='obey': give 'follow' or 'ignore'"),
+    ({"generation_config": "obey"}, "generation_config='obey': choose one of follow, ignore"),
     ({"length": -1}, "length=-1: a fixed draft length must be between 0"),
     ({"length": object()}, "length: of type object; give a number, a name, or a length controller"),
     ({"length": "confidence:4"}, "confidence:4.0: the threshold must be in"),
-    ({"cost": 0.2}, "threshold, cost: tell a controller when to stop; name one as length"),
+    ({"cost": 0.2}, "cost: tells a trained controller when to stop; name one as length"),
+    ({"threshold": 0.2}, "threshold=0.2: belongs to a trained controller; name one as length"),
     ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
     ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts, which only a router's arms can be"),
     ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),

@@ -134,7 +134,7 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     decoder = SpeculativeDecoder.from_pretrained(target, router=router, length=["3", 2, "none"])
     assert decoder.routing is not None
     assert [arm.name for arm in decoder.routing.arms] == arms
-    assert [arm.length.k for arm in decoder.routing.arms] == [3, 2, 0]  # type: ignore[attr-defined]
+    assert [arm.length.k for arm in decoder.setup.arms] == [3, 2, 0]  # type: ignore[attr-defined]
     expected = SpeculativeDecoder.from_pretrained(target).generate(prompt, max_new_tokens=16, temperature=0).tokens
     for options in ({}, {"sample_arm": True}, {"length": "cumulative-confidence:0.4"}, {"draft": arms}):
         decoder = SpeculativeDecoder.from_pretrained(target, router=router, **options)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data
             "prompt": data.draw(st.sampled_from(PROMPTS)),
             "sampling": data.draw(st.sampled_from([SamplingParams(0.0), SamplingParams(1.0, 8), SamplingParams(0.8)])),
             "budget": data.draw(st.integers(1, 24)),
-            "config": decoder.configured(
+            "setup": decoder.setup_for(
                 length=data.draw(st.sampled_from([None, Fixed(0), Heuristic(2), CumulativeConfidence(0.2)])),
                 verifier=data.draw(st.sampled_from([None, "block"])),
             ),
@@ -66,7 +66,7 @@ def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data
 
 def asked(decoder: SpeculativeDecoder, kind: dict[str, Any]) -> Request:
     rng = RandomSource(kind["seed"])
-    return decoder.new_request(kind["prompt"], kind["sampling"], kind["budget"], rng, config=kind["config"])
+    return decoder.new_request(kind["prompt"], kind["sampling"], kind["budget"], rng, setup=kind["setup"])
 
 
 def call(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
@@ -144,7 +144,7 @@ def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> Non
     with pytest.raises(RuntimeError, match="out of memory"):
         decoder.generate(PROMPTS[1], max_new_tokens=12)
     assert isinstance(running.error, RuntimeError)
-    (arm,) = decoder.drafting.arms(decoder.config)
+    (arm,) = decoder.setup.arms
     for cache in (decoder.scheduler.engine.cache, arm.drafter.cache):  # type: ignore[attr-defined]
         assert not cache.texts  # nothing is left of what was running
     broken = False

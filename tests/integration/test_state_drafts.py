@@ -39,7 +39,7 @@ def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[int],
 
     These are the text before the round, the tokens down to it, and the q it was drawn from.
     """
-    (arm,) = decoder.drafting.arms(decoder.config)
+    (arm,) = decoder.setup.arms
     propose, seen = arm.drafter.propose, list[tuple[list[int], Draft]]()
 
     def watched(requests: Sequence[Request]) -> list[Draft]:
@@ -97,7 +97,7 @@ def test_copies_are_not_continued() -> None:
     """The states of copied tokens are not known before they are verified."""
     target = small_target("llama")
     for draft, joined in ((state_draft(target), False), (new_draft(target, [0], None), True)):
-        (arm,) = (decoder := SpeculativeDecoder(target, draft, ngram=Ngram())).drafting.arms(decoder.config)
+        (arm,) = SpeculativeDecoder(target, draft, ngram=Ngram()).setup.arms
         assert arm.drafter.joined is joined  # type: ignore[attr-defined]
 
 

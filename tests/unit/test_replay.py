@@ -1,7 +1,6 @@
 """A controller replayed over traced texts has the distribution of rounds that it has in the decoder, exactly."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -88,7 +87,7 @@ def test_replay_has_the_distribution_of_decoding(
     make_rule: Callable[[], LengthController], sampling: SamplingParams
 ) -> None:
     decoder = SpeculativeDecoder(*models_of("model", 4, Path()))
-    decoder.config = replace(decoder.config, length=make_rule())
+    decoder.use_length(make_rule())
     decoder.stop_tokens = frozenset([1])
     budget = 5 if sampling.top_k is not None else 4
     found = output_distribution(lambda rng: replayed(decoder, sampling, budget, rng))

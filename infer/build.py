@@ -1,0 +1,283 @@
+"""Makes what a :class:`.Plan` names: models, length controllers and drafters. It decides nothing.
+
+Drafters and controllers are made once for each description, since requests of one drafter share its forwards, and texts
+of one controller what it learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from ..common.console import logger
+from ..common.errors import InputError
+from ..controllers.acceptance.copy_head import CopyPredictor
+from ..controllers.length import MAX_DRAFT, Fixed, LengthController, OnlineConfidence, Oracle, RateOptimal
+from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts
+from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
+from ..controllers.length.rate_optimal_tree import RateOptimalTree
+from ..models import EarlyExit, LanguageModel, language_model
+from . import plan as plans
+from .core import Drafter, DraftingArm
+from .costs import pair_costs
+from .drafters.base import Autoregressive
+from .drafters.beams import BeamDrafter, JointDrafter
+from .drafters.best_first_tree import BestFirstDrafter
+from .drafters.chain import ChainDrafter, EarlyExitDrafter
+from .drafters.mixed import MixedDrafter, MixedTreeDrafter
+from .drafters.ngram import UNMEASURED, Ngram, NgramDrafter
+from .drafters.oracle import OracleDrafter
+from .drafters.tree import TreeDrafter
+from .engine import Engine
+from .loading.controllers import load_copies, load_length
+from .loading.pair import load_draft_model, load_target
+from .loading.routing import Routing, load_routing
+from .plan import LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
+from .verify import Verifier, candidates, parse_verifier
+
+
+class Models(NamedTuple):
+    """The models of a plan.
+
+    Attributes:
+        target: the target model.
+        drafts: the draft model in a list; none if nothing drafts, or with a router, whose arms have their own.
+        tokenizer: the tokenizer of texts; None if the decoder takes token ids alone.
+        routing: a router with its arms; None without one.
+    """
+
+    target: LanguageModel
+    drafts: list[LanguageModel]
+    tokenizer: PreTrainedTokenizerBase | None
+    routing: Routing | None = None
+
+    @property
+    def drafting(self) -> list[LanguageModel]:
+        """All models that draft, those of a router's arms in order."""
+        return self.drafts if self.routing is None else self.routing.models
+
+
+def load_models(plan: Plan) -> Models:
+    """Load the models that ``plan`` names.
+
+    Raises:
+        InputError: a model or a tokenizer is missing, models do not fit together, or a router was trained for others.
+    """
+    model, tokenizer = load_target(plan.target)
+    target = language_model(model, graphs=plan.target.graphs)
+    if isinstance(plan.drafting, plans.Routed):
+        names = [arm.name for arm in plan.drafting.arms]
+        specs = {arm.name: arm.drafting.draft for arm in plan.drafting.arms if isinstance(arm.drafting, plans.Chain)}
+        routing = load_routing(
+            plan.drafting.router, names, specs, target, tokenizer, plan.pair_check, sample=plan.drafting.sample
+        )
+        return Models(target, [], tokenizer, routing)
+    return Models(target, [load_draft_model(spec, target, tokenizer) for spec in plan.drafts], tokenizer)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A plan with all that requests are decoded with.
+
+    Attributes:
+        plan: the plan, whose models are described as they were loaded, and whose costs have been measured.
+        arms: a drafter and a length controller; several with a router.
+        verify: the verification rule.
+    """
+
+    plan: Plan
+    arms: Sequence[DraftingArm]
+    verify: Verifier
+
+
+class Builder:
+    """Makes the setups of one decoder."""
+
+    def __init__(self, engine: Engine, models: Models) -> None:
+        self.engine, self.models = engine, models
+        self._drafters: dict[Hashable, Drafter] = {}
+        self._lengths: dict[tuple[str, float | None, CostModel | None, bool], LengthController] = {}
+        self._copies: dict[str, CopyPredictor] = {}
+        self._measured: CostModel | None = None
+
+    def build(self, plan: Plan, length: LengthController | None = None) -> Setup:
+        """The drafters, length controllers and the rule of ``plan``.
+
+        Args:
+            length: a controller that takes the place of the plan's.
+
+        Raises:
+            InputError: a controller cannot be loaded, or does not fit the models or the plan.
+        """
+        plan = plan.loaded(self.models.target, self.models.drafting)
+        if isinstance(plan.costs, MeasuredCosts):
+            plan = plan.priced(self._measure())
+        elif isinstance(plan.costs, PresetCosts):
+            logger.debug("costs: given, %s", plan.costs.cost)
+        verify = candidates if _grows(plan.drafting) else parse_verifier(plan.verifier.name)[1]
+        return Setup(plan, self._arms(plan, length), verify)
+
+    def _measure(self) -> CostModel:
+        """Costs of the pair, or of the target alone, measured once."""
+        if self._measured is None:
+            drafts = self.models.drafts
+            self._measured = pair_costs(self.models.target, drafts[0] if drafts else None)
+        return self._measured
+
+    # what drafts
+
+    def _arms(self, plan: Plan, length: LengthController | None) -> list[DraftingArm]:
+        if not isinstance(plan.drafting, plans.Routed):
+            draft = self.models.drafts[0] if self.models.drafts else None
+            return [self._arm(plan.drafting, draft, plan, length)]
+        assert self.models.routing is not None
+        arms = []
+        for arm, loaded in zip(plan.drafting.arms, self.models.routing.arms, strict=True):
+            try:
+                arms.append(self._arm(arm.drafting, loaded.model, plan, None))
+            except InputError as error:
+                raise InputError(f"arm {arm.name!r}: {error}") from error
+        return arms
+
+    def _arm(
+        self, drafting: plans.Drafting, draft: LanguageModel | None, plan: Plan, given: LengthController | None
+    ) -> DraftingArm:
+        """A drafter and its length controller, which is ``given`` unless it is None."""
+        engine, size = self.engine, self.engine.target.vocab_size
+        drafter: Drafter
+        length: LengthController
+        match drafting:
+            case plans.Autoregressive():
+                drafter, length = self._once(None, Autoregressive), given or Fixed(0)
+            case plans.JointBeams(steps, search):
+                joint = partial(JointDrafter, engine.target, engine.cache, search, steps)
+                drafter, length = self._once(("joint", search, steps), joint), Fixed(steps)
+            case plans.Copies(lookup, ends):
+                planned, ngram = isinstance(ends, WhilePaying), self._ngram(lookup, plan)
+                copying = partial(NgramDrafter, size, engine.target.device, ngram, planned=planned)
+                drafter = self._once(("ngram", ngram, planned), copying)
+                # Copies that are planned end where the drafter decides.
+                length = given or (
+                    Fixed(MAX_DRAFT) if isinstance(ends, WhilePaying) else self._length(ends, None, plan)
+                )
+            case plans.Routed():
+                raise AssertionError("an arm has no router")
+            case _:
+                assert draft is not None
+                drafter, length = self._with_model(drafting, draft, plan, given)
+        return DraftingArm(drafter, length)
+
+    def _with_model(
+        self,
+        drafting: plans.Chain | plans.Tree | plans.GrownTree | plans.Mixed | plans.Beams,
+        draft: LanguageModel,
+        plan: Plan,
+        given: LengthController | None,
+    ) -> tuple[Drafter, LengthController]:
+        """The drafter of a draft model and its length controller; arguments as for :meth:`_arm`."""
+        size = self.engine.target.vocab_size
+        drafter: Drafter
+        length: LengthController
+        match drafting:
+            case plans.Beams(_, tokens, search):
+                self._require_tokens_alone(draft)
+                drafter = self._once(("beams", search, tokens), partial(BeamDrafter, draft, size, search, tokens))
+                length = Fixed(tokens)
+            case plans.Tree(_, children, distinct):
+                tree = partial(TreeDrafter, draft, size, children, replacement=not distinct)
+                drafter, length = self._once(("tree", children, distinct), tree), Fixed(LENGTH)
+            case plans.GrownTree(_, ends):
+                length = _growing(given or self._length(ends, draft, plan))
+                drafter = self._once("best-first", partial(BestFirstDrafter, draft, size))
+            case plans.Mixed(lookup, model):
+                length, ngram = given or self._length(model.length, draft, plan), self._ngram(lookup, plan)
+                kind: type[MixedDrafter | MixedTreeDrafter] = MixedDrafter
+                if isinstance(model, plans.GrownTree):
+                    length, kind = _growing(length), MixedTreeDrafter
+                drafter = self._once((kind, ngram), partial(kind, draft, size, ngram))
+            case plans.Chain(_, ends):
+                length = given or self._length(ends, draft, plan)
+                drafter = self._chains(draft, length)
+        return drafter, length
+
+    def _chains(self, draft: LanguageModel, length: LengthController) -> Drafter:
+        size = self.engine.target.vocab_size
+        if isinstance(length, Oracle):
+            self._require_tokens_alone(draft)
+            return self._once("oracle", lambda: OracleDrafter(draft, size, self.engine.target))
+        if isinstance(draft, EarlyExit):
+            return self._once(draft, lambda: EarlyExitDrafter(draft, size, self.engine.cache))
+        return self._once(draft, lambda: ChainDrafter(draft, size))
+
+    @staticmethod
+    def _require_tokens_alone(draft: LanguageModel) -> None:
+        if draft.reads_states:
+            raise InputError(
+                "draft: it reads the target's states, which is not supported for beams and the oracle; leave these "
+                "out, or take a draft that reads tokens alone"
+            )
+
+    def _once(self, key: Hashable, make: Callable[[], Drafter]) -> Drafter:
+        if key not in self._drafters:
+            self._drafters[key] = make()
+        return self._drafters[key]
+
+    # when a draft ends
+
+    def _length(self, length: Length, draft: LanguageModel | None, plan: Plan) -> LengthController:
+        """The controller that ``length`` names, made once, or the one that is given."""
+        if isinstance(length, GivenLength):
+            return length.controller
+        cost, adapt = _cost_of(length.costs)
+        key = length.name, length.threshold, cost, adapt
+        if key not in self._lengths or self.models.routing is not None:  # arms have controllers of their own
+            controller = load_length(
+                length.name,
+                self.models.target.model,
+                None if draft is None else draft.model,
+                self.models.tokenizer,
+                length.threshold,
+                cost,
+                plan.pair_check,
+            )
+            self._lengths[key] = controller.repriced(adapt=True) if adapt else controller
+        return self._lengths[key]
+
+    def _ngram(self, lookup: Lookup, plan: Plan) -> Ngram:
+        """The settings of n-gram drafts, with their costs and the predictor of copies."""
+        cost, adapt = _cost_of(lookup.costs)
+        predictor = lookup.predictor
+        if predictor is not None and not isinstance(predictor, CopyPredictor):
+            name = str(predictor)
+            if name not in self._copies:
+                target, tokenizer = self.models.target.model, self.models.tokenizer
+                self._copies[name] = load_copies(predictor, target, tokenizer, plan.pair_check)
+            predictor = self._copies[name]
+        return Ngram(lookup.longest, UNMEASURED if cost is None else cost, adapt, predictor)
+
+
+def _grows(drafting: plans.Drafting) -> bool:
+    model = drafting.model if isinstance(drafting, plans.Mixed) else drafting
+    return isinstance(model, plans.GrownTree)
+
+
+def _growing(length: LengthController) -> RateOptimalTree:
+    """What decides on the nodes of a tree by the predictions and costs of ``length``."""
+    check_growing(length)
+    if isinstance(length, RateOptimal):
+        return RateOptimalTree.of(length)
+    assert isinstance(length, OnlineConfidence)
+    return OnlineConfidenceTree(length)
+
+
+def _cost_of(source: CostSource) -> tuple[CostModel | None, bool]:
+    """The costs of ``source``, which are measured already, and whether rounds correct them."""
+    if isinstance(source, NoCosts):
+        return None, False
+    assert isinstance(source, PresetCosts), "costs are measured before anything is made"
+    return source.cost, source.adapt

@@ -1,0 +1,92 @@
+"""Which model is loaded, and how: a name with a precision and a device, before and after loading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+from ..models import LanguageModel
+from ..models.causal_lm import Graphs
+from .options import AUTO
+
+Name: TypeAlias = str | Path
+
+CHECKPOINT = "the checkpoint's precision"
+UNKNOWN = "chosen when the model is loaded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A draft model.
+
+    Attributes:
+        name: an included model, a folder, a hub id or a GGUF file; an early exit, ``exit:2``; or the architecture of a
+            model that was loaded by the caller.
+        precision: ``float32`` …, ``int8`` or ``int4``; before loading also ``CHECKPOINT``.
+        fastest: whether the draft is loaded in the precision of this one, bfloat16, int8 and int4 whose step is the
+            fastest here.
+        device: ``auto`` (an accelerator if there is one), ``cpu``, ``cuda:1`` …; after loading the device in use.
+        trust_remote_code: whether code that comes with the model runs.
+        graphs: CUDA graphs: on, off or compiled.
+        forward: which forward runs; set by :meth:`loaded`.
+    """
+
+    name: Name
+    precision: str
+    device: str = "auto"
+    trust_remote_code: bool = False
+    graphs: Graphs = "on"
+    fastest: bool = False
+    forward: str = UNKNOWN
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> Self:
+        """The specification of a model that is loaded."""
+        path = getattr(model.model, "name_or_path", "")
+        return cls(name=path or model.name, precision=model.precision).loaded(model)
+
+    def loaded(self, model: LanguageModel) -> Self:
+        """The same model after loading, with its precision, its device and its forward."""
+        return replace(
+            self,
+            precision=model.precision,
+            device=str(model.device),
+            forward=model.forward_description,
+        )
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """Keywords of ``load_any_model``; weights are rounded to int8 and int4 afterwards, from bfloat16."""
+        dtypes = {CHECKPOINT: AUTO, "int8": "bfloat16", "int4": "bfloat16"}
+        dtype = dtypes.get(self.precision, self.precision)
+        return {"dtype": dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
+
+    def describe(self) -> str:
+        """Name, precision, device and forward, in one line."""
+        precision = self.precision
+        if self.fastest and self.forward == UNKNOWN:
+            precision = f"{precision} or a smaller precision whose step is faster"
+        return f"{self.name}, {precision}, on {self.device}, forward: {self.forward}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSpec(ModelSpec):
+    """A target model.
+
+    Attributes:
+        tokenizer: whose tokenizer and chat template are used; None for the target's own.
+        revision: branch, tag or commit on the hub; None for the default branch.
+        device_map: the devices of its modules; None for one device.
+        offload_folder: folder for weights that the device map puts on disk.
+    """
+
+    tokenizer: Name | None = None
+    revision: str | None = None
+    device_map: str | dict[str, int | str] | None = None
+    offload_folder: Path | None = None
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Keywords of ``load_any_model`` for the target alone."""
+        return {"device_map": self.device_map, "offload_folder": self.offload_folder, "revision": self.revision}

@@ -1,0 +1,903 @@
+"""How requests are decoded: :func:`resolve` makes a :class:`Plan` of options, with every default and every check.
+
+A plan leaves nothing open: it names the models, what drafts, when a draft ends, the verification rule, and where costs
+come from. :mod:`.build` makes drafters and length controllers of it. A call with a length or a verifier of its own has
+a plan of its own, which is :func:`resolve` applied to the decoder's options and to the :class:`Call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast
+
+from ..common.errors import InputError
+from ..common.options import Objects
+from ..controllers.acceptance.copy_head import CopyPredictor
+from ..controllers.arms import AUTOREGRESSIVE, DRAFT, check_enough, parse_arm
+from ..controllers.arms import NGRAM as NGRAM_ARM
+from ..controllers.checkpoints.checkpoint import locate, read_config
+from ..controllers.length import (
+    AcceptanceLength,
+    Fixed,
+    LengthController,
+    OnlineConfidence,
+    Oracle,
+    RateOptimal,
+    TrainedLength,
+    load_rule,
+    takes_cost,
+)
+from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts, cost_source
+from ..controllers.router import Router
+from ..controllers.router.policy import RouterConfig
+from ..controllers.sampling import SamplingParams
+from ..models import LanguageModel
+from .drafters.beams import Beams as BeamSearch
+from .drafters.ngram import NGRAM, UNMEASURED, Ngram, split_drafts
+from .drafters.tree import AUTO_TREE, parse_expansions
+from .loading.named_pair import named_pair
+from .model_spec import CHECKPOINT, ModelSpec, Name, TargetSpec
+from .options import AUTO, DecodingOptions
+from .verify import LOSSY, SELECTIONS, parse_verifier
+from .verify.otm import MOST, unknowns
+
+if TYPE_CHECKING:
+    from .loading.routing import Routing
+
+TARGET, DRAFT_MODEL = "tiny", "tiny-draft"  # the models of a decoder for which none is named
+LENGTH = 4  # draft length where texts must not depend on time, of a router's arms and of lossy verifiers
+LEARNING = "online-confidence"  # the length controller of all other decoders
+JOINT = ("mtad", "mtjd")  # rules that search by beams
+NONE = "none"  # the length of a decoder that drafts nothing
+
+D = TypeVar("D", bound=DecodingOptions)
+T = TypeVar("T")
+
+
+# When a draft ends
+
+
+@dataclass(frozen=True)
+class NamedLength:
+    """A length controller that is loaded by its name.
+
+    Attributes:
+        name: a number of tokens, a rule such as ``confidence:0.4``, a class of the user, or a trained controller.
+        threshold: stopping threshold of a trained controller; None for the one in its checkpoint, or to stop by costs.
+        costs: the costs by which it stops.
+    """
+
+    name: str
+    threshold: float | None
+    costs: CostSource
+
+    def describe(self) -> str:
+        if self.name.isdecimal():
+            return f"after {self.name} tokens"
+        if not isinstance(self.costs, NoCosts):
+            return f"when another token costs more than it yields, by {self.name}"
+        return f"by {self.name}" + ("" if self.threshold is None else f" with the threshold {self.threshold:g}")
+
+
+@dataclass(frozen=True)
+class GivenLength:
+    """A length controller that the caller has made."""
+
+    controller: LengthController
+
+    def describe(self) -> str:
+        if isinstance(self.controller, Fixed):
+            return f"after {self.controller.k} tokens"
+        return f"by an object of the class {type(self.controller).__name__}"
+
+
+@dataclass(frozen=True)
+class WhilePaying:
+    """Copies as many tokens as pay by their predicted acceptance and the costs of n-gram drafts."""
+
+    def describe(self) -> str:
+        return "when another copied token costs more than it yields"
+
+
+Length: TypeAlias = NamedLength | GivenLength
+
+
+# What drafts
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """How tokens are copied from the text.
+
+    Attributes:
+        longest: the longest n-gram that is looked up.
+        costs: the costs by which copies are chosen; without any, those of ``UNMEASURED``.
+        predictor: a copy head by its name, or one that is loaded; None for the rates of the text's own matches.
+    """
+
+    longest: int
+    costs: CostSource
+    predictor: Name | CopyPredictor | None
+
+    def describe(self) -> str:
+        predictor = self.predictor
+        by = (
+            ""
+            if predictor is None
+            else f", predicted by {'a copy head' if isinstance(predictor, CopyPredictor) else predictor}"
+        )
+        return f"tokens copied from the text after an n-gram of at most {self.longest} tokens{by}"
+
+
+@dataclass(frozen=True)
+class Autoregressive:
+    """Nothing drafts: each round adds one token of the target.
+
+    Attributes:
+        idle: a draft model that is loaded for calls with a length of their own; None if there is none.
+    """
+
+    idle: ModelSpec | None = None
+
+    def describe(self) -> str:
+        return "nothing: each round adds one token of the target"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A draft model drafts one token after another, until ``length`` ends the draft."""
+
+    draft: ModelSpec
+    length: Length
+
+    def describe(self) -> str:
+        return f"a chain of tokens of {self.draft.name}"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A draft model drafts a tree of a fixed shape.
+
+    Attributes:
+        children: number of children at each level.
+        distinct: whether the children of a node are drawn without replacement.
+    """
+
+    draft: ModelSpec
+    children: tuple[int, ...]
+    distinct: bool
+
+    def describe(self) -> str:
+        shape = "x".join(map(str, self.children))
+        return f"a tree of {shape} children at each level, of {self.draft.name}"
+
+
+@dataclass(frozen=True)
+class GrownTree:
+    """A draft model grows a tree node by node, as far as ``length`` predicts that it pays."""
+
+    draft: ModelSpec
+    length: Length
+
+    def describe(self) -> str:
+        return f"a tree of {self.draft.name}, which grows node by node"
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Tokens are copied from the text, until ``length`` ends the draft."""
+
+    lookup: Lookup
+    length: Length | WhilePaying
+
+    def describe(self) -> str:
+        return self.lookup.describe()
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Each round drafts with copies, with the model, or with copies that the model continues, whichever pays most."""
+
+    lookup: Lookup
+    model: Chain | GrownTree
+
+    def describe(self) -> str:
+        return f"{self.model.describe()}, or {self.lookup.describe()}, whichever pays more"
+
+
+@dataclass(frozen=True)
+class Beams:
+    """A draft model drafts the best of several beams (MTAD): ``length`` tokens."""
+
+    draft: ModelSpec
+    length: int
+    search: BeamSearch
+
+    def describe(self) -> str:
+        return f"the best of {self.search.width} beams of {self.draft.name}"
+
+
+@dataclass(frozen=True)
+class JointBeams:
+    """The target chooses ``length`` tokens jointly by a search over beams, without a draft (MTJD)."""
+
+    length: int
+    search: BeamSearch
+
+    def describe(self) -> str:
+        return f"nothing: the target chooses the best of {self.search.width} beams"
+
+
+@dataclass(frozen=True)
+class RoutedArm:
+    """One arm of a router and what it drafts with."""
+
+    name: str
+    drafting: Autoregressive | Chain | Copies
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A router chooses an arm for each prompt.
+
+    Attributes:
+        router: a trained router by its name, or an object.
+        arms: the arms in the router's order.
+        sample: whether the arm is sampled from the router's policy; otherwise the most probable arm is chosen.
+    """
+
+    router: Name | Router
+    arms: tuple[RoutedArm, ...]
+    sample: bool
+
+    def describe(self) -> str:
+        router = type(self.router).__name__ if isinstance(self.router, Router) else self.router
+        arms = ", ".join(arm.name for arm in self.arms)
+        return f"the arm that the router {router} {'samples' if self.sample else 'chooses'} for each prompt: {arms}"
+
+
+Drafting: TypeAlias = Autoregressive | Chain | Tree | GrownTree | Copies | Mixed | Beams | JointBeams | Routed
+PARTS = (
+    Autoregressive,
+    Chain,
+    Tree,
+    GrownTree,
+    Copies,
+    Mixed,
+    Beams,
+    JointBeams,
+    Routed,
+    RoutedArm,
+    NamedLength,
+    Lookup,
+)
+
+
+@dataclass(frozen=True)
+class VerifierSpec:
+    """A verification rule.
+
+    Attributes:
+        name: the rule with its threshold if it has one, such as ``mtad:0.5``.
+        rule: the rule without the threshold.
+    """
+
+    name: str
+    rule: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether the rule keeps the target's distribution."""
+        return self.rule not in LOSSY
+
+    def describe(self) -> str:
+        return f"{self.name}, which {'keeps' if self.exact else 'does not keep'} the target's distribution"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How requests are decoded, with nothing left to decide. Made by :func:`resolve`, printed by :meth:`describe`.
+
+    Attributes:
+        target: the target model.
+        drafting: what drafts, and when a draft ends.
+        verifier: the verification rule.
+        generation_config: ``follow`` takes sampling settings that a call leaves open from the target's
+            ``generation_config``; ``ignore`` does not.
+        pair_check: whether trained controllers must be of exactly these models, or of their tokenizer alone.
+        max_running: maximum number of requests decoded together.
+    """
+
+    target: TargetSpec
+    drafting: Drafting
+    verifier: VerifierSpec
+    generation_config: Literal["follow", "ignore"]
+    pair_check: Literal["exact", "tokenizer"]
+    max_running: int
+
+    @property
+    def drafts(self) -> list[ModelSpec]:
+        """The draft models that are loaded, those of a router's arms in order."""
+        return [part for part in _parts(self.drafting) if isinstance(part, ModelSpec)]
+
+    @property
+    def lengths(self) -> list[Length | WhilePaying]:
+        """What ends drafts: one, or one for each arm of a router with drafts of variable length."""
+        return [part for part in _parts(self.drafting) if isinstance(part, NamedLength | GivenLength | WhilePaying)]
+
+    @property
+    def drafts_chains(self) -> bool:
+        """Whether drafts are chains."""
+        kind = self.drafting.model if isinstance(self.drafting, Mixed) else self.drafting
+        return not isinstance(kind, Tree | GrownTree)
+
+    @property
+    def costs(self) -> CostSource:
+        """Where the costs come from by which drafting is decided."""
+        sources = [part.costs for part in _parts(self.drafting) if isinstance(part, NamedLength | Lookup)]
+        return next((source for source in sources if not isinstance(source, NoCosts)), NoCosts())
+
+    def loaded(self, target: LanguageModel, drafts: Sequence[LanguageModel]) -> Plan:
+        """The same plan, in which models have the precision, the device and the forward that they were loaded with."""
+        facts = {id(spec): spec.loaded(model) for spec, model in zip(self.drafts, drafts, strict=True)}
+        drafting = _changed(self.drafting, lambda part: facts.get(id(part), part))
+        return replace(self, target=self.target.loaded(target), drafting=drafting)
+
+    def priced(self, cost: CostModel) -> Plan:
+        """The same plan with the measured ``cost`` in the place of costs that are to be measured."""
+        measured = PresetCosts(cost, "measured when the models were loaded", adapt=True)
+        drafting = _changed(self.drafting, lambda part: measured if isinstance(part, MeasuredCosts) else part)
+        return replace(self, drafting=drafting)
+
+    def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
+        """Check that the rule supports the sampling parameters; ``vocab_size`` is the target's V.
+
+        Raises:
+            InputError: optimal transport would have too many unknowns, or there are more beams than possible tokens.
+        """
+        proposals = prod(self.drafting.children) if isinstance(self.drafting, Tree) else 1
+        tokens = min(sampling.support or vocab_size, vocab_size)
+        if self.verifier.rule == "otm" and unknowns(tokens, proposals) > MOST:
+            raise InputError(
+                f"verifier='otm' with {proposals} proposals over {tokens} tokens: too large a linear program; "
+                "take a smaller top_k or tree"
+            )
+        if isinstance(self.drafting, Beams | JointBeams):
+            self.drafting.search.check_sampling(sampling, vocab_size)
+
+    def describe(self) -> str:
+        """A few lines: models and precision, forwards, what drafts, when a draft ends, the rule, and costs."""
+        lines = [f"target: {self.target.describe()}"]
+        lines += [f"draft: {draft.describe()}" for draft in self.drafts]
+        lines.append(f"drafts: {self.drafting.describe()}")
+        if isinstance(self.drafting, Routed):
+            for arm in self.drafting.arms:
+                ends = "".join(f"; a draft ends {length.describe()}" for length in _lengths(arm.drafting))
+                lines.append(f"arm {arm.name}: {arm.drafting.describe()}{ends}")
+        elif isinstance(self.drafting, Beams | JointBeams):
+            lines.append(f"tokens in a step: {self.drafting.length}")
+        else:
+            lines += [f"a draft ends: {length.describe()}" for length in _lengths(self.drafting)]
+        lines.append(f"verification: {self.verifier.describe()}")
+        if not isinstance(self.costs, NoCosts):
+            lines.append(f"costs: {_described(self.costs)}")
+        return "\n".join(lines)
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """Everything that a part of a plan consists of, in order."""
+    yield node
+    if isinstance(node, tuple):
+        for item in node:
+            yield from _parts(item)
+    elif isinstance(node, PARTS):
+        for entry in fields(node):
+            yield from _parts(getattr(node, entry.name))
+
+
+def _lengths(drafting: Drafting) -> list[Length | WhilePaying]:
+    return [part for part in _parts(drafting) if isinstance(part, NamedLength | GivenLength | WhilePaying)]
+
+
+def _changed(node: T, change: Callable[[Any], Any]) -> T:
+    """``node`` with the parts in it that ``change`` replaces."""
+    changed = change(node)
+    if changed is not node:
+        return cast(T, changed)
+    if isinstance(node, tuple):
+        return cast(T, tuple(_changed(item, change) for item in node))
+    if isinstance(node, PARTS) and is_dataclass(node):
+        return replace(node, **{entry.name: _changed(getattr(node, entry.name), change) for entry in fields(node)})
+    return node
+
+
+def _described(source: CostSource) -> str:
+    if not isinstance(source, PresetCosts):
+        return source.describe()
+    ratio = source.cost.t_draft / source.cost.verification(1)
+    return f"a draft step takes {ratio:.2f} of a verification; {source.describe()}"
+
+
+# From options to a plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedOptions(DecodingOptions):
+    """Options of a decoder whose models the caller has loaded.
+
+    Attributes:
+        target: the target model.
+        draft: the draft model, with settings of n-gram drafts beside it, in a tuple; None for none.
+        beams: settings of the beam search.
+    """
+
+    target: Annotated[Any, Objects()]
+    draft: Annotated[Any, Objects()] = None
+    beams: Annotated[Any, Objects()] = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call replaces of the decoder's options.
+
+    Attributes:
+        length: ends the drafts of this call, which are chains unless a tree grows by it; None keeps the decoder's.
+            A threshold and costs for the decoder's own length do not apply to it.
+        verifier: the verification rule of this call; None keeps the decoder's.
+    """
+
+    length: Name | int | LengthController | None = None
+    verifier: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.length is not None:
+            check_length(self.length)
+        if self.verifier is not None and not isinstance(self.verifier, str):
+            raise InputError(f"verifier={self.verifier!r}: give a rule's name, such as 'block'")
+
+
+WHOLE = Call()  # replaces nothing
+
+
+def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = False) -> Plan:
+    """The plan of ``options``: names, defaults and checks. It loads no model; of controllers it reads ``config.json``.
+
+    Args:
+        options: the decoder's options, in which objects may stand for names.
+        call: what a call replaces of them.
+        steady: drafts must not depend on time. A length that is left open is then ``LENGTH``.
+
+    Raises:
+        InputError: an option is out of range, has no effect without another one, or two cannot be combined; or a
+            controller or a file of costs cannot be read.
+    """
+    options = with_models(options)
+    options = with_defaults(options, steady=steady) if call == WHOLE else _with_call(options, call, steady)
+    verifier = VerifierSpec(options.verifier, parse_verifier(options.verifier)[0])
+    drafting = _routed(options, verifier) if options.router is not None else _drafting(options, verifier, call)
+    return Plan(
+        target=target_spec(options),
+        drafting=drafting,
+        verifier=verifier,
+        generation_config=options.generation_config,
+        pair_check=options.pair_check,
+        max_running=options.max_running,
+    )
+
+
+def with_models(options: D) -> D:
+    """``options`` with a target and a draft by name, of the trained controller that they name where they are left open.
+
+    Raises:
+        InputError: a controller cannot be read, or a model that it names is not found.
+    """
+    entries = {"length": options.length, "copies": options.copies, "router": options.router}
+    names = {option: str(name) for option, name in entries.items() if isinstance(name, str | Path)}
+    target, draft = options.target, options.draft
+    copies_alone = "copies" in names and "length" not in names and options.router is None
+    if _is_auto(draft) and copies_alone:
+        draft = NGRAM
+    if options.router is None:
+        target, draft = named_pair(target, draft, names)
+    else:
+        target, _ = named_pair(target, None, names)
+    target = TARGET if _is_auto(target) else target
+    if _is_auto(draft):
+        draftless = options.router is not None or (options.length == NONE and target != TARGET)
+        draft = None if draftless else DRAFT_MODEL
+    return replace(options, target=target, draft=draft)
+
+
+def with_defaults(options: D, *, steady: bool = False) -> D:
+    """``options`` of :func:`with_models`, with a way to draft that needs no training where they leave it open.
+
+    It stops by costs and confidences that are fitted while decoding, and copies beside the model's draft, which is in
+    the precision whose step is fastest here. Chains: trees were slower with the included pair.
+    """
+    length: Any = options.length
+    settled = options.router is not None or length is not None or options.tree not in (None, AUTO_TREE)
+    if settled or options.threshold is not None or parse_verifier(options.verifier)[0] in LOSSY:
+        return options
+    models, ngram = split_drafts(options.draft)
+    if len(models) != 1:
+        return options
+    if steady:
+        return options if options.cost is not None else replace(options, length=LENGTH)
+    return replace(
+        options,
+        length=LEARNING,
+        cost=AUTO if options.cost is None else options.cost,
+        adapt=True,
+        draft=f"{models[0]}+{NGRAM}" if ngram is None else options.draft,
+        draft_dtype=options.draft_dtype or "auto",
+    )
+
+
+def _with_call(options: DecodingOptions, call: Call, steady: bool) -> DecodingOptions:
+    """``options`` of a decoder with what ``call`` replaces of them, and defaults for the rest."""
+    length: Any = call.length
+    if call.verifier is not None:
+        options = replace(options, verifier=call.verifier)
+    if length is None:
+        return with_defaults(options, steady=steady)
+    grows = options.tree == AUTO_TREE and isinstance(length, LengthController) and grows_trees(length)
+    return replace(options, length=length, threshold=None, tree=AUTO_TREE if grows else None)
+
+
+def target_spec(options: DecodingOptions) -> TargetSpec:
+    """The target of ``options``, and how it is loaded."""
+    target: Any = options.target
+    if isinstance(target, LanguageModel):
+        return TargetSpec.of(target)
+    return TargetSpec(
+        name=TARGET if target == AUTO else target,
+        precision=CHECKPOINT if options.dtype == AUTO else options.dtype,
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+        graphs=options.graphs,
+        tokenizer=options.tokenizer,
+        revision=options.revision,
+        device_map=options.device_map,
+        offload_folder=options.offload_folder,
+    )
+
+
+def draft_spec(draft: Name | LanguageModel, options: DecodingOptions) -> ModelSpec:
+    """The draft model ``draft``, and how it is loaded by ``options``."""
+    if isinstance(draft, LanguageModel):
+        return ModelSpec.of(draft)
+    fastest = options.draft_dtype == AUTO
+    precision = options.dtype if options.draft_dtype is None or fastest else options.draft_dtype
+    return ModelSpec(
+        name=draft,
+        precision=CHECKPOINT if precision == AUTO else precision,
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+        graphs=options.graphs,
+        fastest=fastest,
+    )
+
+
+def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> Drafting:
+    """What drafts without a router."""
+    if options.sample_arm:
+        raise InputError("sample_arm: needs a router; name one")
+    if isinstance(options.length, tuple | list):
+        raise InputError("length: several are for the arms of a router; give one, or name a router")
+    models, ngram = split_drafts(options.draft)
+    draft = draft_spec(models[0], options) if models else None
+    length = _length(options, verifier, call, draft, ngram)
+    _check_tree(options, verifier, draft, length)
+    search = _check_search(options, verifier, draft, length)
+    if search is not None:
+        tokens = _tokens(verifier, length)
+        if ngram is not None:
+            raise InputError(f"ngram: verifier={verifier.rule!r} drafts by beams; take another rule, or leave it out")
+        return JointBeams(tokens, search) if draft is None else Beams(draft, tokens, search)
+    if length is not None and _drafts_nothing(length):
+        return Autoregressive(draft)
+    if ngram is not None:
+        return _copying(options, ngram, draft, length, call)
+    if draft is None:
+        if length is not None:
+            raise InputError("length: has no effect without a draft model; name one, or leave the length out")
+        return Autoregressive()
+    if isinstance(options.tree, str | tuple | list) and options.tree != AUTO_TREE:
+        return Tree(draft, _children(options.tree), distinct=verifier.rule == "mcss")
+    drafted = length or NamedLength(str(LENGTH), None, NoCosts())
+    return GrownTree(draft, drafted) if options.tree == AUTO_TREE else Chain(draft, drafted)
+
+
+def _length(
+    options: DecodingOptions, verifier: VerifierSpec, call: Call, draft: ModelSpec | None, ngram: Ngram | None
+) -> Length | None:
+    """What ends a draft; None if the options leave it open."""
+    length: Any = options.length
+    if length is not None:
+        check_length(length)
+    named = length is not None and not isinstance(length, LengthController)
+    if options.threshold is not None and not named:
+        raise InputError(f"threshold={options.threshold}: belongs to a trained controller; name one as length")
+    if options.cost is not None and call == WHOLE:
+        copying = ngram is not None and not _holds_ngram(options.draft)
+        if not copying and not (draft is not None and named):
+            raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
+    elif options.adapt and call == WHOLE:
+        raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+    if options.copies is not None and ngram is None:
+        raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
+    if options.draft_dtype is not None and draft is None:
+        raise InputError(f"draft_dtype={options.draft_dtype!r}: there is no draft model; name one, or leave it out")
+    if length is None or isinstance(length, LengthController):
+        return None if length is None else GivenLength(length)
+    # The costs of a decoder are for its own length, and for copies.
+    source = NoCosts() if call.length is not None else cost_source(options.cost, adapt=options.adapt)
+    if ngram is not None and not takes_cost(str(length)):
+        source = NoCosts()
+    return named_length(length, options.threshold, source, draft is not None)
+
+
+def named_length(length: Name | int, threshold: float | None, costs: CostSource, drafted: bool) -> NamedLength:
+    """The controller ``length``, a rule of which is made once to check it; ``drafted``: whether there is a model."""
+    name = str(length)
+    named = NamedLength(name, threshold, costs)
+    rule = rule_of(named)
+    if rule is not None and threshold is not None:
+        raise InputError(
+            f"threshold={threshold}: only for trained controllers, length={name!r} is a rule; leave it out"
+        )
+    if not isinstance(costs, NoCosts) and not takes_cost(name):
+        raise InputError(
+            f"cost: the rule {name!r} does not use costs; leave it out, or give a trained controller as length"
+        )
+    if rule is None and not drafted:
+        raise InputError(f"length={name!r}: a trained controller needs a draft model; name one")
+    return named
+
+
+def rule_of(length: Length) -> LengthController | None:
+    """A controller like that of ``length``, or the same if it is given; None for a trained one, which is not loaded.
+
+    Raises:
+        InputError: a rule's parameter is wrong, or a class cannot be imported or made.
+    """
+    if isinstance(length, GivenLength):
+        return length.controller
+    costs = length.costs.cost if isinstance(length.costs, PresetCosts) else UNMEASURED
+    unpriced = isinstance(length.costs, NoCosts) or not takes_cost(length.name)
+    return load_rule(length.name, None if unpriced else costs)
+
+
+def grows_trees(length: LengthController | None) -> bool:
+    """Whether ``length`` predicts acceptance and knows costs, as a tree that grows by them needs."""
+    if isinstance(length, RateOptimal):
+        return not length.predictor.lag
+    return isinstance(length, OnlineConfidence) and length.cost is not None
+
+
+def check_growing(length: LengthController | None) -> None:
+    """Raise InputError unless trees can grow by ``length``."""
+    if not grows_trees(length):
+        raise InputError(
+            "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor or "
+            "'online-confidence' as length, and cost"
+        )
+
+
+def _drafts_nothing(length: Length) -> bool:
+    rule = rule_of(length)
+    return isinstance(rule, Fixed) and rule.k == 0
+
+
+def _children(tree: Any) -> tuple[int, ...]:
+    """The children at each level of ``"3x2x1"`` or (3, 2, 1)."""
+    return parse_expansions(tree if isinstance(tree, str) else "x".join(map(str, tree)))
+
+
+def _check_tree(
+    options: DecodingOptions, verifier: VerifierSpec, draft: ModelSpec | None, length: Length | None
+) -> None:
+    if options.tree is None:
+        return
+    if options.tree == AUTO_TREE:
+        if verifier.name != "token-wise":
+            raise InputError(
+                f"verifier={verifier.name!r}: a tree='auto' has a rule of its own, token-wise at every node; leave the "
+                "verifier out"
+            )
+        if draft is None:
+            raise InputError("tree='auto': needs a draft model; name one, or give the tree's shape, as in '3x2x1'")
+        rule = None if length is None else rule_of(length)
+        trained = isinstance(length, NamedLength) and rule is None and not isinstance(length.costs, NoCosts)
+        if not trained:  # a trained controller is checked when it is loaded
+            check_growing(rule)
+        return
+    _children(options.tree)
+    if verifier.rule not in SELECTIONS:
+        raise InputError(f"verifier={verifier.name!r}: verifies one chain; a tree needs one of {', '.join(SELECTIONS)}")
+    if draft is None:
+        raise InputError("tree: needs a draft model; name one, or leave the tree out")
+    if length is not None:
+        raise InputError("tree and length: a tree's levels are its length; give one of them")
+    if split_drafts(options.draft)[1] is not None:
+        raise InputError("ngram: n-gram drafts go with chains or tree='auto'; leave the tree out")
+
+
+def _check_search(
+    options: DecodingOptions, verifier: VerifierSpec, draft: ModelSpec | None, length: Length | None
+) -> BeamSearch | None:
+    """The beam search of a rule that searches; None for other rules."""
+    beams: Any = options.beams
+    if verifier.rule not in JOINT:
+        if beams is not None or options.argmax:
+            raise InputError(
+                f"beams: only for {' and '.join(JOINT)}, not for verifier={verifier.rule!r}; leave them out"
+            )
+        return None
+    if verifier.rule == "mtad" and draft is None:
+        raise InputError("verifier='mtad': needs a draft model; name one, or take 'mtjd' without a draft")
+    if verifier.rule == "mtjd" and draft is not None:
+        raise InputError(
+            "verifier='mtjd': the target decodes alone; leave the draft out (null), or take 'mtad' with it"
+        )
+    return beams if isinstance(beams, BeamSearch) else BeamSearch(beams or BeamSearch.width, options.argmax)
+
+
+def _tokens(verifier: VerifierSpec, length: Length | None) -> int:
+    """How many tokens a beam search chooses in a step."""
+    if length is None:
+        return LENGTH
+    rule = rule_of(length)
+    if not isinstance(rule, Fixed):
+        raise InputError(f"length: verifier={verifier.rule!r} takes a number of tokens per step, not a stopping rule")
+    if rule.k < 1:
+        raise InputError(f"length={rule.k}: verifier={verifier.rule!r} needs at least one token per step")
+    return rule.k
+
+
+def _copying(
+    options: DecodingOptions, ngram: Ngram, draft: ModelSpec | None, length: Length | None, call: Call
+) -> Copies | Mixed:
+    """Copies from the text, alone or beside a draft model."""
+    rule = None if length is None else rule_of(length)
+    if isinstance(rule, Oracle):
+        raise InputError("length='oracle': supports only draft models; leave the n-grams out")
+    lookup = _lookup(ngram, options)
+    if draft is None:
+        if length is not None and lookup.predictor is not None:
+            raise InputError("copies and length: both decide how many tokens are copied; give one of them")
+        if isinstance(rule, AcceptanceLength | TrainedLength):
+            raise InputError(
+                "length: a trained controller needs a draft model's distributions, which n-gram drafts do not have; "
+                "give a rule or a number of tokens, or leave it out to copy as many tokens as pay"
+            )
+        return Copies(lookup, length or WhilePaying())
+    drafted = length or NamedLength(str(LENGTH), None, NoCosts())
+    return Mixed(lookup, GrownTree(draft, drafted) if options.tree == AUTO_TREE else Chain(draft, drafted))
+
+
+def _holds_ngram(draft: Any) -> bool:
+    return isinstance(draft, tuple | list) and any(isinstance(entry, Ngram) for entry in draft)
+
+
+def _lookup(ngram: Ngram, options: DecodingOptions) -> Lookup:
+    """How tokens are copied; an object of the caller has costs and a predictor of its own."""
+    if _holds_ngram(options.draft):
+        return _lookup_of(ngram)
+    costs = NoCosts() if options.cost is None else cost_source(options.cost, adapt=options.adapt)
+    return Lookup(ngram.longest, costs, options.copies)
+
+
+def _lookup_of(ngram: Ngram) -> Lookup:
+    costs: CostSource = NoCosts()
+    if ngram.adapt or ngram.cost != UNMEASURED:
+        costs = PresetCosts(ngram.cost, "a cost model passed in Python", ngram.adapt)
+    return Lookup(ngram.longest, costs, ngram.predictor)
+
+
+def check_length(length: object) -> None:
+    """Raise InputError unless ``length`` is a number of tokens, a name or a length controller."""
+    if isinstance(length, bool | float):
+        raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")
+    if not isinstance(length, str | Path | int | LengthController):
+        raise InputError(f"length: of type {type(length).__name__}; give a number, a name, or a length controller")
+
+
+# Routers
+
+
+def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
+    """A router and its arms."""
+    if options.draft_dtype == AUTO:
+        raise InputError("draft_dtype='auto': times one draft; name a precision for a router's, or leave it out")
+    if options.tree is not None:
+        raise InputError("tree and router: a router's arms draft chains; give one of them")
+    if options.copies is not None:
+        raise InputError("copies and router: a router's n-gram arm has no predictor; leave one of them out")
+    if options.adapt or options.cost == AUTO:
+        raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
+    if verifier.rule in JOINT:
+        raise InputError(f"verifier={verifier.name!r}: a router's arms draft chains; leave the router out")
+    _check_search(options, verifier, None, None)
+    router: Any = options.router
+    if not isinstance(router, str | Path | Router):
+        return _of_loaded(router, options)
+    if isinstance(router, Router) and options.sample_arm:
+        raise InputError("sample_arm: has no effect on a router object; leave it out")
+    names = _arm_names(router, options.draft)
+    check_enough(names)
+    kinds = [parse_arm(name)[0] for name in names]
+    if options.draft_dtype is not None and DRAFT not in kinds:
+        raise InputError(f"draft_dtype={options.draft_dtype!r}: no arm has a draft model; leave it out")
+    given: Any = LENGTH if options.length is None else options.length
+    lengths = given if isinstance(given, tuple | list) else (given,) * len(names)
+    if len(lengths) != len(names):
+        raise InputError(f"length: {len(lengths)} for {len(names)} arms; give one for all, or one for each")
+    costs = cost_source(options.cost)
+    arms = [
+        RoutedArm(name, _arm(name, kind, length, costs, options))
+        for name, kind, length in zip(names, kinds, lengths, strict=True)
+    ]
+    return Routed(router, tuple(arms), options.sample_arm)
+
+
+def _arm(
+    name: str, kind: str, length: Any, costs: CostSource, options: DecodingOptions
+) -> Autoregressive | Chain | Copies:
+    """What the arm ``name`` drafts with; ``autoregressive`` and ``ngram`` take no length."""
+    if kind == AUTOREGRESSIVE:
+        return Autoregressive()
+    if kind == NGRAM_ARM:
+        return Copies(Lookup(Ngram.longest, costs, None), WhilePaying())
+    try:
+        check_length(length)
+        ends: Length
+        if isinstance(length, LengthController):
+            ends = GivenLength(length)
+        else:
+            ends = named_length(length, options.threshold, costs, drafted=True)
+        if isinstance(rule_of(ends), Oracle):
+            raise InputError("length='oracle': not supported with a router; take another rule")
+    except InputError as error:
+        raise InputError(f"arm {name!r}: {error}") from error
+    return Chain(draft_spec(name, options), ends)
+
+
+def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
+    """The names of a router's arms: the drafts that are given, or those that it was trained with."""
+    if draft is not None:
+        return tuple(map(str, draft)) if isinstance(draft, tuple | list) else (str(draft),)
+    if isinstance(router, Router):
+        raise InputError("draft: a router object has no names of arms; give them in its order")
+    config = read_config(locate(router))
+    if not isinstance(config, RouterConfig):
+        raise InputError(
+            f"router={str(router)!r}: is of kind {config.kind!r}, which chooses no arm; give it as {config.given_as}"
+        )
+    # Of a local model the checkpoint holds the folder's name: it may be here, or beside the checkpoint.
+    beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
+    here = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
+    return tuple(name if here[name] else str(place) for name, place in beside.items())
+
+
+def _of_loaded(routing: Routing, options: DecodingOptions) -> Routed:
+    """A router and arms that the caller has loaded."""
+    if options.draft is not None or options.length is not None:
+        raise InputError("routing: the arms have their own drafts and lengths; leave draft, length and tree out")
+    arms: list[RoutedArm] = []
+    for arm in routing.arms:
+        drafting: Autoregressive | Chain | Copies = Autoregressive()
+        if arm.ngram is not None:
+            drafting = Copies(_lookup_of(arm.ngram), WhilePaying())
+        elif arm.model is not None:
+            drafting = Chain(ModelSpec.of(arm.model), GivenLength(arm.length))
+        arms.append(RoutedArm(arm.name, drafting))
+    return Routed(routing.router, tuple(arms), sample=False)
+
+
+def _is_auto(name: object) -> bool:
+    return isinstance(name, str) and name == AUTO
