@@ -193,6 +193,7 @@ class _Comparing:
             self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
         else:
             self.costs = dict(cost or {name: CostModel(**result["cost"]) for name, result in measured.items()})
+        self._describe()
         # Costs that are given may be those of another machine, and need not be seconds.
         count, passes = self._plan({} if isinstance(cost, CostModel) else self.costs, clock, minutes)
         self.rows = self.rows[:count]
@@ -239,6 +240,20 @@ class _Comparing:
             lines=drafted.lines(),
             predictors=drafted.quality(),
         )
+
+    def _describe(self) -> None:
+        """Print how the decoders decode: what all have in common once, and the rest for each."""
+        plans: dict[str, list[str]] = {}
+        for name, spec in self.specs.items():
+            if spec.engine is None:
+                cost = self.costs.get(name) if spec.uses_costs else None
+                decoder = self.loader.decoder(spec if cost or not spec.uses_costs else replace(spec, cost=AUTO), cost)
+                plans[name] = decoder.plan.describe().splitlines()
+        first = next(iter(plans.values()))
+        common = [line for line in first if all(line in lines for lines in plans.values())]
+        rest = [f"{name}: {'; '.join(x for x in lines if x not in common)}" for name, lines in plans.items()]
+        for line in (*common, *rest):
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""

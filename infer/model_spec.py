@@ -13,6 +13,7 @@ from .options import AUTO
 Name: TypeAlias = str | Path
 
 CHECKPOINT = "the checkpoint's precision"
+ACCELERATOR = "an accelerator if there is one"
 UNKNOWN = "chosen when the model is loaded"
 
 
@@ -26,7 +27,7 @@ class ModelSpec:
         precision: ``float32`` …, ``int8`` or ``int4``; before loading also ``CHECKPOINT``.
         fastest: whether the draft is loaded in the precision of this one, bfloat16, int8 and int4 whose step is the
             fastest here.
-        device: ``auto`` (an accelerator if there is one), ``cpu``, ``cuda:1`` …; after loading the device in use.
+        device: ``cpu``, ``cuda:1`` …; before loading also ``ACCELERATOR``.
         trust_remote_code: whether code that comes with the model runs.
         graphs: CUDA graphs: on, off or compiled.
         forward: which forward runs; set by :meth:`loaded`.
@@ -34,7 +35,7 @@ class ModelSpec:
 
     name: Name
     precision: str
-    device: str = "auto"
+    device: str = ACCELERATOR
     trust_remote_code: bool = False
     graphs: Graphs = "on"
     fastest: bool = False
@@ -60,7 +61,8 @@ class ModelSpec:
         """Keywords of ``load_any_model``; weights are rounded to int8 and int4 afterwards, from bfloat16."""
         dtypes = {CHECKPOINT: AUTO, "int8": "bfloat16", "int4": "bfloat16"}
         dtype = dtypes.get(self.precision, self.precision)
-        return {"dtype": dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
+        device = AUTO if self.device == ACCELERATOR else self.device
+        return {"dtype": dtype, "device": device, "trust_remote_code": self.trust_remote_code}
 
     def describe(self) -> str:
         """Name, precision, device and forward, in one line."""

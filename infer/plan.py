@@ -40,7 +40,7 @@ from .drafters.beams import Beams as BeamSearch
 from .drafters.ngram import NGRAM, UNMEASURED, Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, parse_expansions
 from .loading.named_pair import named_pair
-from .model_spec import CHECKPOINT, ModelSpec, Name, TargetSpec
+from .model_spec import ACCELERATOR, CHECKPOINT, ModelSpec, Name, TargetSpec
 from .options import AUTO, DecodingOptions
 from .verify import LOSSY, SELECTIONS, parse_verifier
 from .verify.otm import MOST, unknowns
@@ -556,7 +556,7 @@ def target_spec(options: DecodingOptions) -> TargetSpec:
     return TargetSpec(
         name=TARGET if target == AUTO else target,
         precision=CHECKPOINT if options.dtype == AUTO else options.dtype,
-        device=options.device,
+        device=ACCELERATOR if options.device == AUTO else options.device,
         trust_remote_code=options.trust_remote_code,
         graphs=options.graphs,
         tokenizer=options.tokenizer,
@@ -575,7 +575,7 @@ def draft_spec(draft: Name | LanguageModel, options: DecodingOptions) -> ModelSp
     return ModelSpec(
         name=draft,
         precision=CHECKPOINT if precision == AUTO else precision,
-        device=options.device,
+        device=ACCELERATOR if options.device == AUTO else options.device,
         trust_remote_code=options.trust_remote_code,
         graphs=options.graphs,
         fastest=fastest,

@@ -93,6 +93,7 @@ class _Http(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self.server.print_plan()
         print(f"specpilot: serving {self.server.options.name!r} on {self.address}", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

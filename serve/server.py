@@ -36,6 +36,11 @@ class Server:
         """Decode a little, so that the first request does not wait for what is made on first use."""
         self.decoder.generate([0] * 8, max_new_tokens=WARM_UP, temperature=1.0, top_k=50, top_p=1.0)
 
+    def print_plan(self) -> None:
+        """Write how requests are decoded to standard error."""
+        for line in self.decoder.plan.describe().splitlines():
+            print(f"specpilot: {line}", file=sys.stderr)
+
     def stop(self) -> None:
         """Finish what was accepted, then write what is not yet written."""
         self.worker.stop()

@@ -55,6 +55,8 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
                 if decoder.routing is not None and generation.arm is not None:
                     print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
                 _print_stats(generation)
+        if options.stats:
+            print(decoder.plan.describe(), file=sys.stderr)
 
 
 def _read(prompt: str) -> str:
