@@ -234,7 +234,7 @@ class GenerateOptions(DecodingOptions, SeedOptions):
         system: System message of the chat.
         stream: Print the text while it is generated.
         color: Print the complete text with accepted, rejected and target tokens in colour.
-        stats: Print counters and rates to standard error.
+        stats: Print counters, rates and how the text was decoded to standard error.
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
     """
 
