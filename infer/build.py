@@ -17,7 +17,7 @@ from ..common.console import logger
 from ..common.errors import InputError
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, OnlineConfidence, Oracle, RateOptimal
-from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts
 from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
@@ -30,7 +30,7 @@ from .drafters.beams import BeamDrafter, JointDrafter
 from .drafters.best_first_tree import BestFirstDrafter
 from .drafters.chain import ChainDrafter, EarlyExitDrafter
 from .drafters.mixed import MixedDrafter, MixedTreeDrafter
-from .drafters.ngram import UNMEASURED, Ngram, NgramDrafter
+from .drafters.ngram import Ngram, NgramDrafter
 from .drafters.oracle import OracleDrafter
 from .drafters.tree import TreeDrafter
 from .engine import Engine
@@ -258,7 +258,7 @@ class Builder:
                 target, tokenizer = self.models.target.model, self.models.tokenizer
                 self._copies[name] = load_copies(predictor, target, tokenizer, plan.pair_check)
             predictor = self._copies[name]
-        return Ngram(lookup.longest, UNMEASURED if cost is None else cost, adapt, predictor)
+        return Ngram(lookup.longest, ASSUMED if cost is None else cost, adapt, predictor)
 
 
 def _grows(drafting: plans.Drafting) -> bool:

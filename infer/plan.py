@@ -30,14 +30,14 @@ from ..controllers.length import (
     load_rule,
     takes_cost,
 )
-from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts, cost_source
 from ..controllers.router import Router
 from ..controllers.router.policy import RouterConfig
 from ..controllers.sampling import SamplingParams
 from ..models import LanguageModel
 from .drafters.beams import Beams as BeamSearch
-from .drafters.ngram import NGRAM, UNMEASURED, Ngram, split_drafts
+from .drafters.ngram import NGRAM, Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, parse_expansions
 from .loading.named_pair import named_pair
 from .model_spec import ACCELERATOR, CHECKPOINT, ModelSpec, Name, TargetSpec
@@ -115,7 +115,7 @@ class Lookup:
 
     Attributes:
         longest: the longest n-gram that is looked up.
-        costs: the costs by which copies are chosen; without any, those of ``UNMEASURED``.
+        costs: the costs by which copies are chosen; without any, those of ``ASSUMED``.
         predictor: a copy head by its name, or one that is loaded; None for the rates of the text's own matches.
     """
 
@@ -667,7 +667,7 @@ def rule_of(length: Length) -> LengthController | None:
     """
     if isinstance(length, GivenLength):
         return length.controller
-    costs = length.costs.cost if isinstance(length.costs, PresetCosts) else UNMEASURED
+    costs = length.costs.cost if isinstance(length.costs, PresetCosts) else ASSUMED
     unpriced = isinstance(length.costs, NoCosts) or not takes_cost(length.name)
     return load_rule(length.name, None if unpriced else costs)
 
@@ -794,7 +794,7 @@ def _lookup(ngram: Ngram, options: DecodingOptions) -> Lookup:
 
 def _lookup_of(ngram: Ngram) -> Lookup:
     costs: CostSource = NoCosts()
-    if ngram.adapt or ngram.cost != UNMEASURED:
+    if ngram.adapt or ngram.cost != ASSUMED:
         costs = PresetCosts(ngram.cost, "a cost model passed in Python", ngram.adapt)
     return Lookup(ngram.longest, costs, ngram.predictor)
 
