@@ -115,10 +115,9 @@ class Builder:
             InputError: a controller cannot be loaded, or does not fit the models or the plan.
         """
         plan = plan.loaded(self.models.target, self.models.drafting)
+        logger.debug("costs: %s", plan.costs.describe())
         if isinstance(plan.costs, MeasuredCosts):
             plan = plan.priced(self._measure())
-        elif isinstance(plan.costs, PresetCosts):
-            logger.debug("costs: given, %s", plan.costs.cost)
         verify = candidates if _grows(plan.drafting) else parse_verifier(plan.verifier.name)[1]
         return Setup(plan, self._arms(plan, length), verify)
 
