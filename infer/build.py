@@ -23,7 +23,7 @@ from ..controllers.length.online_confidence_tree import OnlineConfidenceTree
 from ..controllers.length.rate_optimal_tree import RateOptimalTree
 from ..models import EarlyExit, LanguageModel, language_model
 from . import plan as plans
-from .core import Drafter, DraftingArm
+from .core import Drafter, DraftingArm, Verifier
 from .costs import pair_costs
 from .drafters.base import Autoregressive
 from .drafters.beams import BeamDrafter, JointDrafter
@@ -38,7 +38,7 @@ from .loading.controllers import load_copies, load_length
 from .loading.pair import load_draft_model, load_target
 from .loading.routing import Routing, load_routing
 from .plan import LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
-from .verify import Verifier, candidates, parse_verifier
+from .verify import candidates, parse_verifier
 
 
 class Models(NamedTuple):
