@@ -182,6 +182,9 @@ class Builder:
         size = self.engine.target.vocab_size
         drafter: Drafter
         length: LengthController
+        if not (plan.drafts_chains or self.engine.target.decodes_trees):
+            shape = "x".join(map(str, drafting.children)) if isinstance(drafting, plans.Tree) else "auto"
+            raise InputError(f"tree={shape!r}: drafts of a GGUF target are chains; leave the tree out")
         match drafting:
             case plans.Beams(_, tokens, search):
                 self._require_tokens_alone(draft)

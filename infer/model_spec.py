@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from ..models import LanguageModel
-from ..models.causal_lm import Graphs
+from ..models.forwards import Graphs
 from .options import AUTO
 
 Name: TypeAlias = str | Path

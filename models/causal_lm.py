@@ -102,15 +102,6 @@ class CausalLM(LanguageModel):
         other.strategy = self.strategy.of(other)
         return other
 
-    @property
-    def forward_description(self) -> str:
-        if self.lean is not None:
-            return "lean"
-        if self.static:
-            return "static shapes" + ("" if self.graphs == "off" else f" with CUDA graphs ({self.graphs})")
-        weights = "" if self.packed is self.model else " with reordered weights"
-        return f"transformers' {self.name}{weights}"
-
     @staticmethod
     def _check(model: PreTrainedModel) -> None:
         kind = model.config.model_type
