@@ -33,7 +33,7 @@ from ..controllers.length import (
 from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts, cost_source
 from ..controllers.router import Router
-from ..controllers.router.policy import RouterConfig
+from ..controllers.router.policy import Config as RouterConfig
 from ..controllers.sampling import SamplingParams
 from ..models import LanguageModel
 from .drafters.beams import Beams as BeamSearch
