@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias, TypedDict
 
 from ..models import LanguageModel
 from ..models.forwards import Graphs
@@ -15,6 +15,22 @@ Name: TypeAlias = str | Path
 CHECKPOINT = "the checkpoint's precision"
 ACCELERATOR = "an accelerator if there is one"
 UNKNOWN = "chosen when the model is loaded"
+
+
+class LoadingKeywords(TypedDict):
+    """Keywords of ``load_any_model`` for every model."""
+
+    dtype: str
+    device: str
+    trust_remote_code: bool
+
+
+class PlacementKeywords(TypedDict):
+    """Keywords of ``load_any_model`` for the target alone."""
+
+    device_map: str | dict[str, int | str] | None
+    offload_folder: Path | None
+    revision: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +73,7 @@ class ModelSpec:
         )
 
     @property
-    def loading(self) -> dict[str, Any]:
+    def loading(self) -> LoadingKeywords:
         """Keywords of ``load_any_model``; weights are rounded to int8 and int4 afterwards, from bfloat16."""
         dtypes = {CHECKPOINT: AUTO, "int8": "bfloat16", "int4": "bfloat16"}
         dtype = dtypes.get(self.precision, self.precision)
@@ -89,6 +105,6 @@ class TargetSpec(ModelSpec):
     offload_folder: Path | None = None
 
     @property
-    def placement(self) -> dict[str, Any]:
+    def placement(self) -> PlacementKeywords:
         """Keywords of ``load_any_model`` for the target alone."""
         return {"device_map": self.device_map, "offload_folder": self.offload_folder, "revision": self.revision}

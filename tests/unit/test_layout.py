@@ -247,7 +247,6 @@ UNTYPED: dict[str, set[str]] = {
     "infer": {
         "LoadingOptions.loading",
         "PlacementOptions.placement",
-        "draft_precision",
         "text_of",
     },
     "models": {
