@@ -125,7 +125,7 @@ def test_synthetic_pairs_have_the_chosen_acceptance(acceptance: float) -> None:
 
 def test_unsupported_studies_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synthetic-pair", "--layers", "2", "--draft-layers", "2", "--output", str(tmp_path)]) == 2
-    assert "draft_layers=2: must be fewer than the target's 2" in capsys.readouterr().err
+    assert "draft_layers=2:" in capsys.readouterr().err
     if not torch.cuda.is_available():
         assert main(["gpu"]) == 2
         assert "torch sees no CUDA device" in capsys.readouterr().err

@@ -252,7 +252,7 @@ def test_features_are_made_in_the_run_folder(
 
 
 def test_features_decide_what_they_were_made_with(settings: specdec_head.TrainingOptions, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"mixing=0\.3: the features in .* were made with 0\.15"):
+    with pytest.raises(InputError, match=r"mixing=0\.3:"):
         train_acceptance(replace(settings, mixing=0.3), output=tmp_path / "other")
 
 

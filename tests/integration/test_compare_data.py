@@ -378,8 +378,8 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
     [
         ({"per_step_accepted": [3], "per_step_drafted": [2]}, "response 1: a round accepted more tokens than it verif"),
         ({"per_step_accepted": [1, 1], "per_step_drafted": [2]}, "response 1: a round accepted more"),
-        ({"per_step_accepted": "1"}, "response 1: per_step_accepted='1': a list is expected; save responses"),
-        ({"num_spec_tokens": 2}, "response 1: acceptance_histogram=None: a list is expected"),
+        ({"per_step_accepted": "1"}, "response 1: per_step_accepted='1':"),
+        ({"num_spec_tokens": 2}, "response 1: acceptance_histogram=None:"),
         ({"acceptance_histogram": [1, 2], "num_spec_tokens": 2, "num_draft_tokens": 5}, "have only sums of drafts of"),
         ({"acceptance_histogram": [0, 0], "num_spec_tokens": 1, "num_draft_tokens": 0}, "no token was drafted"),
     ],

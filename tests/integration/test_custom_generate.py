@@ -195,5 +195,5 @@ def test_models_and_inputs_that_do_not_fit() -> None:
             model.generate(IDS, attention_mask=torch.tensor([mask]), custom_generate=decoder)
     with pytest.raises(InputError, match=r"^streamer: supports a single prompt, got 3"):
         model.generate(BATCH, attention_mask=MASK, custom_generate=decoder, streamer=Recorder())
-    with pytest.raises(InputError, match=r"^pad_token_id=None: the rows end at different lengths"):
+    with pytest.raises(InputError, match=r"^pad_token_id=None:"):
         model.generate(BATCH, attention_mask=MASK, max_new_tokens=127, custom_generate=decoder)

@@ -82,7 +82,7 @@ def test_the_oracle_is_never_rejected_and_drafts_all_it_can(architecture: str) -
             assert output.stats.n_target_forwards <= rival.stats.n_target_forwards
         rows = best.generate([prompt, prompt], max_new_tokens=40, temperature=0)
         assert [row.rounds for row in rows] == [output.rounds] * 2
-    with pytest.raises(InputError, match=r"length='oracle': not defined at temperature 1\.0"):
+    with pytest.raises(InputError, match=r"length='oracle':"):
         best.generate(PROMPT)
 
 

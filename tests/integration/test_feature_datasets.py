@@ -129,7 +129,7 @@ def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(
     assert torch.equal(ours["states"], theirs["states"].half())
     assert torch.equal(ours["accept"], theirs["accept"])
     monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: Examples(torch.ones(2), torch.full((2, 2), 1e5)))
-    with pytest.raises(InputError, match=r"states=float16: .*; use float32"):
+    with pytest.raises(InputError, match=r"states=float16:"):
         make_features(replace(options, states="float16"), tmp_path / "f")
 
 

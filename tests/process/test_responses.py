@@ -96,7 +96,7 @@ def test_a_server_that_fails_for_a_while(
 
     whole = make_acceptance_data(base, tmp_path / "whole", responses=options)
     monkeypatch.setattr(responses.OpenAIResponses, "_send", failing)
-    with pytest.raises(InputError, match=r"base_url='http://\S+': no text for prompt \w+ \(.*Connection refused\); "):
+    with pytest.raises(InputError, match=r"base_url='http://\S+':"):
         make_acceptance_data(base, tmp_path / "data", responses=options)
     assert not (tmp_path / "data").exists()
     first = [tuple(prompt) for prompt in asked[:4]]

