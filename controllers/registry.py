@@ -59,7 +59,7 @@ def check_predictor(name: str) -> None:
         )
 
 
-def config_class(kind: str) -> type[ControllerConfig]:
+def config_class(kind: object) -> type[ControllerConfig]:
     """The configuration class of the kind of controller that a checkpoint's ``config.json`` names.
 
     A user's kind is known if its module was named in this process.
@@ -69,7 +69,7 @@ def config_class(kind: str) -> type[ControllerConfig]:
     """
     modules = [*map(controller_module, CONTROLLERS), *OWN.values()]
     supported: dict[str, type[ControllerConfig]] = {module.Config.kind: module.Config for module in modules}
-    if kind not in supported:
+    if not isinstance(kind, str) or kind not in supported:
         raise InputError(
             f"kind={kind!r}: unknown kind of controller; this version supports {', '.join(supported)}, and one of your "
             "own where it is named, as package.module:Config:FOLDER"

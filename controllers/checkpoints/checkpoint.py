@@ -137,8 +137,6 @@ def read_config(folder: Path) -> ControllerConfig:
 
 def _parse_config(data: dict[str, Any]) -> ControllerConfig:
     kind, version = data.pop("kind", None), data.pop("schema_version", None)
-    if not isinstance(kind, str):
-        raise InputError(f"kind={kind!r}: text is expected")
     config = config_class(kind)
     if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(f"schema_version={version!r}: this version of specpilot reads {SCHEMA_VERSION}")

@@ -23,7 +23,7 @@ from specpilot.infer.core import Generation
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.tree import parse_expansions
-from specpilot.infer.verify import LOSSY
+from specpilot.infer.verify import RULES
 
 from .quality import Likelihood, likelihood, perplexity, perplexity_change
 
@@ -75,7 +75,7 @@ class DecoderSpec:
     @property
     def lossy(self) -> bool:
         """Whether its output distribution differs from the target's."""
-        return self.verifier.partition(":")[0] in LOSSY
+        return not RULES[self.verifier.partition(":")[0]].lossless
 
     def decoder(self, pair: SpeculativeDecoder) -> SpeculativeDecoder:
         """A decoder that shares the models of ``pair`` and their packed weights."""

@@ -1,86 +1,56 @@
 """Verification rules: pure functions from the target's distributions and a draft to what is kept of it.
 
-``VERIFIERS`` verify chains; ``SELECTIONS`` choose one token from several proposals and verify trees node by node. All
-of them preserve the target's distribution except the ``LOSSY`` rules, whose output quality must be measured too.
+Each file defines its ``RULE``, and ``FILES`` names it. Rules of chains verify one chain; the others choose one token from
+several proposals and verify trees node by node. The output has the target's distribution, except under rules that are
+not ``lossless``, whose output quality must be measured too.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import partial
+from importlib import import_module
 
 from ...common.errors import InputError
-from ..core import Draft, TokenDistribution, Verdict
-from ..random_source import RandomSource
-from .bild import bild
-from .block import block
+from ..core import Verdict
 from .candidates import candidates
-from .k_seq import k_seq
-from .mcss import mcss
-from .mtad import mtad
-from .mtjd import mtjd
-from .otm import otm
-from .spec_infer import spec_infer
-from .token_wise import token_wise
+from .rule import Rule, Verifier
 from .tree import Selection, verify_tree
-from .typical import typical
 
-__all__ = [
-    "LOSSY",
-    "SELECTIONS",
-    "VERIFIERS",
-    "Selection",
-    "Verdict",
-    "Verifier",
-    "candidates",
-    "parse_verifier",
-    "verify_tree",
-]
+__all__ = ["RULES", "Rule", "Selection", "Verdict", "Verifier", "candidates", "parse_verifier", "verify_tree"]
 
-Verifier = Callable[[TokenDistribution, Draft, RandomSource], Verdict]
-
-VERIFIERS: dict[str, Verifier] = {
-    "token-wise": token_wise,
-    "block": block,
-    "typical": typical,
-    "bild": bild,
-    "mtad": mtad,
-    "mtjd": mtjd,
-}
-LOSSY = frozenset({"typical", "bild", "mtad", "mtjd"})
-SELECTIONS: dict[str, Selection] = {"spec-infer": spec_infer, "mcss": mcss, "k-seq": k_seq, "otm": otm}
-
-# The rules with a threshold: how it is used, the numbers it may be, and those in words.
-THRESHOLDS: dict[str, tuple[Callable[[float], Verifier], Callable[[float], bool], str]] = {
-    "typical": (lambda e: partial(typical, epsilon=e, delta=math.sqrt(e)), lambda e: 0 < e <= 1, "ε must be in (0, 1]"),
-    "bild": (lambda t: partial(bild, rollback=t), lambda t: t >= 0, "the rollback threshold must be at least 0 nats"),
-    "mtad": (lambda t: partial(mtad, tau=t), lambda t: 0 <= t < 1, "τ must be in [0, 1)"),
-}
+FILES = (
+    "token_wise",
+    "block",
+    "typical",
+    "bild",
+    "mtad",
+    "mtjd",
+    "spec_infer",
+    "mcss",
+    "k_seq",
+    "otm",
+)
+_rules: list[Rule] = [import_module(f".{name}", __package__).RULE for name in FILES]
+RULES = {rule.name: rule for rule in _rules}
 
 
-def parse_verifier(spec: str) -> tuple[str, Verifier]:
-    """A rule's name and the rule: ``"block"``, ``"k-seq"``, ``"mtad:0.3"``, ``"typical:0.09"``, ``"bild:3"``.
-
-    Typical acceptance has δ = √ε, as Medusa has it.
+def parse_verifier(spec: str) -> tuple[Rule, Verifier]:
+    """A rule, and its function: of ``"block"``, ``"k-seq"``, ``"mtad:0.3"``, ``"typical:0.09"``, ``"bild:3"``.
 
     Raises:
         InputError: no such rule, or one that has no threshold, or not this one.
     """
     name, colon, number = spec.partition(":")
-    if colon:
-        if name not in THRESHOLDS:
-            raise InputError(f"verifier={spec!r}: only {', '.join(THRESHOLDS)} have a threshold")
-        make, legal, message = THRESHOLDS[name]
-        try:
-            threshold = float(number)
-        except ValueError:
-            raise InputError(f"verifier={spec!r}: give the rule's number, as in '{name}:0.3'") from None
-        if not legal(threshold):
-            raise InputError(f"verifier={spec!r}: {message}")
-        return name, make(threshold)
-    if name in VERIFIERS:
-        return name, VERIFIERS[name]
-    if name in SELECTIONS:
-        return name, partial(verify_tree, select=SELECTIONS[name])
-    raise InputError(f"verifier={spec!r}: choose one of {', '.join([*VERIFIERS, *SELECTIONS])}")
+    if name not in RULES:
+        raise InputError(f"verifier={spec!r}: choose one of {', '.join(RULES)}")
+    rule = RULES[name]
+    if not colon:
+        return rule, rule.verifier()
+    if rule.threshold is None:
+        numbered = ", ".join(other.name for other in RULES.values() if other.threshold is not None)
+        raise InputError(f"verifier={spec!r}: only {numbered} have a threshold")
+    try:
+        return rule, rule.verifier(float(number))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"verifier={spec!r}: give the rule's number, as in '{name}:0.3'") from None

@@ -10,6 +10,7 @@ import math
 
 from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
+from .rule import Rule, Threshold
 
 
 def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float = 3.0) -> Verdict:
@@ -18,3 +19,14 @@ def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float 
     fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]
     accepted = fails.index(True) if True in fails else count
     return Verdict.chain(accepted, p.sample(accepted, rng))
+
+
+RULE = Rule(
+    "bild",
+    bild,
+    lossless=False,
+    threshold=Threshold(
+        lambda rollback: {"rollback": rollback}, lambda rollback: rollback >= 0,
+        "the rollback threshold must be at least 0 nats",
+    ),
+)  # fmt: skip

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
+from .rule import Rule
 
 
 def block(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
@@ -43,3 +44,6 @@ def pass_probabilities(p: Tensor, q: Tensor, c: list[float]) -> list[float]:
     whole = gain + 1 - passed
     h = (gain / whole.where(whole > 0, 1.0)).tolist()  # 0/0: nothing is left to draw, which only certainty can mean
     return [*h, c[-1]]
+
+
+RULE = Rule("block", block)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core import residual
 from ..random_source import RandomSource
+from .rule import Rule
 
 STEPS = 60  # of bisection: ρ to the last bit of float64, whatever k
 
@@ -55,3 +56,6 @@ def division_factor(p: Tensor, q: Tensor, k: int) -> float:
 def _excess(p: Tensor, q: Tensor, k: int, rho: float) -> float:
     beta, accepted = acceptance(p, q, k, rho)
     return accepted - rho * beta
+
+
+RULE = Rule("k-seq", select=k_seq)

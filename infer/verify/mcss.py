@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ..random_source import RandomSource
+from .rule import Rule
 from .spec_infer import spec_infer
 
 
@@ -32,3 +33,6 @@ def without(q: Tensor, token: int) -> Tensor:
     q[token] = 0
     mass = q.sum()
     return q / mass if float(mass) > 0 else q
+
+
+RULE = Rule("mcss", select=mcss)

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
+from .rule import Rule, Threshold
 
 TAU = 0.5
 
@@ -24,3 +25,11 @@ def mtad(p: TokenDistribution, draft: Draft, rng: RandomSource, tau: float = TAU
     passes = [joint > bar for joint in accumulate(logs)]  # τ < 1: min(1, ·) changes no answer
     accepted = len(passes) - passes[::-1].index(True) if True in passes else 0
     return Verdict.chain(accepted, p.sample(accepted, rng))
+
+
+RULE = Rule(
+    "mtad",
+    mtad,
+    lossless=False,
+    threshold=Threshold(lambda tau: {"tau": tau}, lambda tau: 0 <= tau < 1, "τ must be in [0, 1)"),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
+from .rule import Rule
 
 
 def mtjd(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
@@ -12,3 +13,6 @@ def mtjd(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
         return Verdict([], p.sample(0, rng))
     last = len(draft.tokens) - 1
     return Verdict(list(range(last)), draft.tokens[last])
+
+
+RULE = Rule("mtjd", mtjd, lossless=False)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...common.errors import InputError
 from ..random_source import RandomSource
+from .rule import Rule
 
 MOST = 200_000  # unknowns of the linear program
 SCALE = 1e6  # of the linear program's probabilities: the solver's tolerance is absolute, and most of them are small
@@ -144,3 +145,6 @@ def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
         outside = members @ np.where(inside, 0.0, p.numpy())
         best = min(best, float(each[inside].sum() + (orders * np.minimum(probabilities, outside)).sum()))
     return best
+
+
+RULE = Rule("otm", select=otm)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core import residual
 from ..random_source import RandomSource
+from .rule import Rule
 
 
 def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], rng: RandomSource) -> int:
@@ -21,3 +22,6 @@ def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], rng: Random
             return token
         p = residual(p, row)
     return rng.sample(p)
+
+
+RULE = Rule("spec-infer", select=spec_infer)

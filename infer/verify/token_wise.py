@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
+from .rule import Rule
 
 
 def token_wise(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
@@ -20,3 +21,6 @@ def token_wise(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict
     if accepted == count:
         return Verdict.chain(accepted, p.sample(count, rng), ratios)
     return Verdict.chain(accepted, p.sample_beyond(accepted, draft.distributions[accepted], rng), ratios)
+
+
+RULE = Rule("token-wise", token_wise)

@@ -1,15 +1,18 @@
 """Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's distribution is not the target's.
 
 Keeps drafted tokens while ``p(y_i) > min(ε, δ·exp(-H(p_i)))``, H in nats: what the target finds typical passes, the
-more readily the less sure it is. Then one token from p.
+more readily the less sure it is. Then one token from p. With one number ε, δ = √ε as in Medusa.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
 from ..core import Draft, TokenDistribution, Verdict
 from ..random_source import RandomSource
+from .rule import Rule, Threshold
 
 
 def typical(
@@ -22,3 +25,14 @@ def typical(
     passes = [p_y > bar for p_y, bar in zip(p.of(draft.tokens), least, strict=True)]
     accepted = passes.index(False) if False in passes else count
     return Verdict.chain(accepted, p.sample(accepted, rng))
+
+
+RULE = Rule(
+    "typical",
+    typical,
+    lossless=False,
+    threshold=Threshold(
+        lambda epsilon: {"epsilon": epsilon, "delta": math.sqrt(epsilon)}, lambda epsilon: 0 < epsilon <= 1,
+        "ε must be in (0, 1]",
+    ),
+)  # fmt: skip

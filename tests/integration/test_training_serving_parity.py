@@ -107,16 +107,16 @@ def trained(predictor: AcceptancePredictor, draft: CausalLM, texts: list[Text]) 
     """What training computes at each token of ``texts``."""
     if isinstance(predictor, LagFreePredictor):
         examples = after_target_text(draft, texts, SAMPLING, draft.vocab_size)
-        assert (examples["copies"] >= 0).any()  # texts do repeat themselves
+        assert (examples.copies >= 0).any()  # texts do repeat themselves
         embedding = draft.model.get_output_embeddings().weight
-        copied = copied_embeddings(embedding, examples["copies"].long())
-        logits = predictor.head(examples["evidence"], examples["states"], embedding[examples["tokens"]], copied)
+        copied = copied_embeddings(embedding, examples.copies.long())
+        logits = predictor.head(examples.evidence, examples.states, embedding[examples.tokens], copied)
         return torch.sigmoid(logits).tolist()
     positions = read_positions(draft, texts, SAMPLING)
     if isinstance(predictor, HeadPredictor):
-        found = np.array([predictor.calibration(logit) for logit in CONTROLLER.head(positions["states"]).tolist()])
+        found = np.array([predictor.calibration(logit) for logit in CONTROLLER.head(positions.states).tolist()])
     else:
-        evidence = positions["evidence"][:, :3].double().numpy()
+        evidence = positions.evidence[:, :3].double().numpy()
         found = 1 / (1 + np.exp(-evidence @ [0.7, -0.9, -0.4] - 0.3))
     return found.tolist()
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.infer.core import Draft, Drawn, TokenDistribution, Verdict, Verifier, residual
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify import LOSSY, SELECTIONS, VERIFIERS, Selection, candidates, parse_verifier
+from specpilot.infer.verify import RULES as ALL_RULES
+from specpilot.infer.verify import Selection, candidates, parse_verifier
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
@@ -134,7 +135,7 @@ def by_tensors(rule: Verifier) -> Verifier:
     return verify
 
 
-LOSSLESS = {name: VERIFIERS[name] for name in sorted(VERIFIERS.keys() - LOSSY)}
+LOSSLESS = {name: rule.verifier() for name, rule in sorted(ALL_RULES.items()) if rule.lossless and not rule.takes_trees}
 SHAPES = [((), 5), ((1,), 5), ((1, 1), 3)]
 FEW_SHAPES = [((1,), 3), ((1, 1), 2)]  # of chains by tensors
 
@@ -152,7 +153,7 @@ def test_chains(rule: Verifier, shapes: list[tuple[Path, int]], data: st.DataObj
 
 
 @pytest.mark.parametrize(("tree", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
-@pytest.mark.parametrize("name", list(SELECTIONS))
+@pytest.mark.parametrize("name", [name for name, rule in ALL_RULES.items() if rule.takes_trees])
 @settings(max_examples=12)
 @given(data=st.data())
 def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
@@ -186,7 +187,7 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
 
         def run(rng: RandomSource, name: str = name) -> int:
             draft = Draft.chain([q.sample(0, rng) for q in proposals], proposals)
-            return VERIFIERS[name](p, draft, rng).accepted
+            return ALL_RULES[name].verifier()(p, draft, rng).accepted
 
         kept[name] = sum(probability * accepted for accepted, probability in output_distribution(run).items())
     assert kept["block"] >= kept["token-wise"] - 1e-9
