@@ -42,7 +42,7 @@ from .drafters.tree import AUTO_TREE, parse_expansions
 from .loading.named_pair import named_pair
 from .model_spec import ACCELERATOR, CHECKPOINT, ModelSpec, Name, TargetSpec
 from .options import AUTO, DecodingOptions
-from .verify import LOSSY, SELECTIONS, parse_verifier
+from .verify import RULES, parse_verifier
 from .verify.otm import MOST, unknowns
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class VerifierSpec:
     @property
     def exact(self) -> bool:
         """Whether the rule keeps the target's distribution."""
-        return self.rule not in LOSSY
+        return RULES[self.rule].lossless
 
     def describe(self) -> str:
         return f"{self.name}, which {'keeps' if self.exact else 'does not keep'} the target's distribution"
@@ -477,7 +477,7 @@ def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = Fals
     """
     options = with_models(options)
     options = with_defaults(options, steady=steady) if call == WHOLE else _with_call(options, call, steady)
-    verifier = VerifierSpec(options.verifier, parse_verifier(options.verifier)[0])
+    verifier = VerifierSpec(options.verifier, parse_verifier(options.verifier)[0].name)
     drafting = _routed(options, verifier) if options.router is not None else _drafting(options, verifier, call)
     return Plan(
         target=target_spec(options),
@@ -520,7 +520,7 @@ def with_defaults(options: D, *, steady: bool = False) -> D:
     """
     length: Any = options.length
     settled = options.router is not None or length is not None or options.tree not in (None, AUTO_TREE)
-    if settled or options.threshold is not None or parse_verifier(options.verifier)[0] in LOSSY:
+    if settled or options.threshold is not None or not parse_verifier(options.verifier)[0].lossless:
         return options
     models, ngram = split_drafts(options.draft)
     if len(models) != 1:
@@ -717,8 +717,9 @@ def _check_tree(
             check_growing(rule)
         return
     _children(options.tree)
-    if verifier.rule not in SELECTIONS:
-        raise InputError(f"verifier={verifier.name!r}: verifies one chain; a tree needs one of {', '.join(SELECTIONS)}")
+    if not RULES[verifier.rule].takes_trees:
+        names = ", ".join(rule.name for rule in RULES.values() if rule.takes_trees)
+        raise InputError(f"verifier={verifier.name!r}: verifies one chain; a tree needs one of {names}")
     if draft is None:
         raise InputError("tree: needs a draft model; name one, or leave the tree out")
     if length is not None:

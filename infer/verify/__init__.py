@@ -1,8 +1,8 @@
 """Verification rules: pure functions from the target's distributions and a draft to what is kept of it.
 
-Each file defines its ``RULE``, and ``FILES`` names it. Rules of chains verify one chain; the others choose one token from
-several proposals and verify trees node by node. The output has the target's distribution, except under rules that are
-not ``lossless``, whose output quality must be measured too.
+Each file defines its ``RULE``, and ``FILES`` names it. Rules of chains verify one chain; the others choose one token
+from several proposals and verify trees node by node. The output has the target's distribution, except under rules that
+are not ``lossless``, whose output quality must be measured too.
 """
 
 from __future__ import annotations
