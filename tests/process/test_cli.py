@@ -86,6 +86,18 @@ def test_env_as_json() -> None:
     assert sys.platform != "linux" or report["machine"]["cores"] == 1
 
 
+def test_env_names_the_forward_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """And why it was chosen, with the precision and the device."""
+    assert cli.main(["env", "--json", "--target", "tiny", "--draft", "tiny-draft", "--device", "cpu"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    for role, line in zip(("target: tiny", "draft: tiny-draft"), plan, strict=False):
+        assert line.startswith(role)
+        assert {"float32", "on cpu"} <= {part.strip() for part in line.split(",")}
+        assert "lean forward, because" in line
+    assert cli.main(["env", "--draft", "tiny-draft"]) == 2
+    assert "draft='tiny-draft': needs a target" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
