@@ -1,8 +1,7 @@
-"""`specpilot compare`: decoders in words, tuning by halves, the clock and its intervals, the report, and kills."""
+"""`specpilot compare`: decoders in words, tuning by halves, the clock and its intervals, the report."""
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.options import ServeOptions
 
 from ..helpers.clock import one_day_later
-from ..helpers.processes import kill_and_resume
 from ..helpers.reports import BASE, comparison_report, of, with_figures
 from ..helpers.tiny import save_pair
 from ..helpers.traces import traced_text
@@ -350,14 +348,6 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         assert printed_text == found.text or spec.adapt
 
 
-def _compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
-    target, draft = pair
-    base = DecodingOptions(target=target, draft=draft)
-    decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
-    task = Task(SamplingParams(1.0, 8), 6, chat=False)
-    return compare_decoders(decoders, ROWS, Loader(base), task, folder, cost=CostModel.load(0.1), console=QUIET)
-
-
 def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = save_pair(tmp_path)
     tokenizer = load_tokenizer(target)
@@ -377,24 +367,3 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
     one_day_later(monkeypatch)
     assert replayed("begun") == begun
     assert replayed("other") != begun
-
-
-def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
-    """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
-    pair, folder, seen = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
-
-    def check(folder: Path) -> None:
-        files = {file.name: file.read_bytes() for file in (folder / "records").glob("*.json")}
-        assert seen.items() <= files.items()
-        seen.update(files)
-
-    kill_and_resume(partial(_compare, pair), folder, check)
-    assert seen
-    check(folder)
-    found, whole = _compare(pair, folder), _compare(pair, folder.with_name("killed-whole"))
-    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (found, whole)]
-    assert replays[0] == replays[1]
-    assert found.informed == whole.informed
-    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
-    assert tokens[0] == tokens[1]  # the same seeds
-    assert whole.informed is None or whole.informed >= max(row.value for row in replays[1].values() if row)

@@ -1,0 +1,50 @@
+"""A comparison that is killed goes on where it was."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from specpilot.compare.comparison import compare_decoders
+from specpilot.compare.decoders import ComparedDecoder, Loader
+from specpilot.compare.results import ComparisonReport, Task
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.prompts import PromptRow
+from specpilot.infer.options import DecodingOptions
+
+from ..helpers.processes import kill_and_resume
+from ..helpers.tiny import save_pair
+
+ROWS = [PromptRow(str(i), "x", f"prompt {i}") for i in range(6)]
+
+
+def compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
+    target, draft = pair
+    base = DecodingOptions(target=target, draft=draft)
+    decoders = [ComparedDecoder.parse(word, base) for word in ("2", "online-confidence")]
+    task = Task(SamplingParams(1.0, 8), 6, chat=False)
+    return compare_decoders(
+        decoders, ROWS, Loader(base), task, folder, cost=CostModel.load(0.1), console=Console(quiet=True)
+    )
+
+
+def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
+    """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
+    pair, folder, seen = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
+
+    def check(folder: Path) -> None:
+        files = {file.name: file.read_bytes() for file in (folder / "records").glob("*.json")}
+        assert seen.items() <= files.items()
+        seen.update(files)
+
+    kill_and_resume(partial(compare, pair), folder, check)
+    assert seen
+    check(folder)
+    found, whole = compare(pair, folder), compare(pair, folder.with_name("killed-whole"))
+    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (found, whole)]
+    assert replays[0] == replays[1]
+    assert found.informed == whole.informed
+    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
+    assert tokens[0] == tokens[1]  # the same seeds
+    assert whole.informed is None or whole.informed >= max(row.value for row in replays[1].values() if row)
