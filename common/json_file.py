@@ -10,21 +10,28 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, is_dataclass
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from reprlib import repr as short
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, TypeVar, cast
 
-from .errors import InputError, did_you_mean, is_finite
+from .errors import InputError, did_you_mean
 
 MAX_BYTES = 256 * 2**20  # larger files are refused
 MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
 ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps of a character whose other half follows
-EXPECTED: dict[Any, str] = {
-    **{bool: "true or false", int: "a whole number", float: "a finite number", str: "text", Path: "a path"},
-    **{list: "a list", tuple: "a list", dict: "an object of keys and values"},
+SPECIFIC = ("missing", "value_error", "finite_number", "unexpected_keyword_argument")  # pydantic's names of errors
+EXPECTED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    **dict.fromkeys(("float_type", "finite_number"), "a finite number"),
+    "string_type": "text",
+    "path_type": "a path",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("dict_type", "dataclass_type", "dataclass_exact_type"), "an object of keys and values"),
 }
 
 T = TypeVar("T")
@@ -167,75 +174,96 @@ def blaming(file: str | Path, remedy: str) -> Iterator[None]:
 def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool = False) -> T:
     """Convert a JSON value, path or tuple to ``kind``: a dataclass of numbers, text, lists, dictionaries and unions.
 
+    Pydantic converts and checks the value as JSON, in its strict mode: text is no number, and a number is no switch.
+
     Args:
+        name: of ``value`` in error messages.
         ignore_unknown: leave out unknown keys of dataclasses instead of refusing them.
 
     Raises:
         InputError: a value has another type or is not finite, or a key is unknown or missing.
     """
-    return cast(T, _build(kind, value, name, ignore_unknown))
+    from pydantic import ValidationError
+
+    adapter = _adapter(kind, ignore_unknown)
+    try:
+        try:
+            text = json.dumps([value], default=_path_text)
+        except (TypeError, ValueError, RecursionError):  # no JSON value: most kinds refuse it
+            return cast(T, adapter.validate_python((value,))[0])
+        return cast(T, adapter.validate_json(text)[0])
+    except ValidationError as error:
+        raise _input_error(kind, value, name, error.errors()) from None
 
 
-def _build(  # noqa: PLR0911 - a line for each form a type has
-    kind: Any, value: Any, name: str, ignore_unknown: bool
-) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if is_dataclass(kind):
-        return _build_dataclass(kind, value, name, ignore_unknown)
-    if origin in (Union, UnionType):
-        return _build_union(arguments, value, name, ignore_unknown)
-    if origin is Literal and value in arguments:
-        return value
-    if origin in (list, tuple) and isinstance(value, list | tuple):
-        return origin(_build(arguments[0], element, f"{name}[{i}]", ignore_unknown) for i, element in enumerate(value))
-    if origin is dict and isinstance(value, Mapping):
-        return {key: _build(arguments[1], element, f"{name}.{key}", ignore_unknown) for key, element in value.items()}
-    if kind is float and _is_finite_number(value):
-        return value
-    if kind in (bool, int, str) and type(value) is kind:
-        return value
-    if kind is Path and isinstance(value, str | Path):
-        return Path(value)
-    if kind is str and isinstance(value, Path):  # a folder, whatever ships or is on the hub
+@cache
+def _adapter(kind: Any, ignore_unknown: bool) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    extra: Literal["ignore", "forbid"] = "ignore" if ignore_unknown else "forbid"
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra=extra, arbitrary_types_allowed=True)
+    return TypeAdapter(tuple[kind], config=config)  # in a tuple, since a dataclass alone takes no configuration
+
+
+def _path_text(value: object) -> str:
+    if isinstance(value, Path):  # "./NAME": a folder, whatever is included or on the hub
         return os.path.join(os.curdir, value)
-    expected = f"one of {', '.join(map(str, arguments))}" if origin is Literal else EXPECTED[origin or kind]
-    quoted = ", in quotes" if kind is str and isinstance(value, int | float) else ""
-    raise InputError(f"{name}={' '.join(short(value).split())}: {expected} is expected{quoted}")
+    raise TypeError
 
 
-def _build_union(options: Sequence[Any], value: Any, name: str, ignore_unknown: bool) -> Any:
-    if value is None and NoneType in options:
-        return None
-    known = [option for option in options if option is not NoneType]
-    for option in known:
-        with suppress(InputError):
-            return _build(option, value, name, ignore_unknown)
-    shown = known[-1] if isinstance(value, list | tuple | Mapping) else known[0]
-    return _build(shown, value, name, ignore_unknown)
+def _input_error(kind: Any, value: Any, name: str, errors: Sequence[Any]) -> InputError:
+    """The most specific of pydantic's ``errors`` in one line."""
+    if errors[0]["type"] == "json_invalid":
+        check_characters(value, name)
+        return InputError(f"{name or 'value'}: {errors[0]['msg']}; give simpler values")
+    for error in errors:
+        cause = error.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):  # of a dataclass that checks its values
+            return cause
+    ranked = [(_rank(error["type"]), *_place(error["loc"][1:], value, name), error) for error in errors]
+    rank, depth, place, error = max(ranked, key=lambda one: one[:2])
+    key = error["loc"][-1]
+    if error["type"] == "unexpected_keyword_argument":
+        above = _place(error["loc"][1:-1], value, name)[1]
+        names = sorted(entry.name for entry in fields(kind) if entry.init) if is_dataclass(kind) and depth == 1 else []
+        keys = f"{did_you_mean(str(key), names)}; the keys are {', '.join(names)}" if names else "; leave it out"
+        return InputError(f"{above}{': ' * bool(above)}unknown key {key!r}{keys}")
+    if error["type"] == "missing":
+        return InputError(f"{place}{': ' * bool(place)}key {key!r} is missing")
+    if error["type"] == "value_error":  # a limit of an option
+        return InputError(f"{place}={_shown(error['input'])}: {error['ctx']['error']}")
+    same = [one for *key, one in ranked if key == [rank, depth, place]]
+    expected = " or ".join(dict.fromkeys(_expectation(one) for one in same))
+    quoted = ", in quotes" if "text" in expected and type(error["input"]) in (int, float) else ""
+    label = f"{place}={' '.join(short(error['input']).split())}: " if place else ""
+    instead = "" if place else f", not {_kind_of(error['input'])}"
+    return InputError(f"{label}{expected} is expected{quoted}{instead}")
 
 
-def _build_dataclass(kind: Any, value: Any, name: str, ignore_unknown: bool) -> Any:
-    where = f"{name}: " if name else ""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where}an object of keys and values is expected, not {_kind_of(value)}")
-    entries = {entry.name: entry for entry in fields(kind) if entry.init}
-    unknown = sorted(set(value) - set(entries), key=str)
-    if unknown and not ignore_unknown:
-        meant = did_you_mean(unknown[0], entries)
-        raise InputError(f"{where}unknown key {unknown[0]!r}{meant}; the keys are {', '.join(sorted(entries))}")
-    for key, entry in entries.items():
-        if key not in value and entry.default is MISSING and entry.default_factory is MISSING:
-            raise InputError(f"{where}key {key!r} is missing")
-    types, prefix = get_type_hints(kind), f"{name}." if name else ""
-    return kind(
-        **{key: _build(types[key], value[key], f"{prefix}{key}", ignore_unknown) for key in value if key in entries}
-    )
+def _rank(kind: str) -> int:
+    """How specific an error is: the members of a union that do not fit at all come last."""
+    return SPECIFIC.index(kind) if kind in SPECIFIC else -1
 
 
-def _is_finite_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and is_finite(value)
+def _place(keys: Sequence[Any], value: Any, name: str) -> tuple[int, str]:
+    """The number of levels, and the name, of the place at ``keys``, some of which name a member of a union."""
+    depth = 0
+    for key in keys:
+        if isinstance(value, Mapping) and key in value:
+            depth, name, value = depth + 1, f"{name}.{key}".lstrip("."), value[key]
+        elif isinstance(value, list | tuple) and isinstance(key, int):
+            depth, name, value = depth + 1, f"{name}[{key}]", value[key]
+    return depth, name
+
+
+def _expectation(error: Mapping[str, Any]) -> str:
+    if error["type"] == "literal_error":
+        return str(error["ctx"]["expected"])
+    return EXPECTED.get(error["type"], str(error["msg"]))
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)) if isinstance(value, str | Path) else repr(value)
 
 
 def _kind_of(value: object) -> str:

@@ -11,109 +11,103 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from .errors import InputError, is_finite
+from .errors import InputError
 from .json_file import build
 
 
+class Limit:
+    """Base class of limits, which are part of a field's type: ``Annotated[int, Range(1)]``. Pydantic calls `check`."""
+
+    def check(self, value: Any) -> Any:
+        """Return ``value``, or raise ValueError with the remedy if it is outside the limit."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core.core_schema import no_info_after_validator_function
+
+        return no_info_after_validator_function(self.check, handler(source))
+
+
 @dataclass(frozen=True)
-class Range:
-    """Finite numbers from ``low`` to ``high``; ``ends`` are the interval's brackets, such as ``[)``."""
+class Range(Limit):
+    """Numbers from ``low`` to ``high``; ``ends`` are the interval's brackets, such as ``[)``."""
 
     low: float
     high: float = math.inf
     ends: str = "[]"
 
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return
-        problem = None
-        if not is_finite(value):
-            problem = "a finite number"
-        elif value < self.low or (value == self.low and self.ends[0] == "("):
-            problem = f"{'at least' if self.ends[0] == '[' else 'above'} {self.low}"
-        elif value > self.high or (value == self.high and self.ends[1] == ")"):
-            problem = f"{'at most' if self.ends[1] == ']' else 'below'} {self.high}"
-        if problem is not None:
-            raise InputError(f"{name}={value}: must be {problem}")
+    def check(self, value: Any) -> Any:
+        if value < self.low or (value == self.low and self.ends[0] == "("):
+            raise ValueError(f"must be {'at least' if self.ends[0] == '[' else 'above'} {self.low}")
+        if value > self.high or (value == self.high and self.ends[1] == ")"):
+            raise ValueError(f"must be {'at most' if self.ends[1] == ']' else 'below'} {self.high}")
+        return value
 
 
 @dataclass(frozen=True)
-class Several:
-    """A list of at least ``least`` values, without repetitions if ``distinct``."""
+class Several(Limit):
+    """A list of at least ``least`` values, without repetitions if ``distinct``; also a type that is no list."""
 
     least: int = 1
     distinct: bool = True
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, value: Any) -> Any:
         if not isinstance(value, tuple):
-            return
+            return value
         names = [one for one in value if isinstance(one, str | int | float)]  # in Python also rows
-        if len(value) < self.least or (self.distinct and len(set(names)) < len(names)):
+        if len(value) < self.least or (self.distinct and len({*names}) < len(names)):
             least = "one value" if self.least == 1 else f"{self.least} values"
-            raise InputError(f"{name}={list(value)}: give at least {least}{', and none twice' * self.distinct}")
+            raise ValueError(f"give at least {least}{', and none twice' * self.distinct}")
+        return value
+
+    def check_objects(self, name: str, value: Any) -> None:
+        """Raise InputError if the objects ``value`` are too few, or names among them are repeated."""
+        try:
+            self.check(value)
+        except ValueError as error:
+            raise InputError(f"{name}={list(value)}: {error}") from None
 
 
 @dataclass(frozen=True)
-class Pattern:
+class Pattern(Limit):
     """Text that matches ``regex``; ``remedy`` describes the form in the error message."""
 
     regex: str
     remedy: str
 
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str | Path) and not re.fullmatch(self.regex, str(value)):
-            raise InputError(f"{name}={str(value)!r}: {self.remedy}")
+    def check(self, value: Any) -> Any:
+        if not re.fullmatch(self.regex, str(value)):
+            raise ValueError(self.remedy)
+        return value
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(Limit):
     """A folder or a file to write, which may exist; checked before anything is computed."""
 
     folder: bool
 
-    def check(self, name: str, value: Any) -> None:
-        if not isinstance(value, str | Path):
-            return
+    def check(self, value: Any) -> Any:
         path = Path(value)
         if not self.folder and path.exists() and not path.is_file():
-            raise InputError(f"{name}={str(path)!r}: is a folder or a device; name a file")
+            raise ValueError("is a folder or a device; name a file")
         above = [path, *path.parents] if self.folder else path.parents
         there = next((place for place in above if place.exists()), None)
         if there is not None and not there.is_dir():
-            raise InputError(f"{name}={str(path)!r}: {str(there)!r} is not a folder; name another")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of ``words``, if the value is a string."""
-
-    words: tuple[object, ...]
-
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str) and value not in self.words:
-            raise InputError(f"{name}={value!r}: choose one of {', '.join(map(str, self.words))}")
+            raise ValueError(f"{str(there)!r} is not a folder; name another")
+        return value
 
 
 @dataclass(frozen=True)
 class Objects:
-    """What calls from Python may also give, besides the values of the command line; by default anything."""
+    """Types that calls from Python may also give, which are not checked; by default any."""
 
     also: tuple[type, ...] = (object,)
-
-    def check(self, name: str, value: Any) -> None:
-        """Nothing: who uses an object checks it."""
-
-
-class Limit(Protocol):
-    """A limit of a field's values."""
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise InputError if ``value`` of the field ``name`` is outside the limit."""
 
 
 LARGEST = 2**31 - 1  # largest count
@@ -135,39 +129,30 @@ Device = Annotated[
 ]
 
 
-def _limits(hint: Any) -> Iterator[Limit]:
-    """The limits anywhere in a type: ``Count | None``, ``tuple[Count, ...]``."""
-    if get_origin(hint) is Literal:
-        yield Choice(get_args(hint))
-        return
-    if get_origin(hint) is Annotated:
-        yield from hint.__metadata__
-        hint = hint.__origin__
-    for part in get_args(hint):
-        yield from _limits(part)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Base class: converts lists to tuples and paths, and checks every value against its field's type and its limits.
+
+    Default values are not checked.
 
     Raises:
         InputError: a value is of another type, or outside its limits.
     """
 
     def __post_init__(self) -> None:
-        types = get_type_hints(type(self))
-        for name, hint in get_type_hints(type(self), include_extras=True).items():
-            value = getattr(self, name)
+        hints = get_type_hints(type(self), include_extras=True)
+        for name, default in ((entry.name, entry.default) for entry in fields(self)):
+            value, hint = getattr(self, name), hints[name]
+            if value is default:
+                continue
             value = tuple(value) if isinstance(value, list) else value  # from YAML or a flag
-            limits = [*_limits(hint)]
-            for limit in limits:
-                several = isinstance(value, tuple) and not isinstance(limit, Several)
-                for one in value if several else (value,):
-                    if one is not None:
-                        limit.check(name, one)
-            if not any(isinstance(value, limit.also) for limit in limits if isinstance(limit, Objects)):
-                value = build(types[name], value, name)
+            limits = getattr(hint, "__metadata__", ())
+            if any(isinstance(value, limit.also) for limit in limits if isinstance(limit, Objects)):
+                for limit in limits:
+                    if isinstance(limit, Several):
+                        limit.check_objects(name, value)
+            else:
+                value = build(hint, value, name)
             object.__setattr__(self, name, value)
             if "" in (value if isinstance(value, tuple) else [value] if isinstance(value, str) else ()):
                 raise InputError(f"{name}: it is empty; give a value, or leave it out")

@@ -18,6 +18,7 @@ from ..common.options import (
     DType,
     Fraction,
     LearningRate,
+    Limit,
     Natural,
     NotNegative,
     Options,
@@ -35,13 +36,12 @@ Devices = Annotated[int, Range(1, 1024)]
 Dropout = Annotated[float, Range(0, 1, "[)")]
 
 
-@dataclass(frozen=True)
-class PredictorName:
+class PredictorName(Limit):
     """A name in the registry of predictors, or one of the user's own."""
 
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str):
-            check_predictor(value)
+    def check(self, value: Any) -> Any:
+        check_predictor(value)
+        return value
 
 
 Predictor = Annotated[str, PredictorName()]

@@ -22,6 +22,7 @@ from specpilot.cli.commands import train
 from specpilot.cli.parser import CommandParser, described, one_line
 from specpilot.common import options
 from specpilot.common.errors import InputError
+from specpilot.common.json_file import build
 from specpilot.controllers.acceptance import feature_model, lag_free_head, specdec_head
 from specpilot.data_gen.options import BatchOptions
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -255,7 +256,14 @@ def flags(command: Callable[..., None]) -> list[str]:
 def limited(kind: type, limit: type) -> Iterator[tuple[str, Any]]:
     """The options of ``kind`` whose values have this kind of limit, and the limit."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        yield from ((name, one) for one in options._limits(hint) if isinstance(one, limit))
+        yield from ((name, one) for one in limits_of(hint) if isinstance(one, limit))
+
+
+def limits_of(hint: Any) -> Iterator[Any]:
+    """The limits anywhere in a type: ``Count | None``, ``tuple[Count, ...]``."""
+    yield from getattr(hint, "__metadata__", ())
+    for part in get_args(hint):
+        yield from limits_of(part)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -263,6 +271,8 @@ def test_options_are_described_once_and_inherit_their_defaults(kind: type) -> No
     for entry in fields(kind):
         homes = [one for one in kind.__mro__ if entry.name in inspect.get_annotations(one)]
         assert entry.default == homes[0].__dict__.get(entry.name, MISSING), entry.name  # not that of another base
+        if entry.default is not MISSING:
+            assert build(get_type_hints(kind, include_extras=True)[entry.name], entry.default) == entry.default
         documents = [one for one in homes if f" {entry.name}: " in (one.__doc__ or "").partition("Attributes:")[2]]
         assert described(kind, entry.name)[0] == kind.__mro__.index(documents[0])
 
@@ -303,7 +313,10 @@ def test_values_outside_their_limits_are_errors(kind: type) -> None:
     for name, limit in limited(kind, options.Range):
         several = isinstance(kind.__dataclass_fields__[name].default, tuple)  # type: ignore[attr-defined]
         for wrong in (limit.low - 1, math.nan, math.inf, 10**400, 10**31 if limit.high < math.inf else -math.inf):
-            check(rf"^{name}=\S+: must be ", **{name: (wrong,) if several else wrong})
+            check(
+                rf"^{name}(\[0\])?=\S+: (must be |a whole number|a finite number)",
+                **{name: (wrong,) if several else wrong},
+            )
     for name in get_type_hints(kind).keys() - dict(limited(kind, options.Objects)):
         check(rf"^{name}=<object.*: .* expected", **{name: object()})
     for name, _ in limited(kind, options.Pattern):
@@ -312,7 +325,8 @@ def test_values_outside_their_limits_are_errors(kind: type) -> None:
     for name, limit in limited(kind, options.Several):
         check(rf"^{name}=\[\]: give at least", **{name: []})
         if limit.distinct:
-            check(rf"^{name}=\[.*\]: give at least", **{name: ["a=b", "a=b"]})
+            twice = [1, 1] if "int" in str(get_type_hints(kind)[name]) else ["a=b", "a=b"]
+            check(rf"^{name}=\[.*\]: give at least", **{name: twice})
 
 
 @pytest.mark.parametrize("kind", KINDS)
