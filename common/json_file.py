@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -185,7 +185,7 @@ def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool 
     """
     from pydantic import ValidationError
 
-    adapter = _adapter(kind, ignore_unknown)
+    adapter = _adapter(cast(Hashable, kind), ignore_unknown)
     try:
         try:
             text = json.dumps([value], default=_path_text)

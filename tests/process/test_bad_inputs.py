@@ -64,8 +64,8 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/cost-cut.json", "cost-cut.json: not JSON"),
     ("@place/cost-none.json", "cost-none.json: holds no costs of a pair"),
     ("@place/cost-text.json", "cost.t_draft='x':"),
-    ("@place/cost-negative.json", "cost-negative.json: t_draft=-1:"),
-    ("@place/cost-zero.json", "t_verify=0:"),
+    ("@place/cost-negative.json", "cost-negative.json: t_draft=-1.0:"),
+    ("@place/cost-zero.json", "t_verify=0.0:"),
     ("nan", "cost=nan:"),
 ]
 TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts {}"] = [
