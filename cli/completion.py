@@ -62,7 +62,7 @@ def _parser(command: Any, prog: str) -> ArgumentParser:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # which shtab reads
     for flag in commands.bare:
         positional = parser.add_argument(f"positional-{flag[2:]}", nargs="?", type=str)
-        positional.complete = shtab.FILE  # type: ignore[attr-defined]
+        positional.complete = shtab.FILE
     return parser
 
 
