@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..common.errors import optional_import
 from ..common.machine import machine
+from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.arms import NGRAM
 from ..controllers.sampling import SamplingParams
 from ..infer.costs import step_times
@@ -141,10 +142,12 @@ def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
     If the text was sampled from the target, this is a draw of the copy's acceptance: token x_t has the distribution p
     and equals the copy y with probability p(y), the acceptance probability of y.
     """
-    lookup, found = PromptLookup(prompt, [], Ngram().longest), []
-    for place in range(1, len(text) + 1):
-        found.append(any(right for _, right in lookup.extend(text[:place])))
-    return found
+    tokens = [*prompt]
+    lookup, equal = PromptLookup(NgramIndex(tokens), Ngram().longest), []
+    for token in text:
+        tokens.append(token)
+        equal.append(any(right for _, right in lookup.extend()))
+    return equal
 
 
 def copies(prompt: Sequence[int], text: Sequence[int]) -> Rollout:

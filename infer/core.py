@@ -563,7 +563,8 @@ class Request:
     stopping: TextStream | None = None
     hooks: Sequence[RoundHook] = ()
 
-    # Set by the engine when the request joins (Request.begin); Request.append extends the text.
+    # Set by the engine when the request joins (Request.begin); Request.append extends the text. A drafter of copies
+    # sets another index, which may have longer n-grams.
     text: list[int] = field(default_factory=list)
     ngrams: NgramIndex = field(init=False)
 

@@ -45,7 +45,8 @@ def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]
     p(y), the acceptance probability of y. The first token comes with the prompt's forward.
     """
     text = [*prompt, *answer[:1]]
-    lookup, index, rates = PromptLookup([], text, Ngram().longest), NgramIndex(text), CopyRates()
+    index, rates = NgramIndex(text), CopyRates()
+    lookup = PromptLookup(index, Ngram().longest)
     for token in answer[1:]:
         match = lookup.match()
         if match is not None:
@@ -57,7 +58,7 @@ def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]
             )  # fmt: skip
             yield CopiedToken(evidence, rate, copy, text[-1], copy == token)
         text.append(token)
-        for run, kept in lookup.extend(text):
+        for run, kept in lookup.extend():
             rates.add(run, kept)
 
 

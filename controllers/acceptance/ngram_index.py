@@ -1,11 +1,12 @@
 """N-gram matches: earlier occurrences of a text's last tokens, and the tokens that followed them.
 
-Prompt lookup uses them as drafts. Here they are features: a target copies from its context more often than a small
-draft does, so whether a drafted token continues a match helps to predict its acceptance.
+Prompt lookup uses them as drafts (:meth:`NgramIndex.latest`). As features they help to predict acceptance
+(:meth:`NgramIndex.match`): a target copies from its context more often than a small draft does.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,44 +46,87 @@ class NgramIndex:
 
     Args:
         text: the text including the prompt; not copied, so that appended tokens are found.
+        before: tokens before the text that :meth:`latest` also finds, such as an encoder's prompt.
+        longest: length of the longest n-gram.
+
+    Attributes:
+        tokens: ``before`` and ``text``.
     """
 
-    def __init__(self, text: list[int]) -> None:
-        self.text = text
-        self.indexed = 0  # number of the text's tokens in the index
-        self.following: dict[int, list[int]] = {}  # key of an n-gram → the tokens that followed it
+    def __init__(self, text: list[int], before: Sequence[int] = (), longest: int = MAX_NGRAM) -> None:
+        self.text, self.longest, self.start = text, longest, len(before)
+        self.tokens = [*before, *text] if before else text
+        self.indexed = 0  # number of tokens in the index
+        self.places: dict[int, list[int]] = {}  # key of an n-gram → indices of the tokens that followed it, ascending
+
+    def update(self) -> None:
+        """Add the tokens by which the text has grown."""
+        if self.indexed == self.start + len(self.text):
+            return
+        if self.tokens is not self.text:
+            self.tokens += self.text[len(self.tokens) - self.start :]
+        tokens, places = self.tokens, self.places
+        for place in range(self.indexed, len(tokens)):
+            key = 0
+            for token in tokens[max(0, place - self.longest) : place][::-1]:
+                key = key << BITS | token + 1
+                if key in places:
+                    places[key].append(place)
+                else:
+                    places[key] = [place]
+        self.indexed = len(tokens)
 
     def match(self, drafted: Sequence[int]) -> NgramMatch:
         """The match of the last token of ``drafted``, after the current text and the other drafted tokens."""
-        while self.indexed < len(self.text):
-            self._add(self.indexed)
-            self.indexed += 1
+        self.update()
         token, end = drafted[-1], [*self.text[-MAX_NGRAM:], *drafted[:-1]]
         repeats = len(drafted) > 1 and end[-1] in end[-len(drafted) : -1]  # in the draft itself, which is not indexed
-        found: list[int] = []
-        agrees = matches = run = 0
+        occurrences: list[tuple[list[int], list[int]]] = []  # of n-grams of 1, 2, … tokens: places, tokens in the draft
+        key = 0
         for length in range(1, min(MAX_NGRAM, len(end)) + 1):
-            run = run << BITS | end[-length] + 1
-            after = self.following.get(run, NONE)
-            if repeats:
-                after = [*after, *_repeated(end, len(drafted) - 1, length)]
-            if not after:
+            key = key << BITS | end[-length] + 1
+            places = self.places.get(key, NONE)
+            if self.start:  # n-grams of the text alone
+                places = places[bisect_left(places, self.start + length) :]
+            repeated = _repeated(end, len(drafted) - 1, length) if repeats else NONE
+            if not places and not repeated:
                 break  # no longer n-gram can match
-            found, matches = after, length
-            if token in after:
-                agrees = length
-        return NgramMatch(agrees, matches, found.count(token) / len(found), found[-1]) if found else NOTHING
+            occurrences.append((places, repeated))
+        if not occurrences:
+            return NOTHING
+        places, repeated = occurrences[-1]
+        after = [*map(self.tokens.__getitem__, places), *repeated]
+        count, agrees = after.count(token), len(occurrences)
+        if not count:
+            agrees = self._longest_before(token, occurrences[:-1])
+        return NgramMatch(agrees, len(occurrences), count / len(after), after[-1])
 
-    def _add(self, place: int) -> None:
-        """Add the token at ``place`` as the continuation of the n-grams before it."""
-        token, run = self.text[place], 0
-        for before in range(place - 1, max(-1, place - 1 - MAX_NGRAM), -1):
-            run = run << BITS | self.text[before] + 1
-            after = self.following.get(run)
-            if after is None:
-                self.following[run] = [token]
-            else:
-                after.append(token)
+    def _longest_before(self, token: int, occurrences: Sequence[tuple[list[int], list[int]]]) -> int:
+        """Length of the longest n-gram that ``token`` followed, of ``occurrences`` of those of 1, 2, … tokens."""
+        for length in range(len(occurrences), 0, -1):
+            places, repeated = occurrences[length - 1]
+            if token in repeated or token in map(self.tokens.__getitem__, places):
+                return length
+        return 0
+
+    def latest(self, end: int, longest: int) -> tuple[int, int] | None:
+        """The latest earlier occurrence of the longest n-gram, up to ``longest`` tokens, that ends before ``end``.
+
+        Returns:
+            The index in ``tokens`` of the token that followed the occurrence, below ``end``, and the n-gram's length;
+            None if even the last token did not occur before.
+        """
+        self.update()
+        latest, length, key = NONE, 0, 0
+        for token in self.tokens[max(0, end - min(longest, self.longest)) : end][::-1]:
+            key = key << BITS | token + 1
+            places = self.places.get(key, NONE)
+            if not places or places[0] >= end:
+                break  # no longer n-gram occurred
+            latest, length = places, length + 1
+        if not length:
+            return None
+        return latest[-1] if latest[-1] < end else latest[bisect_left(latest, end) - 1], length
 
 
 def _repeated(end: list[int], drafted: int, length: int) -> list[int]:

@@ -12,6 +12,7 @@ import torch
 
 from ...common.errors import InputError, is_whole
 from ...controllers.acceptance.copy_head import CopyPredictor, copy_evidence
+from ...controllers.acceptance.ngram_index import NgramIndex
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.length.cost_model import ASSUMED, CostModel
 from ...controllers.length.draft_sources import DraftSources, Plan
@@ -127,14 +128,17 @@ class TextCopies:
     ) -> None:
         self.request, self.predictor = request, options.predictor
         within = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
-        self.lookup = PromptLookup([] if within else request.prompt, request.text, options.longest)
+        request.ngrams = NgramIndex(
+            request.text, [] if within else request.prompt, max(options.longest, request.ngrams.longest)
+        )
+        self.lookup = PromptLookup(request.ngrams, options.longest)
         self.costs, self.rates = costs, CopyRates()
         self.sources = DraftSources(costs.cost, model=model, joined=joined)
 
     def available(self) -> tuple[Match | None, list[int]]:
         """The current match, and the tokens that can be copied."""
         request = self.request
-        for run, kept in self.lookup.extend(request.text):
+        for run, kept in self.lookup.extend():
             self.rates.add(run, kept)
         match = self.lookup.match()
         if match is None:

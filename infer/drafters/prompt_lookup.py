@@ -8,9 +8,9 @@ copy y is x_t with probability p(y), which is the acceptance probability of the 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...controllers.acceptance.ngram_index import NgramIndex
 from ...controllers.length.rate import RunningRatio
 
 MAX_RUN = 16  # tokens of a match that are counted at most
@@ -34,34 +34,32 @@ class Match(NamedTuple):
 
 
 class PromptLookup:
-    """An index of one text's n-grams, which grows with the text.
+    """Matches in one growing text.
 
     Args:
-        before: tokens before the text that can also be copied, such as an encoder's prompt.
-        text: the text so far.
-        longest: length of the longest n-gram. Longer n-grams are tried first, and the latest occurrence is used.
+        index: the text's n-grams.
+        longest: length of the longest n-gram, at most the index's. Longer n-grams are tried first, and the latest
+            occurrence is used.
     """
 
-    def __init__(self, before: Sequence[int], text: Sequence[int], longest: int) -> None:
-        self.longest, self.offset = longest, len(before)
-        self.tokens: list[int] = []
-        self.followers: dict[tuple[int, ...], int] = {}  # n-gram → index of the token after its latest occurrence
-        for token in (*before, *text):
-            self._append(token)
+    def __init__(self, index: NgramIndex, longest: int) -> None:
+        self.index, self.longest, self.tokens = index, longest, index.tokens
+        self.length = len(self.tokens)  # tokens of the text up to the last call of `extend`
 
-    def extend(self, text: Sequence[int]) -> list[tuple[int, bool]]:
-        """Append the tokens by which ``text`` has grown.
+    def extend(self) -> list[tuple[int, bool]]:
+        """Take in the tokens by which the text has grown.
 
         Returns:
             For each appended token with a match before it: the length of the match, and whether it predicted the token.
         """
-        foretold = []
-        for token in text[len(self.tokens) - self.offset :]:
-            match = self.match()
-            if match is not None:
-                foretold.append((match.run, self.tokens[match.position] == token))
-            self._append(token)
-        return foretold
+        self.index.update()
+        matches = ((place, self._match(place)) for place in range(self.length, len(self.tokens)))
+        self.length = len(self.tokens)
+        return [
+            (match.run, self.tokens[match.position] == self.tokens[place])
+            for place, match in matches
+            if match is not None
+        ]
 
     def distance(self, match: Match) -> int:
         """Number of tokens from what followed the match to the end of the text."""
@@ -69,14 +67,18 @@ class PromptLookup:
 
     def match(self) -> Match | None:
         """The match of the text's last tokens; None if even the last token did not occur before."""
-        for length in range(min(self.longest, len(self.tokens)), 0, -1):
-            position = self.followers.get(tuple(self.tokens[-length:]))
-            if position is not None:
-                run = length
-                while run < min(MAX_RUN, position) and self.tokens[position - 1 - run] == self.tokens[-1 - run]:
-                    run += 1
-                return Match(position, run)
-        return None
+        self.index.update()
+        return self._match(len(self.tokens))
+
+    def _match(self, end: int) -> Match | None:
+        """The match of the tokens before ``end``."""
+        tokens, latest = self.tokens, self.index.latest(end, self.longest)
+        if latest is None:
+            return None
+        position, run = latest
+        while run < min(MAX_RUN, position) and tokens[position - 1 - run] == tokens[end - 1 - run]:
+            run += 1
+        return Match(position, run)
 
     def copy(self, match: Match, length: int, stop_tokens: frozenset[int]) -> list[int]:
         """The ``length`` tokens that followed ``match``, up to the first stop token.
@@ -88,11 +90,6 @@ class PromptLookup:
             place = match.position + len(copied)
             copied.append(self.tokens[place] if place < len(self.tokens) else copied[place - len(self.tokens)])
         return copied
-
-    def _append(self, token: int) -> None:
-        for length in range(1, min(self.longest, len(self.tokens)) + 1):
-            self.followers[tuple(self.tokens[-length:])] = len(self.tokens)
-        self.tokens.append(token)
 
 
 class CopyRates:

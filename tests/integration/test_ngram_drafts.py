@@ -52,10 +52,16 @@ from ..helpers.tiny import make, pair_and_prompts
     text=st.lists(st.integers(0, 2), min_size=1, max_size=30),
     start=st.integers(0, 30),
     longest=st.integers(1, 5),
+    asked=st.booleans(),
 )
-def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int) -> None:
-    lookup = PromptLookup(before, text[:start], longest)
-    predicted = lookup.extend(text)
+def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int, asked: bool) -> None:
+    growing = text[:start]
+    index = NgramIndex(growing, before, longest)
+    lookup = PromptLookup(index, longest)
+    growing += text[start:]
+    if asked:  # features are read in between, for which the index is brought up to date
+        index.match([0])
+    predicted = lookup.extend()
     tokens = [*before, *text]
     expected = []
     for place in range(len(before) + len(text[:start]), len(tokens)):
@@ -194,12 +200,19 @@ def by_hand(text: list[int], token: int) -> NgramMatch:
 @settings(max_examples=200)
 @given(
     prompt=texts,
+    before=st.lists(tokens, max_size=6),
+    longest=st.integers(MAX_NGRAM, 6),
     rounds=st.lists(st.tuples(st.lists(tokens, max_size=6), st.integers(0, 6), tokens, st.booleans()), max_size=6),
 )
-def test_drafts_come_and_go(prompt: list[int], rounds: list[tuple[list[int], int, int, bool]]) -> None:
-    """Round by round: a draft is looked up token by token, or not at all, then some of it is kept and a token added."""
+def test_drafts_come_and_go(
+    prompt: list[int], before: list[int], longest: int, rounds: list[tuple[list[int], int, int, bool]]
+) -> None:
+    """Round by round: a draft is looked up token by token, or not at all, then some of it is kept and a token added.
+
+    Tokens before the text and longer n-grams, which copies are looked up by, change no match.
+    """
     text = [*prompt]
-    index = NgramIndex(text)
+    index = NgramIndex(text, before, longest)
     for draft, accepted, bonus, asked in rounds:
         for k in range(1, len(draft) + 1) if asked else ():
             assert index.match(draft[:k]) == by_hand([*text, *draft[: k - 1]], draft[k - 1])
