@@ -17,11 +17,12 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import LoadingOptions, PairOptions
 from specpilot.infer.prompting import encode_prompt
 from specpilot.infer.verify.k_seq import acceptance, division_factor
-from specpilot.infer.verify.otm import optimal_transport, upper_bound
+from specpilot.infer.verify.otm import optimal_transport
 from specpilot.models import TextReader
 from torch import Tensor
 
 from .figure import canvases, label, save
+from .spectr_bound import upper_bound
 
 SIZE = 120  # Figure 1: q is uniform over this many tokens
 SHARES = (1, 2, 4, 8, 24)  # Figure 1: p is uniform over this fraction (1/n) of them

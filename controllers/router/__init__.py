@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Router, SingleArm
+from .base import Router
 from .policy import PolicyRouter, RouterPolicy
 
-__all__ = ["PolicyRouter", "Router", "RouterPolicy", "SingleArm"]
+__all__ = ["PolicyRouter", "Router", "RouterPolicy"]

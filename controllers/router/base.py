@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from ...common.errors import InputError
 from ..sampling import SamplingParams
 
 
@@ -30,15 +29,3 @@ class Router(ABC):
 def certain(arm: int, arms: int) -> list[float]:
     """The one-hot weights of a deterministic choice."""
     return [float(index == arm) for index in range(arms)]
-
-
-class SingleArm(Router):
-    """Always the same arm."""
-
-    def __init__(self, arm: int, arms: int) -> None:
-        if not 0 <= arm < arms:
-            raise InputError(f"arm={arm}: must be between 0 and {arms - 1}")
-        self.arm, self.arms = arm, arms
-
-    def weigh(self, embedding: Tensor) -> list[float]:
-        return certain(self.arm, self.arms)

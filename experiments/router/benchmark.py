@@ -12,7 +12,7 @@ from rich.console import Console
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.compare.runner import decode_all
 from specpilot.controllers.length import Fixed, LengthController
-from specpilot.controllers.router import PolicyRouter, Router, SingleArm
+from specpilot.controllers.router import PolicyRouter, Router
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import make_router_data
 from specpilot.data_gen.router_dataset import RouterDataset, read_router_dataset
@@ -24,6 +24,7 @@ from specpilot.models import language_model
 from specpilot.models.loading.names import load_model, load_tokenizer
 
 from .headline import brief, headline, no_help_loss, overhead
+from .single_arm import SingleArm
 from .study import (
     AUTOREGRESSIVE,
     LEARNED,

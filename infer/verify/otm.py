@@ -60,7 +60,7 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
             f"OTM with k={k} over {n} tokens: too many unknowns ({unknowns(n, k)}); take fewer tokens (top-k 10)"
         )
     multisets = list(combinations_with_replacement(drawn, k))
-    probabilities = [prod(_orders_and_probability(multiset, q)) for multiset in multisets]
+    probabilities = [prod(orders_and_probability(multiset, q)) for multiset in multisets]
     edges = [(i, v) for i, multiset in enumerate(multisets) for v in dict.fromkeys(multiset) if p[v] > 0]
     flow = np.zeros(len(edges))
     if edges:
@@ -101,7 +101,7 @@ def unknowns(n: int, k: int) -> int:
     return n * prod(range(n + 1, n + k)) // factorial(k - 1)
 
 
-def _orders_and_probability(multiset: tuple[int, ...], q: Tensor) -> tuple[int, float]:
+def orders_and_probability(multiset: tuple[int, ...], q: Tensor) -> tuple[int, float]:
     """In how many orders k draws can be these, and the probability of each order."""
     orders = factorial(len(multiset)) // prod(factorial(count) for count in Counter(multiset).values())
     return orders, prod(float(q[v]) for v in multiset)
@@ -118,33 +118,6 @@ def otm(p: Tensor, proposals: list[int], q: Tensor, rng: RandomSource) -> int:
     kept = torch.tensor([*keep.values(), max(0.0, 1.0 - sum(keep.values()))], dtype=torch.float64)
     choice = rng.sample(kept)
     return list(keep)[choice] if choice < len(keep) else rng.sample(transport.residual)
-
-
-def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
-    """Theorem 1: no rule's acceptance probability from ``k`` proposals of ``q`` (V,) exceeds this; V up to 12.
-
-    The minimum over sets of tokens Ω₀ of Σ_{y∈Ω₀} min(p(y), 1 - (1 - q(y))^k) + Σ_{y^k} min(Π q(y_i), p(S(y^k) \\ Ω₀)).
-
-    Raises:
-        InputError: too many tokens for the 2^V sets.
-    """
-    p, q = p.cpu().double(), q.cpu().double()
-    size = len(p)
-    if size > 12:
-        raise InputError(f"Theorem 1's bound over {size} tokens: 2^{size} sets are too many; take at most 12")
-    each = torch.minimum(p, 1 - (1 - q) ** k).numpy()
-    # Ordered draws of one multiset all have the same product and the same set of tokens.
-    multisets = list(combinations_with_replacement(q.nonzero().flatten().tolist(), k))
-    orders, probabilities = np.array([_orders_and_probability(multiset, q) for multiset in multisets]).T
-    members = np.zeros((len(multisets), size))
-    for i, multiset in enumerate(multisets):
-        members[i, list(set(multiset))] = 1
-    best = np.inf
-    for subset in range(2**size):
-        inside = np.array([subset >> v & 1 for v in range(size)], dtype=bool)
-        outside = members @ np.where(inside, 0.0, p.numpy())
-        best = min(best, float(each[inside].sum() + (orders * np.minimum(probabilities, outside)).sum()))
-    return best
 
 
 RULE = Rule("otm", select=otm)

@@ -13,7 +13,6 @@ from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.length import Fixed
-from specpilot.controllers.router import SingleArm
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
@@ -24,6 +23,7 @@ from specpilot.models.loading.gguf_tokenizer import OWN, PROBE
 from specpilot.models.loading.names import load_any_model, load_model, load_tokenizer
 
 from experiments.gguf import write_gguf
+from experiments.router.single_arm import SingleArm
 
 from ..helpers.gguf import random_llama
 

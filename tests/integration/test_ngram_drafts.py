@@ -28,7 +28,6 @@ from specpilot.controllers.length import (
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
-from specpilot.controllers.router import SingleArm
 from specpilot.controllers.training_options import CopyTrainingOptions
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.options import AnswersDataOptions
@@ -40,6 +39,8 @@ from specpilot.infer.loading.controllers import load_copies
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.copies import copied_tokens, train_copies
 from specpilot.train.export import export
+
+from experiments.router.single_arm import SingleArm
 
 from ..helpers.drafts import CHEAP, copy_head
 from ..helpers.matches import match_by_definition

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from specpilot.controllers.arms import Arm, check_arms, named_apart, parse_arm
-from specpilot.controllers.router import PolicyRouter, RouterPolicy, SingleArm
+from specpilot.controllers.router import PolicyRouter, RouterPolicy
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards
 from specpilot.models import CausalLM, EarlyExit, EncoderDecoder
+
+from experiments.router.single_arm import SingleArm
 
 from ..helpers.controllers import CONFIGS
 from ..helpers.matches import match_by_definition

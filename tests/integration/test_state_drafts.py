@@ -9,7 +9,6 @@ import pytest
 import torch
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
-from specpilot.controllers.router import SingleArm
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder
@@ -24,6 +23,8 @@ from specpilot.models.loading.names import load_model
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from experiments.router.single_arm import SingleArm
 
 from ..helpers.architectures import HIDDEN, MAKERS, VOCAB
 from ..helpers.architectures import target_of as small_target

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
-from specpilot.controllers.router import SingleArm
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import CausalLM, LanguageModel, language_model, linear
 from specpilot.models.forwards import Lean
@@ -18,6 +17,8 @@ from specpilot.models.linear import Int4Linear, Int8Linear, PackedForward, Packe
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
+
+from experiments.router.single_arm import SingleArm
 
 from ..helpers.architectures import ENCODER_DECODERS, MAKERS, target_of
 from ..helpers.greedy import each

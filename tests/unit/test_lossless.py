@@ -17,10 +17,12 @@ from specpilot.infer.verify import Selection, candidates, parse_verifier
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
-from specpilot.infer.verify.otm import optimal_transport, otm, upper_bound
+from specpilot.infer.verify.otm import optimal_transport, orders_and_probability, otm
 from specpilot.infer.verify.spec_infer import spec_infer
 from specpilot.models import ancestors_of
 from torch import Tensor
+
+from experiments.spectr_bound import upper_bound
 
 from ..helpers.enumeration import Script, as_distribution, distribution, output_distribution
 
@@ -290,6 +292,29 @@ def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[
         assert kept[0] >= 1 - rejected - SOLVER
     if k == 1:
         assert kept[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
+
+
+@settings(max_examples=30)
+@given(pair=pairs, k=st.integers(2, 3), seed=st.integers(0, 9))
+def test_of_several_optimal_plans_one_is_taken(pair: tuple[Tensor, Tensor], k: int, seed: int) -> None:
+    """Rounding of p and q changes the plan by no more than that: it does not choose between optimal plans."""
+    p, q = pair
+    generator = torch.Generator().manual_seed(seed)
+
+    def rounded(row: Tensor) -> Tensor:
+        row = row * (1 + 1e-7 * torch.rand(len(row), generator=generator, dtype=torch.float64))
+        return row / row.sum()
+
+    def flows(p: Tensor, q: Tensor) -> dict[tuple[tuple[int, ...], int], float]:
+        plan = optimal_transport(p, q, k).plan
+        return {
+            (multiset, token): kept * math.prod(orders_and_probability(multiset, q))
+            for multiset, kept_tokens in plan.items()
+            for token, kept in kept_tokens.items()
+        }
+
+    one, another = flows(p, q), flows(rounded(p), rounded(q))
+    assert one == pytest.approx(another, abs=1e-5)
 
 
 def test_supports_too_large_are_refused() -> None:

@@ -1,0 +1,20 @@
+"""A router that always takes the same arm."""
+
+from __future__ import annotations
+
+from specpilot.common.errors import InputError
+from specpilot.controllers.router import Router
+from specpilot.controllers.router.base import certain
+from torch import Tensor
+
+
+class SingleArm(Router):
+    """Always the same arm."""
+
+    def __init__(self, arm: int, arms: int) -> None:
+        if not 0 <= arm < arms:
+            raise InputError(f"arm={arm}: must be between 0 and {arms - 1}")
+        self.arm, self.arms = arm, arms
+
+    def weigh(self, embedding: Tensor) -> list[float]:
+        return certain(self.arm, self.arms)
