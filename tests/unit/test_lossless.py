@@ -294,27 +294,23 @@ def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[
         assert kept[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
 
 
-@settings(max_examples=30)
-@given(pair=pairs, k=st.integers(2, 3), seed=st.integers(0, 9))
-def test_of_several_optimal_plans_one_is_taken(pair: tuple[Tensor, Tensor], k: int, seed: int) -> None:
+def test_of_several_optimal_plans_one_is_taken() -> None:
     """Rounding of p and q changes the plan by no more than that: it does not choose between optimal plans."""
-    p, q = pair
-    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.tensor([[4, 1, 1, 1, 2, 1], [2, 4, 2, 4, 1, 4]], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
 
-    def rounded(row: Tensor) -> Tensor:
-        row = row * (1 + 1e-7 * torch.rand(len(row), generator=generator, dtype=torch.float64))
-        return row / row.sum()
-
-    def flows(p: Tensor, q: Tensor) -> dict[tuple[tuple[int, ...], int], float]:
-        plan = optimal_transport(p, q, k).plan
+    def flows() -> dict[tuple[tuple[int, ...], int], float]:
+        one, another = (row * (1 + 1e-7 * torch.rand(6, generator=generator, dtype=torch.float64)) for row in (p, q))
+        one, another = one / one.sum(), another / another.sum()
         return {
-            (multiset, token): kept * math.prod(orders_and_probability(multiset, q))
-            for multiset, kept_tokens in plan.items()
-            for token, kept in kept_tokens.items()
+            (multiset, token): share * math.prod(orders_and_probability(multiset, another))
+            for multiset, shares in optimal_transport(one, another, 3).plan.items()
+            for token, share in shares.items()
         }
 
-    one, another = flows(p, q), flows(rounded(p), rounded(q))
-    assert one == pytest.approx(another, abs=1e-5)
+    first = flows()
+    for _ in range(12):
+        assert flows() == pytest.approx(first, abs=1e-5)
 
 
 def test_supports_too_large_are_refused() -> None:
