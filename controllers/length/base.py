@@ -19,7 +19,7 @@ class LengthController(ABC):
     ``start_round`` makes a new one.
 
     Attributes:
-        reads_target: whether it is given the target's states, by ``see``.
+        reads_target: whether it is given the target's states, by ``read_target``.
     """
 
     reads_target = False
