@@ -435,7 +435,8 @@ def test_json_and_stats(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixtu
     assert [r["emitted"] for r in report["rounds"]] == [r.emitted for r in expected.rounds]
     assert [r["drafted"] for r in report["rounds"]] == [r.drafted for r in expected.rounds]
     assert report["stats"]["block_efficiency"] == stats.block_efficiency
-    line = printed.err.splitlines()[-1]
+    line = next(line for line in printed.err.splitlines() if line.startswith(f"{stats.n_generated} tokens in"))
+    assert "verification: token-wise" in printed.err  # the plan
     seconds, rate = re.findall(rf"^{stats.n_generated} tokens in ([\d.]+) s \(([\d.]+) tokens/s\)", line)[0]
     assert float(seconds) * float(rate) == pytest.approx(stats.n_generated, abs=0.01 * float(rate))
     assert f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards" in line
