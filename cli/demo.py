@@ -263,4 +263,4 @@ def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], sa
         key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
     console.print(Panel(rows[index].text, title="prompt", title_align="left", style="dim"))
-    show_trace(console, samples[index], TextStream(loader.target().tokenizer, samples[index].prompt_tokens))
+    show_trace(console, samples[index], TextStream(loader.tokenizer, samples[index].prompt_tokens))

@@ -45,7 +45,7 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
     console.print("Loading the model, and measuring what drafting and verifying cost here ...")
     loader = Loader(base)
     decoders = [loader.decoder(ComparedDecoder.parse(NONE, base)), loader.decoder(drafting)]
-    tokenizer = loader.target().tokenizer
+    tokenizer = loader.tokenizer
     tokens, seconds, same = 0, [0.0, 0.0], 0
     for decoder in decoders:
         decoder.generate(PROMPTS[0], chat=True, max_new_tokens=8, temperature=0)  # the first call is slower

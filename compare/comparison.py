@@ -314,14 +314,13 @@ class _Comparing:
         pair, task = self.loader.target(), self.task
         day, context = self._day(), pair.target.context
         return [
-            row.encode(pair.tokenizer, chat=task.chat, system=task.system, day=day, context=context) for row in rows
+            row.encode(self.loader.tokenizer, chat=task.chat, system=task.system, day=day, context=context)
+            for row in rows
         ]
 
     def _day(self) -> str | None:
         """The date on which the comparison was begun, for chat templates that contain the date; None for others."""
-        tokenizer = self.loader.target().tokenizer
-        assert tokenizer is not None  # loaded by name
-        today = day_of(tokenizer)
+        today = day_of(self.loader.tokenizer)
         return None if today is None else str(self.store.compute(self.identity | {"day": "begun"}, lambda: today))
 
     # replay

@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from ..common.errors import InputError
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.record import Identity, to_json
@@ -203,6 +205,13 @@ class Loader:
             model, text = load_target(target_spec(options))
             self._targets[key] = Models(language_model(model), [], text)
         return self._targets[key]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the target."""
+        tokenizer = self.target().tokenizer
+        assert tokenizer is not None, "a target that is loaded by name has a tokenizer"
+        return tokenizer
 
     def draft(self, name: str, options: DecodingOptions) -> LanguageModel:
         """A draft model, loaded as ``options`` say."""
