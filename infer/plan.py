@@ -690,7 +690,7 @@ def check_growing(length: LengthController | None) -> None:
 
 def _drafts_nothing(length: Length) -> bool:
     rule = rule_of(length)
-    return isinstance(rule, Fixed) and rule.k == 0
+    return type(rule) is Fixed and rule.k == 0  # a subclass, as one that times rounds, is asked
 
 
 def _children(tree: Any) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class EnvOptions(DeviceOptions):
 
 
 def env(options: EnvOptions) -> None:
-    """Print versions, machine and threads; with --target also how the model is read."""
+    """Print versions and the machine; with --target how it reads."""
     from ...common.machine import machine, versions
 
     report = {"versions": versions(), "machine": machine().to_dict()}

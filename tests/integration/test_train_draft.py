@@ -23,6 +23,7 @@ from specpilot.train.draft import train_draft
 from specpilot.train.draft_model import choose_layers, load_initial, new_draft
 from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits
 from specpilot.train.export import export
+from specpilot.train.modules import cosine
 from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
 from torch import nn
@@ -227,7 +228,7 @@ def test_training_continues_a_draft(
     target = load_model(settings.target, device="cpu")
     begun = load_initial(target, load_tokenizer(settings.target), settings)
     untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
-    rates = untrained.configure_optimizers()["lr_scheduler"]["scheduler"]
+    rates = cosine(torch.optim.SGD([torch.zeros(1)], 1.0), steps=untrained.steps)
     rates.step()
     assert rates.get_last_lr() == pytest.approx([0.0], abs=1e-9)  # at the end of the steps
     accept, *_ = untrained.agreement(data_of(settings).validation)
