@@ -390,7 +390,7 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
     ("draft", described(lambda c: c["kept_tokens"].append(96)), "kept_tokens: must be"),
     ("draft", {"draft.json": {"kept_tokens": []}}, "kept_tokens: must be"),
     ("draft", described(lambda c: c["target"].update(weights=["input"])), "lm_head.weight is missing"),
-    ("draft", described(lambda c: c["target"].update(weights=["both"])), "one of input, output is expected"),
+    ("draft", described(lambda c: c["target"].update(weights=["both"])), "target.weights.*'both'.*input.*output"),
     ("draft", {"draft.json": {"schema_version": 2}}, "schema_version=2:"),
     ("EAGLE-3", config(speculators_model_type="dflash"), "of kind 'dflash'; 'eagle3' can be read"),
     ("EAGLE-3", config(norm_before_residual=None), "norm_before_residual"),

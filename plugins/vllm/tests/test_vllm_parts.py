@@ -51,7 +51,7 @@ def test_settings() -> None:
     ("given", "message"),
     [
         ({}, r"^specpilot: key 'length' is missing"),
-        ({"length": None}, r"^specpilot: length=None: a whole number is expected; give an object"),
+        ({"length": None}, r"^specpilot: length=None: .* is expected; give an object"),
         ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght', did you mean 'length'\?; the keys are cost"),
         ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
         ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
