@@ -253,7 +253,7 @@ class _Comparing:
         common = [line for line in first if all(line in lines for lines in plans.values())]
         rest = [f"{name}: {'; '.join(x for x in lines if x not in common)}" for name, lines in plans.items()]
         for line in (*common, *rest):
-            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self.console.print(line, highlight=False, markup=False)
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
