@@ -9,7 +9,7 @@ from typing import Any
 from ...checkpoints import shipped
 from ...common.errors import InputError
 from ...controllers.checkpoints.checkpoint import locate, read_config
-from ...controllers.length import names_class, parse_rule
+from ...controllers.length import names_rule, parse_rule
 from ...models.loading.model_files import find_files
 from ..options import AUTO
 
@@ -29,7 +29,7 @@ def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple
     for option, name in controllers.items():
         if AUTO not in (target, draft):
             break
-        if option == "length" and (names_class(name) or parse_rule(name) is not None):
+        if option == "length" and (names_rule(name) or parse_rule(name) is not None):
             continue
         folder = locate(name)
         provenance = read_config(folder).provenance

@@ -41,6 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ({}, "tiny", "tiny-draft"),
         ({"length": "4"}, "tiny", "tiny-draft"),
+        ({"length": "online-confidence", "cost": 0.2}, "tiny", "tiny-draft"),
         ({"length": "tiny-head"}, "tiny", "tiny-draft"),
         ({"length": "models/beside"}, "models/target", "models/draft"),
         ({"length": "models/relative"}, "models/target", "models/deep/draft"),
