@@ -64,8 +64,8 @@ def said_at_the_end() -> Iterator[None]:
 
 
 def stderr_console() -> Console:
-    """A console on standard error that shows text as it is: ``[x]`` or ``:x:`` in a path would be markup."""
-    return Console(stderr=True, markup=False, emoji=False)
+    """A console on standard error that shows text as it is: not wrapped, and ``[x]`` in a path is no markup."""
+    return Console(stderr=True, markup=False, emoji=False, soft_wrap=True)
 
 
 class Advance(Protocol):
