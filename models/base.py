@@ -28,7 +28,6 @@ class LanguageModel(ABC):
         outer: the wrappers of other libraries that it was given in, such as DataParallel; None if there are none.
         name: architecture, for messages.
         precision: of the weights in its forwards: ``float32``, ``int8``, …
-        graphs: whether CUDA graphs may replay these: on, off or compiled.
         device: device of the logits.
         vocab_size: V, the number of rows of the output embedding.
         kept_tokens: (M,) the only tokens with finite logits, ascending, where the vocabulary is trimmed; None for all.
@@ -44,7 +43,6 @@ class LanguageModel(ABC):
     outer: nn.Module | None = None
     name: str
     precision: str
-    graphs: str = "off"
     device: torch.device
     vocab_size: int
     hidden_size: int

@@ -74,7 +74,6 @@ class CausalLM(LanguageModel):
         self.state_input = state_input_of(model)
         self.reads_states = self.state_input is not None
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
-        self.graphs = graphs
         self._inner: list[nn.Module] = []  # the modules of state_layers
         self.packed: PreTrainedModel
         self.strategy = choose_forward(self, uncompiled(model), quantization, graphs, self.switch)

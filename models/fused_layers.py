@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from .eagle import state_input_of
 from .kv_cache import size_above
-from .lean_forward import has_lean_layout
+from .lean_forward import has_lean_layout, rotary_angles
 from .trimmed_head import TrimmedHead
 
 
@@ -123,12 +123,7 @@ class FusedLayers:
     def tables(self, capacity: int) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of the rotary angles of at least ``capacity`` positions, (capacity, D) each."""
         if not self._tables or len(self._tables[0][0]) < capacity:
-            positions = torch.arange(size_above(capacity), device=self.embedding.device)[None]
-            cos, sin = self.model.model.rotary_emb(self.embedding[:1], positions)
-            half = self.head_size // 2
-            # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign is part of the table.
-            signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
-            self._tables[:] = [(cos[0], signed)]
+            self._tables[:] = [rotary_angles(self.model, size_above(capacity))]
         return self._tables[0]
 
     def __call__(

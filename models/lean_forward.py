@@ -112,14 +112,11 @@ class LeanForward:
         return tables
 
     def _tabulate(self, capacity: int) -> Tables:
-        cos, sin = self.model.model.rotary_emb(self.embedding[:1], torch.arange(capacity)[None])
-        half = self.head_size // 2
-        # rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign is part of the table.
-        signed = torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+        cos, signed = rotary_angles(self.model, capacity)
         # Row i hides the columns after capacity + i, so that any draft's mask is a window of it.
         hidden = torch.ones(SHORT, capacity + SHORT, dtype=torch.bool).triu(capacity + 1)
         triangle = torch.zeros(hidden.shape, dtype=self.embedding.dtype).masked_fill_(hidden, -torch.inf)
-        return Tables(capacity, cos[0].unsqueeze(1), signed.unsqueeze(1), triangle)
+        return Tables(capacity, cos.unsqueeze(1), signed.unsqueeze(1), triangle)
 
     def forward(self, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         """As ``CausalLM.forward``; the tokens of all texts are concatenated to (N,), by groups."""
@@ -232,6 +229,17 @@ def has_lean_layout(model: PreTrainedModel) -> bool:
         and types.plain
         and as_built(model)
     )
+
+
+def rotary_angles(model: Any, capacity: int) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of the rotary angles of the first ``capacity`` positions, (capacity, D) each.
+
+    rotate_half(x)·sin = [-x₂, x₁]·sin = roll(x)·[-sin, sin]: the sign is part of the table.
+    """
+    embedding = model.model.embed_tokens.weight.detach()
+    cos, sin = model.model.rotary_emb(embedding[:1], torch.arange(capacity, device=embedding.device)[None])
+    half = sin.shape[-1] // 2
+    return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ Elsewhere than on CUDA the same code runs without graphs, for tests.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -58,7 +57,6 @@ class StaticForward:
     Attributes:
         inputs: (B, n, 4 + E) of each token, see :func:`.masks.laid_out`.
         states: (B, n, d) the states before each token, for models that read them.
-        seconds: duration of the capture; None if the forward is not captured.
     """
 
     def __init__(self, model: Any, way: Any, cache: RaggedKVCache, shape: Shape, keep: int | None = None) -> None:
@@ -79,7 +77,6 @@ class StaticForward:
             self.slots = [LayerSlots(layer, *places) for layer in cache.own[: model.layers]]
         self.uses, self.failed = 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.seconds: float | None = None
         self.results: Results
 
     def __call__(self, cache: RaggedKVCache) -> Results:
@@ -94,7 +91,6 @@ class StaticForward:
 
     def _capture(self, cache: RaggedKVCache) -> None:
         device, graph, pool = self.model.device, torch.cuda.CUDAGraph(), cache.pool()
-        started = time.perf_counter()
         with torch.cuda.device(device):  # a capture is on a stream of the current device
             current = torch.cuda.current_stream(device)
             torch.cuda.synchronize(device)
@@ -110,7 +106,7 @@ class StaticForward:
                 self.failed = True
                 self.way.give_up(self.model, str(error).strip().splitlines()[0])
             else:
-                self.graph, self.seconds = graph, time.perf_counter() - started
+                self.graph = graph
             finally:
                 torch._C._cuda_clearCublasWorkspaces()
 
