@@ -18,12 +18,33 @@ from typing import Any, get_type_hints
 
 from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, _loaders_dumpers
 
 from ..common.errors import InputError, did_you_mean
-from ..common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object
+from ..common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object, use_plain_values
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
+
+
+@cache
+def read_plain_values() -> None:
+    """Let jsonargparse read values of flags, and files, as :func:`.parse_yaml` reads files.
+
+    jsonargparse has a setting for the reader of files, but looks for numbers in text by a class of its own.
+    """
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # untyped
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self.text = text
+
+        def get_single_data(self) -> Any:
+            node = self.get_single_node()
+            return self.text if node is None else self.construct_document(node)  # None: text that begins with "#"
+
+    use_plain_values(Loader)
+    _loaders_dumpers.yaml_default_loader = Loader
 
 
 class CommandParser:
@@ -34,6 +55,7 @@ class CommandParser:
     """
 
     def __init__(self, command: Callable[..., None], prog: str) -> None:
+        read_plain_values()
         self.kinds: dict[str, type] = {name: kind for name, kind in get_type_hints(command).items() if name != "return"}
         self.parser = ArgumentParser(
             prog=prog, description=inspect.getdoc(command), exit_on_error=False, allow_abbrev=False,

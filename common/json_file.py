@@ -34,6 +34,15 @@ EXPECTED = {
     **dict.fromkeys(("dict_type", "dataclass_type", "dataclass_exact_type"), "an object of keys and values"),
 }
 
+# Unquoted values of YAML that are no text: PyYAML's name of their type, their form, and their first characters.
+PLAIN_VALUES = (
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
+    ("float", r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
+    ("float", r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$", "-+."),
+)
+
 T = TypeVar("T")
 
 
@@ -96,6 +105,18 @@ def parse_json(text: str) -> Any:
     return found
 
 
+def use_plain_values(loader: Any) -> None:
+    """Let ``loader``, a class of PyYAML's loaders, read unquoted values by :data:`PLAIN_VALUES`.
+
+    They are those of YAML 1.2's core schema, without its hexadecimal and octal numbers: decimal numbers, ``true`` and
+    ``false``, ``null``, and text. YAML 1.1, PyYAML's default, reads numbers in text such as ``4:4`` (244, in base 60),
+    ``017`` and ``1_000``, a date in ``2020-01-01``, and switches in ``no`` and ``on``.
+    """
+    loader.yaml_implicit_resolvers = {}
+    for tag, pattern, first in PLAIN_VALUES:
+        loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), list(first))
+
+
 def parse_yaml(text: str) -> Any:
     """Parse ``text`` as YAML; raises InputError if it is malformed or too long, has a key twice or half a character."""
     import yaml
@@ -108,11 +129,12 @@ def parse_yaml(text: str) -> Any:
                 raise ValueError(f"the key {twice[0]!r} is there twice")
             return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
+    use_plain_values(Loader)
     if len(text) > MAX_YAML:
         raise InputError(f"{len(text)} characters of YAML, more than {MAX_YAML}")
     try:
         found = Loader(text).get_single_data()
-    # Values such as 2020-13-45 and !!int '' raise whatever their conversion raises.
+    # Values such as !!timestamp 2020-13-45 and !!int '' raise whatever their conversion raises.
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError, LookupError, AttributeError) as error:
         raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
     if ESCAPED_HALF.search(text):

@@ -143,6 +143,38 @@ def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture
     assert printed == CommandParser(command, "x").read(given)
 
 
+@pytest.mark.parametrize(
+    "text", ["4:4", "1:30", "no", "on", "Off", "1_000", "0x10", "0o17", "2020-01-01", "# a comment", "=", "<<"]
+)
+def test_text_is_not_read_as_a_number_or_a_switch(text: str, tmp_path: Path) -> None:
+    """YAML 1.1 reads numbers in base 60 and 16, dates and switches in these; a comment would leave the option out."""
+    file = tmp_path / "options.yaml"
+    file.write_text("\n".join(f"{name}: {json.dumps(text)}" for name in ("length", "system")))
+    written = [["--config", str(file)], ["--length", text, "--system", text]]
+    if "#" not in text:
+        file.with_name("plain.yaml").write_text(f"length: {text}\nsystem: {text}\n")
+        written.append(["--config", str(file.with_name("plain.yaml"))])
+    for words in written:
+        options = CommandParser(COMMANDS["generate"], "x").read(words)["options"]
+        assert (options.length, options.system) == (text, text)
+    for option in ("--max-new-tokens", "--seed", "--temperature"):
+        with refused(rf"^{option[2:].replace('-', '_')}: expected"):
+            CommandParser(COMMANDS["generate"], "x").read([option, text])
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e-3", 0.001), ("2E3", 2000.0), (".5", 0.5), ("4.", 4.0), ("+4", 4.0)])
+def test_decimal_numbers_are_read(text: str, number: float, tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text(f"temperature: {text}\n")
+    for words in (["--temperature", text], ["--config", str(tmp_path / "options.yaml")]):
+        assert CommandParser(COMMANDS["generate"], "x").read(words)["options"].temperature == number
+
+
+def test_a_switch_in_a_file_is_true_or_false(tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text("chat: off\n")
+    with refused("chat='off'"):
+        read("--config", str(tmp_path / "options.yaml"))
+
+
 def read(*words: str) -> tuple[str, int, bool]:
     """Three options of ``specpilot generate`` with these words."""
     options = next(iter(CommandParser(COMMANDS["generate"], "x").read(words).values()))
