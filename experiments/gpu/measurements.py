@@ -20,6 +20,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedModel
 
+from . import stages
 from .subject import PAIRS, Subject, milliseconds, reader, seconds
 
 
@@ -33,6 +34,10 @@ NEW = 128  # tokens of a text
 SAMPLING = SamplingParams(1.0, 50)
 PASSES = 2
 FORWARDS = [(1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 4), (16, 1), (16, 4)]  # texts and tokens of each
+TREES: dict[str, dict[str, Any]] = {
+    "3x2x1": {"tree": (3, 2, 1), "verifier": "spec-infer"},
+    "auto": {"tree": "auto", "length": "online-confidence", "cost": 0.2},
+}
 LENGTHS = (0, 4, 2, 1, 3, 6, 8)  # planned ones, by worth
 RULES = ("cumulative-confidence:0.3", "entropy:0.5", "heuristic:5", "online-confidence:0.4")
 COLUMNS = (2048, 8192)
@@ -68,7 +73,9 @@ def tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
         yield f"long: {kind}, captures", captures
         yield f"long: {kind}, prompts", prompts
     if part == "stages":
-        yield f"stages: {kind}", stages
+        for name, stage in stages.STAGES.items():
+            yield f"stages: {kind}, {name}", stage
+        yield f"stages: {kind}, reading", reading
 
 
 def late_tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
@@ -266,6 +273,8 @@ def ways(beside_transformers: bool) -> Iterator[Task]:
         yield ours(0, texts)
         yield ours(4, texts)
         yield from theirs("", texts)
+    for tree, options in TREES.items():
+        yield f"ours, tree {tree}", partial(timed_way, partial(tree_way, **options), 1)
     for length in (*LENGTHS, *RULES):
         if length not in (0, 2, 4):
             yield ours(length)
@@ -284,6 +293,10 @@ def timed_way(way: Way, texts: int, subject: Subject, warm: int | None = None) -
 
 def our_way(subject: Subject, texts: int, new: int, *, length: Any) -> None:
     decode(subject.decoder, [PROMPT] * texts, length=length, max_new_tokens=new)
+
+
+def tree_way(subject: Subject, texts: int, new: int, **options: Any) -> None:
+    decode(subject.decoder_with(**options), [PROMPT] * texts, max_new_tokens=new)
 
 
 def transformers_way(subject: Subject, texts: int, new: int, *, assisted: bool = False, **options: Any) -> None:
@@ -349,16 +362,8 @@ def prompts(subject: Subject) -> dict[int, list[float]]:
     return result
 
 
-def stages(subject: Subject) -> dict[str, float]:
-    """Tokens per second of rolling out 64 texts together, and of reading them in one forward each."""
+@torch.inference_mode()
+def reading(subject: Subject) -> dict[str, float]:
+    """Tokens per second of one long text that the target reads in one forward."""
     model = reader(subject.target, subject.graphs)
-    decoder = SpeculativeDecoder(model, None)
-    texts = [[i + 1, *PROMPT] for i in range(TEXTS)]
-    decoder.generate(texts, max_new_tokens=8, temperature=1.0)
-    outputs: list[Any] = []
-    spent = seconds(
-        subject.device, lambda: outputs.extend(decoder.generate(texts, max_new_tokens=NEW // 2, temperature=1.0))
-    )
-    with torch.inference_mode():
-        read = 1024 / timed_forward(model, 1, 1024) * 1e3
-    return {"rolled out": round(sum(len(output.tokens) for output in outputs) / spent), "read": round(read)}
+    return {"tokens/s": round(1024 / timed_forward(model, 1, 1024) * 1e3)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -52,6 +52,7 @@ class Subject:
     Attributes:
         name: of its shape.
         bandwidth: of the device's memory, in TB/s; None if it is not known.
+        decoders: the decoders that were made, by their options.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Subject:
     draft: PreTrainedModel
     graphs: Graphs
     bandwidth: float | None = None
+    decoders: dict[Any, SpeculativeDecoder] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -70,7 +72,15 @@ class Subject:
 
     @cached_property
     def decoder(self) -> SpeculativeDecoder:
-        return SpeculativeDecoder(reader(self.target, self.graphs), reader(self.draft, self.graphs))
+        return self.decoder_with()
+
+    def decoder_with(self, **options: Any) -> SpeculativeDecoder:
+        """The decoder of the pair with other options; the same one for the same options."""
+        key = tuple(sorted(options.items()))
+        if key not in self.decoders:
+            models = reader(self.target, self.graphs), reader(self.draft, self.graphs)
+            self.decoders[key] = SpeculativeDecoder(*models, **options)
+        return self.decoders[key]
 
 
 def synchronize(device: torch.device) -> None:

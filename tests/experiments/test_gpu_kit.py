@@ -12,7 +12,7 @@ from rich.console import Console
 from specpilot.common.errors import InputError
 
 from experiments.__main__ import main
-from experiments.gpu import command, kernels, measurements, results, subject
+from experiments.gpu import command, kernels, measurements, results, stages, subject
 from experiments.gpu.results import Results
 
 CPU = ["gpu", "--device", "cpu", "--shapes", "tiny"]
@@ -28,6 +28,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         "FORWARDS": [(1, 1), (1, 4), (1, 8), (4, 4), (16, 4)],
     }.items():  # fmt: skip
         monkeypatch.setattr(measurements, name, value)
+    for name, value in {"PROMPT_TOKENS": 20, "NEW": 8, "TEXTS": 3, "WINDOW": 16, "REPEATED": 1}.items():
+        monkeypatch.setattr(stages, name, value)
 
 
 def entries(output: Path) -> dict[str, Any]:
@@ -53,7 +55,8 @@ def test_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert others == [
         "floor", f"steps: {kind}", f"profile: {kind}, 1 tokens", f"profile: {kind}, 8 tokens", f"rounds: {kind}",
         *(f"long: {kind}, {n} columns, {shape}" for n in (256, 512) for shape in ("1x1", "1x8", "3x1")),
-        f"long: {kind}, captures", f"long: {kind}, prompts", f"stages: {kind}", "steps: tiny, graphs off", "tests",
+        f"long: {kind}, captures", f"long: {kind}, prompts",
+        *(f"stages: {kind}, {name}" for name in [*stages.STAGES, "reading"]), "steps: tiny, graphs off", "tests",
     ]  # fmt: skip
     assert names[-2:] == ["speed: tiny, graphs on, transformers, static cache, compiled", "tests"]  # what takes longest
     assert {"launches", "graphs", "reads"} <= found["rounds: tiny, graphs on"]["result"]["K=4"].keys()
@@ -79,11 +82,12 @@ def test_failures_are_recorded_and_come_last(tmp_path: Path, monkeypatch: pytest
         raise ValueError("no room\nfor it")
 
     monkeypatch.setattr(measurements, "steps", failing)
-    monkeypatch.setattr(measurements, "stages", lambda subject: order.append("stages") or {"read": 1})
+    monkeypatch.setattr(stages, "STAGES", {})
+    monkeypatch.setattr(measurements, "reading", lambda subject: order.append("stages") or {"read": 1})
     assert main(words) == 0
     found = entries(tmp_path / "gpu.json")
     assert found["steps: tiny, graphs on"]["result"] == {"error": "ValueError: no room"}
-    assert found["stages: tiny, graphs on"]["result"] == {"read": 1}
+    assert found["stages: tiny, graphs on, reading"]["result"] == {"read": 1}
 
     monkeypatch.setattr(results, "code", lambda: "another")
     found["steps: tiny, graphs on"]["commit"] = "another"
@@ -99,13 +103,16 @@ def test_what_is_measured_is_kept_when_the_run_is_killed(tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measurements, "stages", killed)
+        patch.setattr(stages, "STAGES", {"one": killed})
         assert main(words) == 130
     kept = entries(tmp_path / "gpu.json")
     assert [name.partition(":")[0] for name in kept] == ["pair", "profile", "profile"]
+    monkeypatch.setattr(stages, "STAGES", {"one": lambda subject: {"tokens/s": 1}})
+    monkeypatch.setattr(measurements, "reading", lambda subject: {"tokens/s": 2})
     assert main(words) == 0
     found = entries(tmp_path / "gpu.json")
-    assert found == kept | {"stages: tiny, graphs on": found["stages: tiny, graphs on"]}
+    new = [f"stages: tiny, graphs on, {name}" for name in ("one", "reading")]
+    assert found == kept | {name: found[name] for name in new}
 
 
 def test_results_of_another_commit_or_card_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +163,7 @@ def test_programs_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_pair_is_made_as_strong_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "gpu.json"
-    assert main([*CPU, "--parts", "stages", "--output", str(output)]) == 0
+    assert main([*CPU, "--parts", "rounds", "--output", str(output)]) == 0
     made = Results(output, results.card("cpu"), Console(quiet=True))
     monkeypatch.setattr("experiments.synthetic_pair._bisected", lambda *_: pytest.fail("measured again"))
     pair = command.pair_of("tiny", measurements.torch.device("cpu"), made)
