@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -69,9 +69,9 @@ def stderr_console() -> Console:
 
 
 class Advance(Protocol):
-    """Advances by one step; ``note`` is shown beside the count until the next one."""
+    """Advances by one step; ``note`` is shown beside the count until another one is given."""
 
-    def __call__(self, note: str = "") -> None: ...
+    def __call__(self, note: str | None = None) -> None: ...
 
 
 @contextmanager
@@ -90,7 +90,12 @@ def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Ite
         )  # fmt: skip
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("", total=total, completed=done, note="")
-            yield lambda note="": bar.update(task, advance=1, note=note)
+
+            def advance(note: str | None = None) -> None:
+                fields: dict[str, Any] = {} if note is None else {"note": note}
+                bar.update(task, advance=1, **fields)
+
+            yield advance
         return
     lines = _Lines(label, total, done)
     ended = Event()
@@ -116,9 +121,10 @@ class _Lines:
         self.label, self.total, self.found, self.done = label, total, done, done
         self.note, self.started = "", time.monotonic()
 
-    def advance(self, note: str = "") -> None:
+    def advance(self, note: str | None = None) -> None:
         self.done += 1
-        self.note = note
+        if note is not None:
+            self.note = note
 
     def line(self) -> str:
         seconds, done = time.monotonic() - self.started, self.done

@@ -25,7 +25,7 @@ from ..controllers.sampling import SamplingParams
 from ..infer.core import TokenDistribution
 from ..models import CausalLM, LanguageModel, Read, TextReader, TreeMask
 from .kinds import Text
-from .rollout import MAX_SCORES
+from .rollout import scores_at_once
 
 
 @torch.inference_mode()
@@ -185,7 +185,7 @@ def _read(draft: LanguageModel, sequences: Sequence[tuple[Text, int, int]]) -> I
         sequences: for each text, the text, the number of its tokens to read after the prompt, and ``keep``.
     """
     longest = max((keep for _, _, keep in sequences), default=1)
-    together = max(1, MAX_SCORES // (longest * draft.vocab_size))
+    together = max(1, scores_at_once(draft.device) // (longest * draft.vocab_size))
     for start in range(0, len(sequences), together):
         some = sequences[start : start + together]
         cache = draft.new_cache()

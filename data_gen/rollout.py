@@ -34,7 +34,9 @@ from ..infer.scheduler import Scheduler
 from ..infer.verify.token_wise import token_wise
 from ..models import LanguageModel, Read
 
-MAX_SCORES = 1 << 22  # logits computed at once, N·V; on a CPU larger pieces are slower because of memory allocation
+# Logits computed at once, N·V. On a CPU larger pieces are slower because of memory allocation; on an accelerator a
+# forward of few tokens takes as long as one of many, and these take 2 GiB in float32.
+MAX_SCORES, MAX_SCORES_OF_ACCELERATOR = 1 << 22, 1 << 29
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,11 @@ def roll_out(
         batch_size: number of prompts that run together.
         on_done: called with the length of every finished continuation.
     """
-    scheduler = Scheduler(Engine(model), batch_size)
-    arms = [DraftingArm(Autoregressive(), Fixed(0))]
-    small = sampling.temperature == 0 or (sampling.top_k is not None and sampling.top_k <= FEW)
+    engine = Engine(model)
+    scheduler = Scheduler(engine, batch_size)
+    arms = [DraftingArm(Autoregressive(engine.target, engine.cache), Fixed(0))]
+    # A target that draws on its device keeps no distributions: another forward takes less time than reading them.
+    small = sampling.support is not None and sampling.support <= FEW and not model.reads_drawn
     verifiers = [Recording() if small else token_wise for _ in prompts]
     requests = []
     for prompt, row, verifier in zip(prompts, uniforms, verifiers, strict=True):
@@ -201,7 +205,7 @@ class _Batch(NamedTuple):
 def _batches(
     target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], beyond: int
 ) -> Iterator[_Batch]:
-    """The prompts that the draft can read, as many together as fit ``MAX_SCORES``.
+    """The prompts that the draft can read, as many together as :func:`scores_at_once`.
 
     Args:
         beyond: number of tokens of a rollout that are kept from the first on that the draft cannot read.
@@ -214,10 +218,15 @@ def _batches(
     }
     rows = [row for row, rollout in read.items() if rollout.tokens]
     longest = max((len(read[row].tokens) for row in rows), default=1)
-    together = max(1, MAX_SCORES // (longest * target.vocab_size))
+    together = max(1, scores_at_once(target.device) // (longest * target.vocab_size))
     for start in range(0, len(rows), together):
         some = rows[start : start + together]
         yield _Batch(some, [prompts[row] for row in some], [read[row] for row in some])
+
+
+def scores_at_once(device: torch.device) -> int:
+    """The largest number of logits that a forward on ``device`` should compute."""
+    return MAX_SCORES if device.type == "cpu" else MAX_SCORES_OF_ACCELERATOR
 
 
 def scores(model: LanguageModel, prompts: Sequence[list[int]], texts: Sequence[list[int]], size: int) -> Tensor:

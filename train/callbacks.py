@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import sys
+import time
 import warnings
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -24,6 +25,8 @@ from ..common.console import progress_bar, stderr_console
 from ..common.files import replacing
 from .modules import LOSSES, ControllerModule, controller, monitor, require_finite, score, total
 
+NOTED_EVERY = 0.5  # seconds; an accelerator is waited for to note its loss
+
 
 class Progress(Callback):
     """Shows the first process's steps with loss and last validation on standard error, and prints a line per epoch."""
@@ -36,13 +39,18 @@ class Progress(Callback):
             bar = progress_bar(
                 stderr_console(), "training steps", int(trainer.estimated_stepping_batches), trainer.global_step
             )
-            self._advance = self._shown.enter_context(bar)
+            self._advance, self._noted = self._shown.enter_context(bar), -math.inf
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.is_global_zero:
-            self._advance(self._note(trainer))
+        if not trainer.is_global_zero:
+            return
+        if time.monotonic() - self._noted < NOTED_EVERY:
+            self._advance()
+            return
+        self._noted = time.monotonic()
+        self._advance(self._note(trainer))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:

@@ -24,6 +24,7 @@ from ..common.errors import InputError
 from ..common.files import replacing
 from ..data_gen.documents import Document
 from ..data_gen.feature_shards import FeatureShard, Part, StoredShard, mapped
+from ..data_gen.rollout import scores_at_once
 from ..models.causal_lm import forward_with_hidden
 
 
@@ -73,8 +74,8 @@ def pack(documents: Sequence[Document], window: int) -> Windows:
     )
 
 
-SHARD, TOGETHER = 64, 4  # windows of a file, and of a forward of the target
-ROWS = 8  # of logits that are summed at a time, so that they stay in the processor's cache
+SHARD, TOGETHER = 64, 4  # windows of a file, and of a forward of the target on a CPU
+ROWS, ROWS_OF_ACCELERATOR = 8, 4096  # of logits that are summed at a time; few stay in a processor's cache
 ALIKE = 0.05  # tolerance of logits, in standard deviations: above the rounding of states to bfloat16
 
 
@@ -94,9 +95,19 @@ class Teacher:
         self.bias: Tensor | None = None if head.bias is None else head.bias.detach()[rows]
 
     def to(self, device: torch.device) -> None:
+        if self.weight.device == device:
+            return  # in every step but the first
         self.target.to(device)  # type: ignore[arg-type]
         self.weight = self.weight.to(device)
         self.bias = None if self.bias is None else self.bias.to(device)
+
+    def windows_at_once(self, tokens: int) -> int:
+        """How many windows of so many tokens a forward of the target should read."""
+        if self.weight.device.type == "cpu":
+            return TOGETHER
+        head: Any = self.target.get_output_embeddings()
+        vocabulary = int(head.weight.shape[0])
+        return min(SHARD, max(1, scores_at_once(self.weight.device) // (tokens * vocabulary)))
 
     @torch.no_grad()
     def teach(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,7 +162,8 @@ class Teacher:
 
 def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
     """log Σ_v exp(z_v) in float32 and the arg-max, (N, V) → (N,) each."""
-    found = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in torch.split(z, ROWS))]
+    size = ROWS if z.device.type == "cpu" else ROWS_OF_ACCELERATOR
+    found = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in torch.split(z, size))]
     return torch.cat([mass for mass, _ in found]), torch.cat([best for _, best in found])
 
 
@@ -182,7 +194,8 @@ class StateFolder:
         console.print(f"target states: {size / 1e6:,.0f} MB in {self.folder}, until the run is complete")
         self.folder.mkdir(exist_ok=True)
         all_rows = torch.split(torch.arange(len(windows.tokens)), SHARD)
-        pairs = [(shard, torch.split(rows, TOGETHER)) for shard, rows in zip(self.part.shards, all_rows, strict=True)]
+        together = teacher.windows_at_once(windows.tokens.shape[1])
+        pairs = [(shard, torch.split(rows, together)) for shard, rows in zip(self.part.shards, all_rows, strict=True)]
         done = sum(len(batches) for shard, batches in pairs if shard.file.exists())
         with progress_bar(console, "batches of target states", sum(len(b) for _, b in pairs), done) as advance:
             for shard, batches in pairs:
