@@ -56,6 +56,11 @@ class Models(NamedTuple):
     tokenizer: PreTrainedTokenizerBase | None
     routing: Routing | None = None
 
+    def limited(self, tokens: int) -> Models:
+        """The same models for texts of at most ``tokens`` tokens; an early exit and arms follow the target."""
+        drafts = [draft if isinstance(draft, EarlyExit) else draft.limited(tokens) for draft in self.drafts]
+        return self._replace(target=self.target.limited(tokens), drafts=drafts)
+
     @property
     def drafting(self) -> list[LanguageModel]:
         """All models that draft, those of a router's arms in order."""
@@ -152,7 +157,8 @@ class Builder:
         length: LengthController
         match drafting:
             case plans.Autoregressive():
-                drafter, length = self._once(None, Autoregressive), given or Fixed(0)
+                alone = partial(Autoregressive, engine.target, engine.cache)
+                drafter, length = self._once(None, alone), given or Fixed(0)
             case plans.JointBeams(steps, search):
                 joint = partial(JointDrafter, engine.target, engine.cache, search, steps)
                 drafter, length = self._once(("joint", search, steps), joint), Fixed(steps)

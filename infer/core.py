@@ -237,7 +237,9 @@ class Draft:
         parents: parent of each node, -1 for children of the root.
         n_forwards: number of forwards of the draft model.
         copied: number of first tokens that were copied from the text without asking the length controller.
+        on_host: an accelerator's distributions were moved to the host's memory, where the draft is verified.
         from_target: the tokens were chosen and read by the target and need no verification.
+        one_by_one: the target drew them one after another, and each is a round of its own.
         drawn: the tokens of a chain that was drawn on an accelerator. If the host has not read them, ``tokens`` has
             zeros in their places, and may be longer than the draft, which ends with a stop token.
     """
@@ -247,7 +249,9 @@ class Draft:
     parents: list[int]
     n_forwards: int
     from_target: bool = False
+    one_by_one: bool = False
     copied: int = 0
+    on_host: bool = False
     drawn: Drawn | None = None
 
     @classmethod
@@ -458,9 +462,11 @@ class Drafter(ABC):
 
     Attributes:
         reads_states: whether it reads ``Request.states``, the target's hidden states.
+        alone: whether all requests of the round draft with it; set by the engine before :meth:`propose`.
     """
 
     reads_states = False
+    alone = True
 
     def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
         """Add requests whose prompts the target has read."""
@@ -481,6 +487,10 @@ class Drafter(ABC):
     def room(self, request: Request) -> int:
         """Number of cache columns needed after a request's prompt."""
         return request.budget
+
+    def growth(self, requests: Sequence[Request]) -> int:
+        """Bytes by which the memory of the draft's keys and values grows with further ``requests``."""
+        return 0
 
     def clear(self) -> None:  # noqa: B027 — not every drafter holds something
         """Remove all requests, also after an interrupted round."""
@@ -547,6 +557,7 @@ class Request:
         ended: whether the text is complete, by its budget or a stop token.
         error: the exception by which the request failed, or None.
         cancelled: whether the caller no longer waits for it.
+        streamed: whether someone waits for each token, and not for the whole text.
     """
 
     prompt: list[int]
@@ -562,6 +573,7 @@ class Request:
     style: TextStyle = PLAIN
     stopping: TextStream | None = None
     hooks: Sequence[RoundHook] = ()
+    streamed: bool = False  # also set by the scheduler
 
     # Set by the engine when the request joins (Request.begin); Request.append extends the text. A drafter of copies
     # sets another index, which may have longer n-grams.
@@ -644,6 +656,8 @@ class Request:
     def _record(self, draft: Draft, verdict: Verdict) -> list[int]:
         """Add the round of a verified draft to the output and count its forwards; returns the round's tokens."""
         emitted, stats = [*(draft.tokens[node] for node in verdict.path), verdict.token], self.output.stats
+        if draft.one_by_one:
+            return self._record_each(emitted)
         if draft.from_target:  # its forwards read one token per beam
             stats.n_target_forwards += draft.n_forwards
             return self.output.record(Round([], [], emitted), self._ends)
@@ -653,3 +667,12 @@ class Request:
             stats.n_verified_tokens += len(draft.tokens) + 1
         round = Round(draft.tokens, verdict.path, emitted, verdict.ratios, draft.parents, draft.copied)
         return self.output.record(round, self._ends)
+
+    def _record_each(self, tokens: list[int]) -> list[int]:
+        """Add a round without a draft for each of ``tokens``, up to the one that ends the text; returns these."""
+        emitted: list[int] = []
+        for token in tokens:
+            emitted += self._record(NO_DRAFT, Verdict([], token))
+            if self.ended:
+                break
+        return emitted

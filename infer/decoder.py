@@ -70,6 +70,7 @@ class SpeculativeDecoder:
         ngram: settings of n-gram drafts, which copy the continuation of an earlier occurrence of the text's last
             tokens. With a draft model, they are used in rounds where they pay.
         max_running: maximum number of requests decoded together; others wait.
+        max_columns: largest number of tokens of a text, for which memory on a GPU is taken at once.
         generation_config: ``"follow"`` takes sampling settings that are ``"auto"`` in a call from the target's
             ``generation_config`` and refuses settings that are not supported; ``"ignore"`` does not read it.
         pair_check: for trained controllers named in calls: ``"exact"`` or ``"tokenizer"``, see :meth:`from_pretrained`.
@@ -93,6 +94,7 @@ class SpeculativeDecoder:
         ngram: Ngram | None = None,
         routing: Routing | None = None,
         max_running: int = 64,
+        max_columns: int | None = None,
         generation_config: str = FOLLOW,
         pair_check: str = EXACT,
     ) -> None:
@@ -109,6 +111,7 @@ class SpeculativeDecoder:
             verifier=verifier,
             beams=beams,
             max_running=max_running,
+            max_columns=max_columns,
             **objects,
             **choices,
         )
@@ -122,6 +125,8 @@ class SpeculativeDecoder:
         plan = resolve(options, steady=steady)
         self.options, self.steady = options, steady
         models = load_models(plan) if models is None else models
+        if plan.max_columns is not None:
+            models = models.limited(plan.max_columns)
         for model in models.drafts:
             check_pair(models.target, model)
         self.target = with_states(models.target, models.drafting)
@@ -338,7 +343,8 @@ class SpeculativeDecoder:
         context = self.context
         room = (len(prompt) + max_new_tokens if context is None else context) - len(prompt)
         if room < 1:
-            raise InputError(f"prompt: {len(prompt)} tokens, but the context holds {context}; shorten the prompt")
+            holder = "the context holds" if self.target.longest is None else "max_columns is"
+            raise InputError(f"prompt: {len(prompt)} tokens, but {holder} {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
         found = stop_tokens_of(self.target.model, self.tokenizer)

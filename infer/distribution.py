@@ -33,6 +33,25 @@ def draw_unread(
     return found
 
 
+def on_host(parts: Sequence[TokenDistribution]) -> list[TokenDistribution]:
+    """The same distributions in the host's memory, with one read of those of equal widths."""
+    found: dict[int, TokenDistribution] = {}
+    for group in alike(parts):
+        together = TokenDistribution.joined([parts[i] for i in group])
+        probabilities, tokens = together.probabilities, together.tokens
+        if tokens is None or probabilities.device.type == "mps":  # has no float64, which every token is exact in
+            probabilities, tokens = probabilities.cpu(), None if tokens is None else tokens.cpu()
+        else:
+            numbers = torch.stack([probabilities.double(), tokens.double()]).cpu()
+            probabilities, tokens = numbers[0].to(probabilities.dtype), numbers[1].long()
+        whole, start = TokenDistribution(probabilities, tokens, together.size), 0
+        for i in group:
+            rows = len(parts[i].probabilities)
+            found[i] = whole.part(start, start + rows)
+            start += rows
+    return [found[i] for i in range(len(parts))]
+
+
 def distributions(
     samplings: Sequence[SamplingParams],
     logits: Tensor,

@@ -7,6 +7,7 @@ same sampling parameters. Under a lossless rule every request's output has the t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from ..common.errors import InputError
 from ..models import LanguageModel
+from ..models.memory import free_bytes
 from .core import NO_DRAFT, Draft, Drafter, Read, Request, RoundHook, TokenDistribution, TreeMask, Verdict
-from .distribution import RowwiseDistribution, distributions
+from .distribution import RowwiseDistribution, distributions, on_host
 from .verify.on_device import RULES, Drafted, verify_drawn
 
 NOTHING_READ = TokenDistribution(torch.empty(0, 0), None, 0)
@@ -51,6 +53,22 @@ class Engine:
         self.cache = target.new_cache()
         self.hooks: list[RoundHook] = []
         self.stream: torch.cuda.Stream | None = None  # of the last round on CUDA
+        self.free_bytes = partial(free_bytes, target.device)  # for buffers; None where that is not known
+
+    def growth(self, requests: Sequence[Request]) -> int:
+        """Bytes by which the memory of keys and values grows when ``requests`` join together."""
+        rooms = [max(arm.drafter.room(request) for arm in request.arms) for request in requests]
+        grown = self.cache.growth([len(request.prompt) + room for request, room in zip(requests, rooms, strict=True)])
+        drafting: dict[Drafter, list[Request]] = {}
+        for request in requests:
+            for drafter in {arm.drafter for arm in request.arms}:
+                drafting.setdefault(drafter, []).append(request)
+        return grown + sum(drafter.growth(some) for drafter, some in drafting.items())
+
+    def has_room(self, requests: Sequence[Request]) -> bool:
+        """Whether the memory that ``requests`` need in order to join together is free, as far as that is known."""
+        free = self.free_bytes()
+        return free is None or self.growth(requests) <= free
 
     def step(self, requests: Sequence[Request]) -> None:
         """One round: every request drafts, one target forward reads all drafts, each request verifies its draft.
@@ -111,6 +129,7 @@ class Engine:
             request.length.shared_by(len(requests))
             groups.setdefault(request.drafter, []).append(request)
         for drafter, group in groups.items():
+            drafter.alone = len(group) == len(requests)
             drafts |= zip(group, drafter.propose(group), strict=True)
         if not self.target.reads_drawn:
             drafts = {request: draft.known(request.rng, request.stop_tokens) for request, draft in drafts.items()}
@@ -125,10 +144,13 @@ class Engine:
         logits, states = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
         p: Sequence[TokenDistribution]
-        if len(reading) == 1 and logits.device.type == "cpu" and not drafts[reading[0]].is_chain:
+        if len(reading) == 1 and not self.target.on_accelerator and not drafts[reading[0]].is_chain:
             p = [RowwiseDistribution(reading[0].sampling, logits)]
         else:
             p = distributions([request.sampling for request in reading], logits, counts)
+            wanted = [i for i, request in enumerate(reading) if drafts[request].on_host]
+            moved = dict(zip(wanted, on_host([p[i] for i in wanted]), strict=True))
+            p = [moved.get(i, one) for i, one in enumerate(p)]
         parts = zip(
             p, torch.split(states, [read.kept_states for read in reads]), torch.split(logits, counts), strict=True
         )
@@ -155,6 +177,9 @@ class Engine:
         verified: dict[Request, tuple[Draft, Verdict]] = {}
         for request, draft in drafts.items():
             try:
+                if draft.one_by_one:
+                    verified[request] = draft, Verdict.chain(len(draft.tokens) - 1, draft.tokens[-1])
+                    continue
                 if request not in on_device:
                     read = draft.known(request.rng, request.stop_tokens)
                     p = outputs[request].p if request in outputs else NOTHING_READ

@@ -96,8 +96,8 @@ class RoundClock(RoundHook):
         tokens = max((len(draft.tokens) for draft in drafts.values()), default=0)
         forwards = max((draft.n_forwards for draft in drafts.values()), default=0)
         timed = [] if prompts else [drafter.timed for drafter in {request.drafter for request in drafts}]
-        # The controllers' cost models do not cover copied tokens.
-        covered = not prompts and not any(draft.copied for draft in drafts.values())
+        # The controllers' cost models do not cover copied tokens, nor several steps of the target.
+        covered = not prompts and not any(draft.copied or draft.one_by_one for draft in drafts.values())
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
             if covered:
                 timed.append(request.length.timed)

@@ -194,6 +194,9 @@ class DecodingOptions(
         revision: Branch, tag or commit of the target on the hub.
         tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
         max_running: Texts decoded together; others wait.
+        max_columns: Largest number of tokens of a text, prompt and continuation; longer ones are refused or end there.
+            On a GPU memory for so many is taken at once, so that CUDA graphs are captured only once. Default: what the
+            models can read, and memory that grows with the longest text.
         graphs: CUDA graphs of drafting and verification on a GPU: on, off, or compiled, which joins small kernels:
             forwards of Llama, Mistral, Qwen2 and Qwen3 then take 10 to 18 % less time, after some 20 s of compiling.
     """
@@ -212,6 +215,7 @@ class DecodingOptions(
     revision: str | None = None
     tokenizer: Annotated[str | None, Objects((Path,))] = None
     max_running: Annotated[int, Range(1, 4096)] = 64
+    max_columns: Count | None = None
     graphs: Literal["on", "off", "compiled"] = "on"
 
 

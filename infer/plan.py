@@ -310,6 +310,7 @@ class Plan:
             ``generation_config``; ``ignore`` does not.
         pair_check: whether trained controllers must be of exactly these models, or of their tokenizer alone.
         max_running: maximum number of requests decoded together.
+        max_columns: largest number of tokens of a text; None for what the models can read.
     """
 
     target: TargetSpec
@@ -318,6 +319,7 @@ class Plan:
     generation_config: Literal["follow", "ignore"]
     pair_check: Literal["exact", "tokenizer"]
     max_running: int
+    max_columns: int | None = None
 
     @property
     def drafts(self) -> list[ModelSpec]:
@@ -486,6 +488,7 @@ def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = Fals
         generation_config=options.generation_config,
         pair_check=options.pair_check,
         max_running=options.max_running,
+        max_columns=options.max_columns,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from ..common.errors import InputError
 from .core import Request
 from .engine import Engine
 
@@ -84,6 +85,7 @@ class Scheduler:
 
     def tokens(self, request: Request) -> Iterator[list[int]]:
         """Yield the new tokens of ``request`` after each round; closing the iterator cancels the request."""
+        request.streamed = True
         self.submit([request])
         rounds = 0
         try:
@@ -107,17 +109,54 @@ class Scheduler:
     def _round(self) -> None:
         """:meth:`step`, called in inference mode."""
         self._retire()
-        while self.waiting and len(self.running) < self.max_running:
-            request = self.waiting.popleft()
-            if not request.cancelled:
-                self.running.append(request)
         try:
+            self._admit()
             if self.running:
                 self.engine.step(self.running)
                 self._retire()
+        except torch.OutOfMemoryError as error:
+            failure = InputError(
+                f"max_running={self.max_running}: {len(self.running)} texts together do not fit the memory of "
+                f"{self.engine.target.device}; take fewer at once, or shorter ones"
+            )
+            self._fail_all(failure)
+            raise failure from error
         except BaseException as error:
             self._fail_all(error)
             raise
+
+    def _admit(self) -> None:
+        """Let waiting requests run, as many as ``max_running`` and the free memory allow.
+
+        A request that has too little memory waits for others to finish; it fails if it has too little alone.
+        """
+        joining: list[Request] = []
+        while self.waiting and len(self.running) < self.max_running:
+            request = self.waiting[0]
+            if not request.cancelled and not self.engine.has_room([*joining, request]):
+                if self.running:
+                    break
+                self._clear(request)
+                if not self.engine.has_room([request]):
+                    request.error = self._too_long(request)
+            self.waiting.popleft()
+            if not request.finished:
+                joining.append(request)
+                self.running.append(request)
+
+    def _clear(self, request: Request) -> None:
+        """Free the buffers that were made for earlier requests, while none runs."""
+        self.engine.clear()
+        for drafter in {arm.drafter for arm in request.arms}:
+            drafter.clear()
+
+    def _too_long(self, request: Request) -> InputError:
+        needed, free = self.engine.growth([request]) / 2**30, (self.engine.free_bytes() or 0) / 2**30
+        return InputError(
+            f"prompt: keys and values of {len(request.prompt):,} tokens and max_new_tokens={request.budget:,} take "
+            f"{needed:,.2f} GiB, and {free:,.2f} GiB of {self.engine.target.device} are free; take fewer new tokens or "
+            "a shorter prompt"
+        )
 
     @torch.inference_mode()  # once instead of in every round
     def _wait(self, done: Callable[[], bool]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from copy import copy
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ class LanguageModel(ABC):
         kept_tokens: (M,) the only tokens with finite logits, ascending, where the vocabulary is trimmed; None for all.
         hidden_size: d, the size of the states that logits are computed from.
         context: maximum number of tokens of a text; None for no limit.
+        longest: number of tokens that buffers of fixed sizes have room for at once; None to let them grow.
         reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
         reads_drawn: whether it reads tokens that the host has not read, ``Read.drawn``.
         decodes_trees: whether a target of this kind verifies trees of drafted tokens.
@@ -47,6 +49,7 @@ class LanguageModel(ABC):
     vocab_size: int
     hidden_size: int
     context: int | None
+    longest: int | None = None
     kept_tokens: Tensor | None = None
     reads_states: bool = False
     reads_drawn: bool = False
@@ -54,9 +57,21 @@ class LanguageModel(ABC):
     state_layers: tuple[int, ...] = ()
 
     @property
+    def on_accelerator(self) -> bool:
+        """Whether reading a number of its results makes the host wait."""
+        return self.reads_drawn or self.device.type != "cpu"
+
+    @property
     def forward_description(self) -> str:
         """Which forward runs and why, for people."""
         return self.name
+
+    def limited(self, tokens: int) -> Self:
+        """The same model for texts of at most ``tokens`` tokens, whose buffers of fixed sizes never grow."""
+        other = copy(self)
+        other.context = tokens if self.context is None else min(self.context, tokens)
+        other.longest = other.context
+        return other
 
     @abstractmethod
     def new_cache(self) -> TextCache:

@@ -75,6 +75,7 @@ class CausalLM(LanguageModel):
         self.reads_states = self.state_input is not None
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self._inner: list[nn.Module] = []  # the modules of state_layers
+        self.column_bytes = 0  # of keys and values of a token in all layers; set by check_reading_in_parts
         self.packed: PreTrainedModel
         self.strategy = choose_forward(self, uncompiled(model), quantization, graphs, self.switch)
         self.reads_drawn = self.strategy.takes_unread and self.device.type not in ("cpu", "mps")

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 from .base import is_dispatched
 from .fixed_layers import FixedLayers
 from .fused_layers import FusedLayers
-from .kv_cache import RaggedKVCache
+from .kv_cache import FEWEST, RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, read_by_factors
@@ -45,6 +45,7 @@ MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive 
 COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
 SHORT = 32  # reads of at most this many tokens are padded to each other
 PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
+ALIGNED = 64  # columns: attention kernels read rows of masks in blocks
 LARGEST = 4096  # maximum padded tokens of a forward of several texts
 # Tolerance of logits relative to their spread: far above rounding, far below an ignored mask.
 AGREE, AGREE_HALF = 0.02, 0.15
@@ -80,7 +81,7 @@ class Forward(ABC):
 
     def new_cache(self, model: Any) -> RaggedKVCache:
         """An empty cache for this way."""
-        return RaggedKVCache(model.layers)
+        return RaggedKVCache(model.layers, column_bytes=model.column_bytes)
 
     @abstractmethod
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
@@ -262,7 +263,8 @@ class FixedShapes(Padded):
         return other
 
     def new_cache(self, model: Any) -> RaggedKVCache:
-        return RaggedKVCache(model.layers, static=True)
+        least = FEWEST if model.longest is None else (model.longest // ALIGNED + 1) * ALIGNED  # one more, for padding
+        return RaggedKVCache(model.layers, static=True, least=least, column_bytes=model.column_bytes)
 
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
         if _autocasts(model):

@@ -24,8 +24,8 @@ FEWEST = 256  # columns of buffers of fixed sizes
 
 
 def size_above(needed: int, least: int = 1) -> int:
-    """The smallest power of two that is at least ``needed`` and ``least``."""
-    return max(least, 1 << (needed - 1).bit_length())
+    """``least`` if that is enough, else the smallest power of two that is at least ``needed``."""
+    return least if needed <= least else 1 << (needed - 1).bit_length()
 
 
 @dataclass
@@ -216,6 +216,8 @@ class RaggedKVCache(Cache, TextCache):
     Args:
         static: whether the sizes of the buffers are powers of two, and the buffers stay when the texts have gone, so
             that :mod:`.static_forward` has fixed shapes.
+        least: least number of columns of such buffers.
+        column_bytes: bytes of a column of a row in all layers together, if an earlier cache of the model has shown it.
 
     Attributes:
         n_rows, n_columns: sizes of the buffers after the next forward.
@@ -225,8 +227,8 @@ class RaggedKVCache(Cache, TextCache):
         forwards: the forwards of fixed shapes on these buffers.
     """
 
-    def __init__(self, layers: int, static: bool = False) -> None:
-        self.static = static
+    def __init__(self, layers: int, static: bool = False, least: int = FEWEST, column_bytes: int = 0) -> None:
+        self.static, self.least, self._shown_column_bytes = static, least, column_bytes
         self.slots: tuple[Tensor, Tensor] | None = None
         self.layer_slots: Sequence[LayerSlots] = ()
         self.forwards: dict[Hashable, Any] = {}
@@ -247,9 +249,27 @@ class RaggedKVCache(Cache, TextCache):
         self.texts.append(text)
         self.lengths.append(0)
         self.reserved.append(reserve)
-        rows = size_above(len(self.texts)) if self.static else len(self.texts)
-        self.n_rows = max(self.n_rows, rows)
+        self.n_rows = max(self.n_rows, self._rows_for(len(self.texts)))
         self._set_columns()
+
+    def _rows_for(self, texts: int) -> int:
+        return size_above(texts) if self.static else texts
+
+    def growth(self, reserves: Sequence[int]) -> int:
+        rows = max(self.n_rows, self._rows_for(len(self.texts) + len(reserves)))
+        needed = max([*self.reserved, *self.lengths, *reserves]) + 1
+        columns = max(self.n_columns, size_above(needed, self.least) if self.static else needed)
+        each = self.column_bytes
+        before = self.n_rows * self.n_columns if self.initialized else 0
+        # A layer's buffers are copied to larger ones before they are freed.
+        copied = each * before // len(self.own) if rows * columns > before else 0
+        return each * (rows * columns - before) + copied
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of a column of a row in all layers together; 0 if no buffers have shown it."""
+        buffers = [buffer for layer in self.own for buffer in (layer.keys, layer.values) if buffer is not None]
+        return sum(buffer[:1, :, :1].nbytes for buffer in buffers) or self._shown_column_bytes
 
     def remove(self, text: Hashable) -> None:
         """Remove a text; the last row moves to its place. Without texts a cache holds no memory, unless ``static``."""
@@ -277,7 +297,7 @@ class RaggedKVCache(Cache, TextCache):
     def _set_columns(self) -> None:
         needed = max(*self.reserved, *self.lengths) + 1  # one more, for padding
         if self.static:
-            self.n_columns = max(self.n_columns, size_above(needed, FEWEST))
+            self.n_columns = max(self.n_columns, size_above(needed, self.least))
         elif needed > self.n_columns or needed * COMPACT_AT < self.n_columns:
             self.n_columns = needed
 
@@ -328,7 +348,7 @@ class RaggedKVCache(Cache, TextCache):
             new[row - low] = count
         width = max(start + count for start, count in zip(starts, new, strict=True))
         if width >= self.n_columns:
-            self.n_columns = size_above(width + 1, FEWEST) if self.static else width + 1 + width // 4
+            self.n_columns = size_above(width + 1, self.least) if self.static else width + 1 + width // 4
         aligned = len(starts) == 1 or (min(new) == max(new) and min(starts) == max(starts))
         return WritePlan(low, high, starts, new, width, aligned)
 

@@ -1,4 +1,4 @@
-"""What a draft draws on a device without the host."""
+"""What a model draws on a device without the host."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ class Sampled(NamedTuple):
     """The sampling of a chain.
 
     Attributes:
-        sampling: sampling parameters with top-k, or of temperature 0.
+        sampling: sampling parameters.
         size: number of the target's tokens, to which logits are cut.
+        distributions: whether the distributions are kept, for a verification rule.
     """
 
     sampling: SamplingParams
     size: int
+    distributions: bool = True
 
 
 class DraftedTokens(NamedTuple):
     """K tokens of each of B texts, on the device.
 
     Attributes:
-        probabilities: (K, B, k) of the distribution that each token was drawn from.
+        probabilities: (K, B, k) of the distribution that each token was drawn from; k = 0 if these are not kept.
         tokens: (K, B, k) the tokens of these probabilities.
         drawn: (K, B) the tokens that were drawn.
         chosen: (K, B) their probabilities.

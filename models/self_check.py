@@ -47,6 +47,7 @@ def check_reading_in_parts(model: CausalLM) -> None:
         ]
         cache.crop_text(0, 2 * PART)
         parts.append(model.forward(cache, [Read(0, third, PART)])[0])
+        model.column_bytes = cache.column_bytes
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{model.name}: cannot read a text in parts ({reason}); choose another model") from error

@@ -1,8 +1,8 @@
-"""Draft steps of fixed shapes: the forward, the distribution and the draw of a token without the host.
+"""Steps of fixed shapes: the forward, the distribution and the draw of a token without the host.
 
 A step draws the next token of every text and makes it the input of the next step, so that a chain of K tokens is K
-replays of a CUDA graph. The host sends the random numbers once and reads nothing. It is for chains whose length depends
-on none of their tokens.
+replays of a CUDA graph. The host sends the random numbers once and reads nothing. It is for drafts whose length depends
+on none of their tokens, and for a target that decodes without drafts.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ class Draws:
         kept = model.kept_below(sampled.size)
         self.kept = None if kept is None else kept.to(device)
         width = min(sampled.size, model.vocab_size) if self.kept is None else len(self.kept)
-        support = sampled.sampling.support
-        assert support is not None
-        k = min(support, width)
+        k = min(sampled.sampling.support or width, width) if sampled.distributions else 0
         precision = torch.float64 if model.model.dtype == torch.float64 else torch.float32
         self.uniforms = torch.zeros(rows, steps, dtype=torch.float64, device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
@@ -64,18 +62,25 @@ class Draws:
         """
         logits = logits[:, : self.sampled.size] if self.kept is None else logits[:, self.kept]
         probabilities, tokens = self.sampled.sampling.top(logits)
-        assert tokens is not None
-        if self.kept is not None:
+        if tokens is not None and self.kept is not None:
             tokens = self.kept[tokens]
         uniforms = self.uniforms.index_select(1, self.step).squeeze(1)
         places = draw_unchecked(probabilities, uniforms).unsqueeze(-1)
-        drawn, chosen = tokens.gather(-1, places), probabilities.gather(-1, places)
-        results = probabilities, tokens, drawn.squeeze(-1), chosen.squeeze(-1)
-        for kept, result in zip(self.drafted, results, strict=True):
-            kept.index_copy_(0, self.step, result.unsqueeze(0))
+        drawn = self._tokens_at(places) if tokens is None else tokens.gather(-1, places)
+        chosen = probabilities.gather(-1, places)
+        self.drafted.drawn.index_copy_(0, self.step, drawn.T)
+        self.drafted.chosen.index_copy_(0, self.step, chosen.T)
+        if self.sampled.distributions:
+            assert tokens is not None
+            self.drafted.probabilities.index_copy_(0, self.step, probabilities.unsqueeze(0))
+            self.drafted.tokens.index_copy_(0, self.step, tokens.unsqueeze(0))
         self.step.add_(1)
         advanced = torch.cat([drawn, inputs[:, 1:] + 1], -1)
         following.copy_(torch.minimum(advanced, self.bounds).unsqueeze(1))
+
+    def _tokens_at(self, places: Tensor) -> Tensor:
+        """The tokens at ``places`` of a distribution of all tokens in order."""
+        return places if self.kept is None else self.kept[places]
 
 
 class ChainOfSteps:
@@ -121,7 +126,9 @@ def draft_static(
     """
     support = sampled.sampling.support
     longest = max(len(read.tokens) for read in reads)
-    if support is None or support > LARGEST_SUPPORT or longest > LONGEST_READ or not cache.initialized:
+    if sampled.distributions and (support is None or support > LARGEST_SUPPORT):
+        return None
+    if longest > LONGEST_READ or not cache.initialized:
         return None
     n, rows = size_above(longest), size_above(max(cache.rows[read.text] for read in reads) + 1)
     if rows * n > MOST_TOKENS or max(counts) > steps:

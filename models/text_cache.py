@@ -42,3 +42,7 @@ class TextCache(ABC):
 
         A cache may forget the end of the path; :meth:`length` tells.
         """
+
+    def growth(self, reserves: Sequence[int]) -> int:
+        """Bytes by which the memory grows with further texts of ``reserves`` tokens; 0 where that is not known."""
+        return 0

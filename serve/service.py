@@ -182,7 +182,7 @@ class Service:
                 setup=setup,
                 style=style,
             )
-            request.output.seed = seed
+            request.output.seed, request.streamed = seed, bool(given.stream)
             drafts = given.speculation is not None and given.speculation.trace
             recorder: RoundRecorder | None = None
             if given.top_logprobs_wanted is not None or drafts:

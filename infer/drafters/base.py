@@ -4,20 +4,74 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ...models import CausalLM, LanguageModel, Read
+from ...common.errors import InputError
+from ...controllers.sampling import require_finite
+from ...models import CausalLM, LanguageModel, Read, TextCache
+from ...models.sampled import Sampled
 from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
 from ..distribution import distributions
+from ..verify.block import block
+from ..verify.token_wise import token_wise
+
+STEPS = 16  # of a target that draws on its device, between two looks of the host
 
 
 class Autoregressive(Drafter):
-    """Drafts nothing: every round is an autoregressive step of the target."""
+    """Drafts nothing: every round is an autoregressive step of the target.
+
+    On an accelerator the target takes up to ``STEPS`` steps before the host looks at their tokens, and each of them is
+    recorded as a round. The host looks after every step where other requests join or draft, where someone waits for
+    each token or observes the rounds, where a lossy rule chooses the token, or where requests differ in their sampling.
+
+    Args:
+        cache: the target's cache.
+    """
+
+    def __init__(self, target: LanguageModel, cache: TextCache) -> None:
+        self.target, self.cache = target, cache
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
+        sampling = requests[0].sampling
+        together = self.alone and all(request.sampling == sampling for request in requests)
+        if self.target.reads_drawn and together and all(map(self._may_run_ahead, requests)):
+            drafts = self._run_ahead(requests, Sampled(sampling, self.target.vocab_size, distributions=False))
+            if drafts is not None:
+                return drafts
         return [NO_DRAFT] * len(requests)
+
+    @staticmethod
+    def _may_run_ahead(request: Request) -> bool:
+        observed = request.hooks or request.reads_states or request.length.planned != 0
+        return not (observed or request.streamed) and request.verify in (token_wise, block)
+
+    def _run_ahead(self, requests: Sequence[Request], sampled: Sampled) -> list[Draft] | None:
+        """Up to ``STEPS`` tokens of each request, which the target has drawn; None where it cannot draw them."""
+        counts = [min(STEPS, request.remaining) for request in requests]
+        uniforms = [
+            [request.rng.uniform() for _ in range(count)] for request, count in zip(requests, counts, strict=True)
+        ]
+        reads = [Read(request, request.text[self.cache.length(request) :]) for request in requests]
+        drawn = self.target.draft_unread(self.cache, reads, counts, uniforms, sampled, STEPS)
+        if drawn is None:
+            for request, numbers in zip(requests, uniforms, strict=True):
+                request.rng.give_back(numbers)
+            return None
+        tokens, chosen = torch.stack([drawn.drawn.double(), drawn.chosen.double()]).tolist()  # (2, K, B)
+        drafts = []
+        for place, (request, count) in enumerate(zip(requests, counts, strict=True)):
+            whole = Draft.chain([int(step[place]) for step in tokens[:count]], [])
+            draft = whole.with_tokens(whole.tokens, request.stop_tokens)
+            try:
+                require_finite(sum(step[place] for step in chosen[: len(draft.tokens)]))
+            except InputError as error:
+                request.error = error
+            drafts.append(replace(draft, from_target=True, one_by_one=True))
+        return drafts
 
 
 class ModelDrafter(Drafter):
@@ -53,6 +107,9 @@ class ModelDrafter(Drafter):
         if self.reads_states:  # the prompt is read with the target's states in the first round that drafts
             for request in requests:
                 self.begin(request)
+
+    def growth(self, requests: Sequence[Request]) -> int:
+        return self.cache.growth([len(request.prompt) + self.room(request) for request in requests])
 
     def begin(self, request: Request) -> list[int]:
         """Add the request to the cache, with room for what the model can read; returns the tokens to read."""

@@ -23,7 +23,6 @@ from ...models import ancestors_of
 from ...models.read import children_of
 from ..core import Draft, Request, TokenDistribution
 from ..verify.mcss import without
-from .base import ModelDrafter
 from .ngram import point_masses
 from .tree import LevelDrafter, PartialTree
 
@@ -41,11 +40,13 @@ class GrowingTree(PartialTree):
         visits: what was predicted at each node that has children.
     """
 
-    def __init__(self, drafter: ModelDrafter, request: Request) -> None:
+    def __init__(self, drafter: LevelDrafter, request: Request) -> None:
         assert isinstance(request.length, RateOptimalTree)
         super().__init__(drafter, request)
         self.controller = request.length
         self.greedy = request.sampling.temperature == 0
+        # At temperature 0 the host reads the logits of all of these.
+        self.kept = drafter.kept_on_host if self.greedy else drafter.kept
         self.survivals: list[float] = []
         self.visits: dict[int, Visit] = {}
         if self.level and not self.controller.start_round():
@@ -53,12 +54,17 @@ class GrowingTree(PartialTree):
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
         start = len(self.tokens)
+        of_states: list[list[float] | None] = [None] * len(self.level)
+        if self.drafter.model.on_accelerator:  # one read for all nodes of the level
+            logits, of_state = logits.cpu() if self.greedy else logits, self.controller.of_state(hidden)
+            of_states = of_states if of_state is None else of_state.tolist()
         for row, node in enumerate(self.level):
             if len(self.tokens) == MAX_NODES:
                 break
             one = slice(row, row + 1)
             self.hidden[node] = hidden[one]
-            self._expand(node, q if len(self.level) == 1 else q.take([row]), logits[one, : q.size])
+            alone = q if len(self.level) == 1 else q.take([row])
+            self._expand(node, alone, logits[one, : q.size], of_states[row])
         self.level = self._next_level(start) if self.n_forwards < min(MAX_DRAFT, self.reach) else []
 
     def _next_level(self, start: int) -> list[int]:
@@ -72,15 +78,19 @@ class GrowingTree(PartialTree):
         best = sorted((ends[place] for place in worth), key=lambda node: -self.survivals[node])
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
 
-    def _expand(self, node: int, q: TokenDistribution, logits: Tensor) -> None:
-        """The children of ``node``, after which the draft's distribution is ``q`` (1, k) of ``logits`` (1, V)."""
+    def _expand(self, node: int, q: TokenDistribution, logits: Tensor, of_state: list[float] | None) -> None:
+        """The children of ``node``, after which the draft's distribution is ``q`` (1, k) of ``logits`` (1, V).
+
+        Args:
+            of_state: as of :class:`.Step`.
+        """
         before, hidden = self.path(node), self.hidden[node]
         choice = 0 if self.greedy else self.request.rng.sample(q.probabilities[0])
         token, probability = q.token(0, choice), float(q.probabilities[0, choice])
         step = Step(
             len(before) + 1, token, probability, q.probabilities, logits, hidden,
             partial(self.request.ngrams.match, [*before, token]),
-            listed=None if q.lists is None else q.lists[0][0], kept=self.drafter.kept,
+            listed=None if q.lists is None else q.lists[0][0], kept=self.kept, of_state=of_state,
         )  # fmt: skip
         visit = self.controller.visit(step)
         survival = 1.0 if node < 0 else self.survivals[node]

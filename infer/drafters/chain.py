@@ -245,6 +245,9 @@ class EarlyExitDrafter(ChainDrafter):
             self.cache.crop_text(request, len(request.text) - 1)
         return drafts
 
+    def growth(self, requests: Sequence[Request]) -> int:
+        return 0  # of the target's cache
+
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         pass
 

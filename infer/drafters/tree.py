@@ -12,6 +12,7 @@ from torch import Tensor
 from ...common.errors import InputError, is_whole
 from ...models import LanguageModel, Read, TreeMask, ancestors_of
 from ..core import NO_DRAFT, Draft, Request, TokenDistribution
+from ..distribution import on_host
 from ..verify.mcss import without
 from .base import ModelDrafter
 
@@ -96,7 +97,10 @@ class PartialTree(ABC):
         """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
 
     def draft(self) -> Draft:
-        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards) if self.tokens else NO_DRAFT
+        if not self.tokens:
+            return NO_DRAFT
+        on_host = self.drafter.model.on_accelerator
+        return Draft(self.tokens, self.distributions, self.parents, self.n_forwards, on_host=on_host)
 
 
 class LevelDrafter(ModelDrafter):
@@ -104,11 +108,13 @@ class LevelDrafter(ModelDrafter):
 
     Attributes:
         trees: those of the present round.
+        kept_on_host: the draft's only tokens with finite logits, in the host's memory; None if all may have them.
     """
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
         super().__init__(model, vocab_size)
         self.trees: dict[Request, PartialTree] = {}
+        self.kept_on_host = None if self.kept is None else self.kept.cpu()
 
     @abstractmethod
     def plant(self, request: Request) -> PartialTree:
@@ -122,6 +128,8 @@ class LevelDrafter(ModelDrafter):
             logits, hidden = self.model.forward(self.cache, reads)
             counts = [read.keep for read in reads]
             levels = self.distributions([tree.request for tree in growing], logits, counts)
+            if self.model.on_accelerator:
+                levels = on_host(levels)
             rows = zip(growing, levels, torch.split(logits, counts), torch.split(hidden, counts), strict=True)
             for tree, q, own_logits, own_hidden in rows:
                 tree.n_forwards += 1

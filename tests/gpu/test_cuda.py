@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from specpilot.cli.main import main
+from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.hooks import RoundTimer
+from specpilot.infer.random_source import RandomSource
 from specpilot.models import CausalLM, LanguageModel, Read, language_model
 from specpilot.models.forwards import FixedShapes, Graphs
 from specpilot.models.fused_layers import FusedLayers
@@ -99,6 +101,75 @@ def test_the_device_draws_what_the_host_draws(length: str, verifier: str, sampli
         ]
         texts.append([(output.tokens, [(r.drafted, r.path) for r in output.rounds]) for output in outputs])
     assert texts[0] == texts[1]
+
+
+def rounds_by_seed(drawn: bool, options: dict[str, Any], sampling: dict[str, Any]) -> Any:
+    """Texts and rounds of a pair in float64 with graphs, of three seeds."""
+    models = [on_gpu(make(seed=1, sharpness=sharpness).double()) for sharpness in (4.0, 3.0)]
+    for model in models:
+        model.reads_drawn = drawn
+    decoder = SpeculativeDecoder(models[0], models[1] if options else None, **options)
+    prompts = [[1, 2, 3], [4, 5], [6, 1, 6, 1, 6]]
+    outputs = [
+        output for seed in range(3) for output in decoder.generate(prompts, max_new_tokens=40, seed=seed, **sampling)
+    ]
+    return [(output.tokens, [(r.drafted, r.path) for r in output.rounds]) for output in outputs]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.0, "top_k": 5},
+        {"temperature": 0.7, "top_k": None},
+        {"temperature": 1.0, "top_k": None, "top_p": 0.8},
+        {"temperature": 0.0},
+    ],
+)
+def test_a_target_alone_draws_what_the_host_draws(sampling: dict[str, Any]) -> None:
+    assert rounds_by_seed(True, {}, sampling) == rounds_by_seed(False, {}, sampling)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 1.0, "top_k": 5}, {"temperature": 0.0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tree": (3, 2, 1), "verifier": "spec-infer"},
+        {"tree": (2, 2), "verifier": "mcss"},
+        {"tree": "auto", "length": "online-confidence", "cost": 0.05},
+    ],
+    ids=["spec-infer", "mcss", "auto"],
+)
+def test_trees_are_those_of_a_processor(options: dict[str, Any], sampling: dict[str, Any]) -> None:
+    """Drafted, verified and committed as on a CPU, by seed, in float64."""
+    models = [make(seed=1, sharpness=sharpness).double() for sharpness in (4.0, 3.0)]
+    texts = []
+    for device in ("cuda", "cpu"):
+        decoder = SpeculativeDecoder(*(deepcopy(model).to(device) for model in models), **options)
+        outputs = decoder.generate([[1, 2, 3], [4, 5]], max_new_tokens=40, seed=0, **sampling)
+        texts.append([(output.tokens, [(r.drafted, r.path) for r in output.rounds]) for output in outputs])
+    assert texts[0] == texts[1]
+
+
+def test_requests_wait_for_memory_and_are_refused() -> None:
+    decoder = SpeculativeDecoder(make(seed=1, context=4096).to("cuda"), None)
+    engine = decoder.scheduler.engine
+    free = engine.free_bytes()
+    assert free is not None
+    assert free > 0
+    prompts = [[i + 1] * 20 for i in range(6)]
+    expected = [output.tokens for output in decoder.generate(prompts, max_new_tokens=20, temperature=0)]
+    engine.clear()
+    room = int(1.2 * decoder_growth(decoder, prompts[:2]))
+    layers = engine.cache.own  # type: ignore[attr-defined]
+    engine.free_bytes = lambda: room - sum(0 if layer.pair is None else layer.pair.nbytes for layer in layers)  # type: ignore[assignment]
+    assert [output.tokens for output in decoder.generate(prompts, max_new_tokens=20, temperature=0)] == expected
+    with pytest.raises(InputError, match="max_new_tokens=3,000"):
+        decoder.generate(prompts[0], max_new_tokens=3000)
+
+
+def decoder_growth(decoder: SpeculativeDecoder, prompts: list[list[int]]) -> int:
+    requests = [decoder.new_request(prompt, SamplingParams(0.0), 20, RandomSource(0)) for prompt in prompts]
+    return decoder.scheduler.engine.growth(requests)
 
 
 def test_a_failed_capture_leaves_nothing_behind() -> None:

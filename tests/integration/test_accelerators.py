@@ -217,6 +217,30 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class OnDevice(torch.Tensor):
+    """A tensor that counts when the host reads what is computed of it; what it is copied to is the host's."""
+
+    count = 0
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        OnDevice.count += func in READS or func is torch.nonzero
+        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[arg-type]
+        return result.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else result
+
+
+def mark_results(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reads of the results of the model's forwards be counted."""
+    forward = model.forward
+
+    def marked(*arguments: Any) -> Any:
+        return tuple(result.as_subclass(OnDevice) for result in forward(*arguments))
+
+    monkeypatch.setattr(model, "forward", marked)
+
+
 def _has_mask(index: Any) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, torch.Tensor) and (part.dtype == torch.bool or part.ndim == 0) for part in parts)
@@ -292,6 +316,95 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
     assert stops > 0 or draft == "trimmed"
 
 
+def without_drafts(way: str) -> SpeculativeDecoder:
+    """A target as on a CPU, or with fixed shapes and draws as on an accelerator."""
+    target = make(seed=1, sharpness=4.0)
+    model = of_fixed_shapes(target) if way == "static" else CausalLM(target)
+    model.reads_drawn = way == "static"
+    one = SpeculativeDecoder(model, None)
+    one.stop_tokens = frozenset(STOPS)
+    return one
+
+
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, {"temperature": 1.0, "top_k": None, "top_p": 0.8}])
+@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[str, Any]) -> None:
+    """Every token is a round, also where the host looks at several at once; texts end where they end on the host."""
+    found = []
+    for way in ("host", "static"):
+        one = without_drafts(way)
+        outputs = [
+            output
+            for seed in range(4)
+            for output in one.generate(PROMPTS, max_new_tokens=40, seed=seed, verifier=verifier, **sampling)
+        ]
+        stats = [
+            (o.stats.n_generated, o.stats.n_target_forwards, o.stats.n_verified_tokens, o.stats.n_draft_forwards)
+            for o in outputs
+        ]
+        found.append((rounds(outputs), stats, [output.finish_reason for output in outputs]))
+    assert found[0] == found[1]
+    assert {"eos", "length"} <= {*found[0][2]} or sampling["temperature"] == 0
+
+
+def test_the_host_looks_at_several_steps_of_a_target_alone() -> None:
+    """Once for all texts, but for the round in which prompts are read."""
+    one = without_drafts("static")
+    one.stop_tokens = frozenset()
+    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    step, reads = one.scheduler.engine.step, []
+
+    def counted(requests: Any) -> None:
+        with Reads() as counter:
+            step(requests)
+        reads.append(counter.count)
+
+    one.scheduler.engine.step = counted  # type: ignore[method-assign]
+    outputs = one.generate(PROMPTS, max_new_tokens=41, seed=0, top_k=None)
+    assert [len(output.tokens) for output in outputs] == [41] * 3
+    assert {*reads[1:]} == {1}
+    assert len(reads) <= 5
+
+
+@torch.inference_mode()
+def test_buffers_for_the_longest_text_are_made_once() -> None:
+    model = of_fixed_shapes(make(seed=1, context=2048)).limited(1000)
+    cache = model.new_cache()
+    columns = set()
+    for text, length in enumerate((3, 300, 900)):
+        model.begin(cache, text, [1] * length, 100)
+        model.forward(cache, [Read(text, [1] * length)])
+        model.forward(cache, [Read(text, [2])])
+        columns.add(cache.n_columns)
+    assert len(columns) == 1
+    assert 1000 < min(columns) < 1100
+
+
+def test_the_host_looks_at_every_token_that_someone_waits_for() -> None:
+    one = without_drafts("static")
+    one.stop_tokens = frozenset()
+    pieces: list[list[int]] = []
+    streamed = one.generate(PROMPTS[0], max_new_tokens=20, seed=0, on_tokens=pieces.append)
+    assert pieces == [[token] for token in streamed.tokens]
+    assert streamed.tokens == one.generate(PROMPTS[0], max_new_tokens=20, seed=0).tokens
+
+
+def test_a_request_without_drafts_takes_one_step_in_a_round_that_others_draft_in() -> None:
+    one = decoder("4", way="static")
+    kinds = [one.setup, one.setup_for(length=0)]
+    requests = [
+        one.new_request(PROMPTS[i], SamplingParams(1.0, 5), 30, RandomSource(i), setup=kind)
+        for i, kind in enumerate(kinds)
+    ]
+    one.scheduler.submit(requests)
+    for _ in range(4):
+        one.scheduler.step()
+    assert len(requests[1].output.tokens) == 4
+    one.scheduler.run([])
+    host = decoder("4", way="host").generate(PROMPTS[1], max_new_tokens=4, seed=1, length=0, temperature=1.0, top_k=5)
+    assert requests[1].output.tokens == host.tokens
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2])
 @pytest.mark.parametrize("verifier", ["token-wise", "block"])
 @pytest.mark.parametrize("length", [*PLANNED, *ASKING])
@@ -326,6 +439,70 @@ def test_reads_by_the_host(
     one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
     assert len(drafting) > 3
     assert length in PLANNED or max(drafting) > 1
+
+
+TREES: dict[str, dict[str, Any]] = {
+    "3x2x1": {"tree": (3, 2, 1), "verifier": "spec-infer"},
+    "mcss": {"tree": (3, 2, 1), "verifier": "mcss"},
+    "grown": {"tree": "auto"},
+}
+
+
+def tree_decoder(tree: str, way: str, draft: str = "whole") -> SpeculativeDecoder:
+    target = make(seed=1, sharpness=4.0)
+    models = [
+        of_fixed_shapes(model) if way == "static" else CausalLM(model) for model in (target, DRAFTS[draft](target))
+    ]
+    for model in models:
+        model.reads_drawn = way == "static"
+    length = RateOptimal(lag_free(), CostModel(0.01, 0.9, 0.02)) if tree == "grown" else None
+    return SpeculativeDecoder(*models, length=length, **TREES[tree])
+
+
+@pytest.mark.parametrize("draft", ["whole", "trimmed"])
+@pytest.mark.parametrize("tree", TREES)
+def test_a_seed_gives_the_same_trees(tree: str, draft: str) -> None:
+    nodes = 0
+    for seed, sampling in enumerate(SAMPLINGS):
+        found = [
+            rounds(tree_decoder(tree, way, draft).generate(PROMPTS, max_new_tokens=24, seed=seed, **sampling))[0]
+            for way in ("host", "static")
+        ]
+        assert found[0] == found[1]
+        nodes += sum(len(drafted) for trace in found[0][1] for drafted, _, _ in trace)
+    assert nodes > 100
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 1.0, "top_k": 5}, {"temperature": 0.0}])
+@pytest.mark.parametrize("tree", TREES)
+def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each level, two where a head reads states or the logits are read; and one of the target's results."""
+    one = tree_decoder(tree, "static")
+    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    engine, nodes = one.scheduler.engine, list[int]()
+    propose, step = engine._propose, engine.step
+    for model in (one.target, one.drafts[0]):
+        mark_results(model, monkeypatch)
+    each = 1 + (tree == "grown") * (1 + (sampling["temperature"] == 0))
+
+    def proposing(*arguments: Any) -> Any:
+        OnDevice.count = 0
+        drafts = propose(*arguments)
+        nodes.append(max(len(draft.tokens) for draft in drafts.values()))
+        assert OnDevice.count <= each * max(draft.n_forwards for draft in drafts.values())
+        OnDevice.count = 0
+        return drafts
+
+    def whole(requests: Any) -> None:
+        joining = not requests[0].text
+        step(requests)
+        if not joining and nodes[-1]:
+            assert OnDevice.count == 1
+
+    monkeypatch.setattr(engine, "_propose", proposing)
+    monkeypatch.setattr(engine, "step", whole)
+    one.generate(PROMPTS[:1], max_new_tokens=24, seed=0, **sampling)
+    assert max(nodes) >= 3
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -375,6 +552,25 @@ def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str) -
         one.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
     assert bool(drafting) == (which == "draft" and way == "static")
+
+
+def test_a_target_alone_without_numbers_fails_its_request_alone() -> None:
+    one = without_drafts("static")
+    draft_unread = one.target.draft_unread
+
+    def failing(cache: Any, reads: Any, *arguments: Any) -> Any:
+        drafted = draft_unread(cache, reads, *arguments)
+        assert drafted is not None
+        for place, read in enumerate(reads):
+            if read.text.prompt == PROMPTS[1]:
+                drafted.chosen[:, place] = float("nan")
+        return drafted
+
+    one.target.draft_unread = failing  # type: ignore[method-assign]
+    requests = [one.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
+    with pytest.raises(InputError, match="NaN"):
+        one.scheduler.run(requests)
+    assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
 
 
 @pytest.mark.parametrize("kind", ["few", "all", "greedy"])

@@ -9,12 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specpilot.common.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import Request
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
-from specpilot.models import CausalLM, RaggedKVCache, Read
+from specpilot.models import CausalLM, RaggedKVCache, Read, language_model
+from specpilot.models.forwards import FixedShapes
 from torch import Tensor
 
 from ..helpers.clock import time_forwards
@@ -171,3 +173,100 @@ def test_long_batches_close_their_holes() -> None:
     together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
     for prompt, row in zip(PROMPTS, together, strict=True):
         assert row.tokens == decoder.generate(prompt, max_new_tokens=300, temperature=1.0, seed=row.seed).tokens
+
+
+# Memory
+
+
+def free(decoder: SpeculativeDecoder, size: int) -> list[int]:
+    """Let so many bytes be free beside the buffers there are; returns the numbers of requests of each later round."""
+    engine, running = decoder.scheduler.engine, list[int]()
+    drafter = decoder.setup.arms[0].drafter
+    caches: list[Any] = [engine.cache, *([drafter.cache] if hasattr(drafter, "cache") else [])]
+    step = engine.step
+
+    def observed(requests: Sequence[Request]) -> None:
+        running.append(len(requests))
+        step(requests)
+
+    engine.free_bytes = lambda: size - sum(map(buffer_bytes, caches))  # type: ignore[assignment]
+    engine.step = observed  # type: ignore[method-assign]
+    return running
+
+
+def buffer_bytes(cache: RaggedKVCache) -> int:
+    buffers = [buffer for layer in cache.own for buffer in (layer.keys, layer.values) if buffer is not None]
+    return sum(buffer.nbytes for buffer in buffers)
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_growth_is_what_the_buffers_grow_by(static: bool) -> None:
+    """But for a layer's buffers, which are there twice while they are copied."""
+    model = language_model(make("gpt2"))
+    assert isinstance(model, CausalLM)
+    if static:
+        model.strategy = FixedShapes(model, "a test asks for it", None)
+    cache = model.new_cache()
+    for text, tokens in enumerate((20, 10, 500)):
+        before = buffer_bytes(cache)
+        growth = cache.growth([tokens])
+        model.begin(cache, text, [1, 2, 3], tokens - 3)
+        with torch.inference_mode():
+            model.forward(cache, [Read(text, [1, 2, 3])])
+        assert growth == buffer_bytes(cache) - before + before // len(cache.own)
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_requests_wait_for_memory(drafted: bool) -> None:
+    """The texts are those of a decoder with enough memory, and no round has more than fit."""
+    decoders = [SpeculativeDecoder(make("gpt2"), make("gpt2", layers=1) if drafted else None) for _ in range(2)]
+    kind = {"sampling": GREEDY, "budget": 20, "seed": 0, "setup": None}
+    requests = [asked(decoders[0], kind | {"prompt": prompt}) for prompt in PROMPTS]
+    engine = decoders[0].scheduler.engine
+    two = engine.growth(sorted(requests, key=lambda request: -len(request.prompt))[:2])
+    running = free(decoders[0], 2 * two)
+    decoders[0].scheduler.run(requests)
+    assert 1 < max(running) < len(PROMPTS)
+    expected = decoders[1].generate(PROMPTS, max_new_tokens=20, temperature=0)
+    assert [request.output.tokens for request in requests] == [output.tokens for output in expected]
+
+
+def test_a_request_without_memory_fails_alone() -> None:
+    decoder = SpeculativeDecoder(make("gpt2"), make("gpt2", layers=1))
+    budgets = {0: 8, 1: 90, 2: 8}
+    requests = [
+        asked(decoder, {"prompt": PROMPTS[i], "sampling": GREEDY, "budget": budget, "seed": 0, "setup": None})
+        for i, budget in budgets.items()
+    ]
+    free(decoder, decoder.scheduler.engine.growth([requests[1]]) - 1)
+    decoder.scheduler.submit(requests)
+    while not all(request.finished for request in requests):
+        decoder.scheduler.step()
+    assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
+    assert "max_new_tokens=90" in str(requests[1].error)
+
+
+def test_a_device_without_memory_is_named() -> None:
+    decoder = SpeculativeDecoder(make("llama"), None, max_running=7)
+    engine = decoder.scheduler.engine
+    forward = engine.target.forward
+
+    def failing(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    engine.target.forward = failing  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"max_running=7: 6 texts .* memory of cpu"):
+        decoder.generate(PROMPTS, max_new_tokens=3)
+    engine.target.forward = forward  # type: ignore[method-assign]
+    assert len(decoder.generate(PROMPTS[0], max_new_tokens=3).tokens) == 3
+
+
+def test_texts_have_at_most_so_many_columns() -> None:
+    decoder = SpeculativeDecoder(make("llama"), make("llama", layers=1), max_columns=16)
+    unlimited = SpeculativeDecoder(make("llama"), make("llama", layers=1))
+    whole = unlimited.generate(PROMPTS[1], max_new_tokens=20, temperature=0)
+    output = decoder.generate(PROMPTS[1], max_new_tokens=20, temperature=0)
+    assert (output.finish_reason, len(output.prompt_tokens) + len(output.tokens)) == ("context", 16)
+    assert output.tokens == whole.tokens[: len(output.tokens)]
+    with pytest.raises(InputError, match=r"prompt: 20 tokens.*max_columns is 16"):
+        decoder.generate(PROMPTS[4], max_new_tokens=1)
