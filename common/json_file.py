@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from reprlib import repr as short
 from types import NoneType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from .errors import InputError, did_you_mean
 
@@ -44,6 +44,7 @@ PLAIN_VALUES = (
 )
 
 T = TypeVar("T")
+JsonObject: TypeAlias = dict[str, Any]  # an object of JSON or YAML whose keys and values are not checked yet
 
 
 def read_text(file: str | Path, remedy: str) -> str:
@@ -142,7 +143,7 @@ def parse_yaml(text: str) -> Any:
     return found
 
 
-def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> JsonObject:
     """The JSON object in ``file``.
 
     Args:
@@ -157,7 +158,7 @@ def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = par
         return parse_object(text, parse)
 
 
-def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> JsonObject:
     """Parse ``text`` as an object of keys and values; raises InputError if it is not one."""
     found = parse(text)
     if not isinstance(found, dict):
@@ -165,7 +166,7 @@ def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> dict[st
     return found
 
 
-def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
+def read_parquet(path: Path, remedy: str) -> list[JsonObject]:
     """The rows of a Parquet file.
 
     Raises:
@@ -175,7 +176,7 @@ def read_parquet(path: Path, remedy: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
+        rows: list[JsonObject] = pq.ParquetFile(path).read().to_pylist()
     # OSError without a number: a damaged page; ValueError: a name that is no text; OverflowError: a date out of range.
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:

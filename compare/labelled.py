@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,11 +27,9 @@ from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.acceptance.step import DraftSignals
 from ..controllers.checkpoints.checkpoint import load_controller
-from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length.trained import predictor_of
-from ..controllers.sampling import SamplingParams
 from ..data_gen.builtin import FILES
-from ..data_gen.dataset import read_manifest
+from ..data_gen.dataset import Manifest, PromptSet, read_manifest
 from ..data_gen.draft_states import at_drafted_tokens, match_all, signals_of
 from ..data_gen.kinds import LABELLED, RoundsRow, Text, read_texts
 from ..data_gen.prompts import load_prompts
@@ -62,6 +60,31 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where texts come from.
+
+    Attributes:
+        kind: of the dataset.
+        target, draft: names of the models.
+        fingerprint: of the models, by ``target``, ``draft`` and ``tokenizer``; None if it is not known.
+        sampling: the sampling parameters that are known.
+    """
+
+    kind: str
+    target: str
+    draft: str
+    fingerprint: Mapping[str, str] | None = None
+    sampling: Mapping[str, float | int | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Source:
+        """The source of the texts of a dataset."""
+        assert manifest.draft is not None, "data with labels is of a pair"
+        sampling = manifest.sampling.as_dict()
+        return cls(manifest.kind, manifest.target, manifest.draft, manifest.fingerprint, sampling)
+
+
+@dataclass(frozen=True)
 class Labelled:
     """The drafted tokens of one or several datasets of a pair.
 
@@ -69,7 +92,7 @@ class Labelled:
         name: the folders.
         texts: (n,) texts with drafted tokens.
         prompts: (n,) hashes of the tokens of the prompts.
-        manifests: (n,) the manifest of the dataset of each text.
+        sources: (n,) where each text comes from.
         domains: (n,) the domain of each prompt, ``UNKNOWN`` where it is not known.
         readings: (n,) the draft's signals of each text, None where the draft did not read it; empty without a draft.
         predictors: evaluated predictors by name.
@@ -80,7 +103,7 @@ class Labelled:
     name: str
     texts: list[Text]
     prompts: list[str]
-    manifests: list[dict[str, Any]]
+    sources: list[Source]
     domains: list[str]
     readings: list[Reading | None] = field(default_factory=list)
     predictors: dict[str, TrainedPredictor] = field(default_factory=dict)
@@ -90,7 +113,7 @@ class Labelled:
     @property
     def is_rounds(self) -> bool:
         """Whether a controller drafted the tokens; otherwise there is a drafted token at every position."""
-        return all(manifest["kind"] == RoundsRow.kind for manifest in self.manifests)
+        return all(source.kind == RoundsRow.kind for source in self.sources)
 
     @cached_property
     def drafted(self) -> Drafted:
@@ -101,7 +124,7 @@ class Labelled:
         position = np.where(is_placed, between(POSITIONS, places), UNKNOWN)
         by_place = {"depth": between(DEPTHS, depths), "position": position}
         along = "depth" if self.is_rounds else "position"
-        temperatures = [m["sampling"].get("temperature") for m in self.manifests]
+        temperatures = [source.sampling.get("temperature") for source in self.sources]
         groups = {
             along: by_place[along], **by_place, "domain": np.array(self.domains)[owner],
             "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[owner],
@@ -151,29 +174,29 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     manifests = [read_manifest(folder, *LABELLED) for folder in folders]
     check_same(folders, manifests, ("fingerprint",))
     texts: list[Text] = []
-    of_text: list[dict[str, Any]] = []
+    of_text: list[Manifest] = []
     domains: list[str] = []
     for folder, manifest in zip(folders, manifests, strict=True):
-        some = [text for text in read_texts(folder, manifest["kind"]) if text.tokens][: options.limit]
+        some = [text for text in read_texts(folder, manifest.kind) if text.tokens][: options.limit]
         domain_of = domains_of(manifest)
         texts += some
         of_text += [manifest] * len(some)
         domains += [domain_of.get(text.prompt_id, UNKNOWN) for text in some]
     if not texts:
         raise InputError(f"{name}: no token was drafted in it; log some rounds, 64 texts a shard")
-    data = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], of_text, domains)
+    data = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], [*map(Source.of, of_text)], domains)
     draft = _draft(manifests[0], options, data.notes)
     if draft is None:
         return data
-    fingerprint = PairFingerprint(**manifests[0]["fingerprint"])
+    fingerprint = manifests[0].pair
     embedding = output_embedding(draft.model)
-    of_pair = replace(options, target=manifests[0]["target"], draft=manifests[0]["draft"])
+    of_pair = replace(options, target=data.sources[0].target, draft=data.sources[0].draft)
     for word in trained_among(of_pair.words):  # the included one of the pair, if none are named
         controller = load_controller(word)
         data.predictors[word] = predictor_of(
             word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
-        if any(manifest["dataset_fingerprint"] in controller.config.datasets for manifest in manifests):
+        if any(manifest.dataset_fingerprint in controller.config.datasets for manifest in manifests):
             data.notes.append(f"{word} was trained on this data and looks better here than on other: {data.name}.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
@@ -192,21 +215,20 @@ def prompt_name(tokens: Sequence[int]) -> str:
     return hashlib.sha256(np.array(tokens).tobytes()).hexdigest()[:16]
 
 
-def domains_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+def domains_of(manifest: Manifest) -> dict[str, str]:
     """Prompt id → domain, from the prompts that the dataset was made of, if these are on this machine."""
-    made_of = manifest.get("prompts")
-    if not isinstance(made_of, dict) or not isinstance(made_of.get("source"), str):
+    if not isinstance(manifest.prompts, PromptSet):
         return {}
-    source = made_of["source"]
+    source = manifest.prompts.source
     if source not in FILES and not Path(source).expanduser().exists():
         return {}
     try:
-        return {row.id: row.domain for row in load_prompts(source, split=str(made_of.get("split", "train")))}
+        return {row.id: row.domain for row in load_prompts(source, split=manifest.prompts.split)}
     except InputError:  # moved or changed since
         return {}
 
 
-def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str]) -> LanguageModel | None:
+def _draft(manifest: Manifest, options: CompareOptions, notes: list[str]) -> LanguageModel | None:
     """The draft of a dataset: the draft of ``options`` if they name one, else the draft that the manifest names.
 
     Returns:
@@ -218,7 +240,7 @@ def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str
     named = options.draft if options.draft != CompareOptions.draft else None
     try:
         draft = language_model(
-            load_same("draft", named or manifest["draft"], dict(manifest), target=manifest["target"],
+            load_same("draft", named or Source.of(manifest).draft, manifest, target=manifest.target,
                       dtype=options.dtype, device=options.device)
         )  # fmt: skip
     except InputError as error:
@@ -233,9 +255,9 @@ def _draft(manifest: Mapping[str, Any], options: CompareOptions, notes: list[str
 
 
 @torch.inference_mode()
-def read_drafted(draft: LanguageModel, text: Text, manifest: Mapping[str, Any]) -> Reading:
+def read_drafted(draft: LanguageModel, text: Text, manifest: Manifest) -> Reading:
     """The draft's signals and states at the drafted tokens of ``text``, each after its prefix of the text."""
     logits, before, after = at_drafted_tokens(draft, text)
-    size = manifest.get("vocab_size") or draft.vocab_size
-    _, signals = signals_of(text, logits, SamplingParams(**manifest["sampling"]), size)
+    size = manifest.vocab_size or draft.vocab_size
+    _, signals = signals_of(text, logits, manifest.sampling, size)
     return Reading(signals, match_all(text), before.float().cpu(), after.float().cpu())

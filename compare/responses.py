@@ -23,7 +23,7 @@ from ..common.json_file import blaming, build
 from ..data_gen.kinds import RoundsRow, Text
 from ..data_gen.rows import KINDS, read_rows
 from .drafted import UNKNOWN
-from .labelled import Labelled, prompt_name, read_labelled
+from .labelled import Labelled, Source, prompt_name, read_labelled
 from .options import CompareOptions
 
 FLAG = "--per-request-spec-decode-metrics detailed"
@@ -75,8 +75,8 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
             text, placed = _text(rounds, length if metrics.get("per_step_drafted") and type(length) is int else None)
             if text.tokens:
                 sampling = {key: request[key] for key in OF_SAMPLING if isinstance(request.get(key), int | float)}
-                of_pair = {"target": str(response.get("model") or "a target"), "draft": "a server's draft"}
-                data.manifests.append({"kind": RoundsRow.kind, "fingerprint": None, "sampling": sampling, **of_pair})
+                target = str(response.get("model") or "a target")
+                data.sources.append(Source(RoundsRow.kind, target, "a server's draft", sampling=sampling))
                 data.texts.append(text)
                 data.placed.append(placed)
                 data.domains.append(UNKNOWN)

@@ -41,7 +41,7 @@ def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: 
     report = describe(first, cost, priced)
     lines = sentences(report)
     for second in rest:
-        pairs = [side.manifests[0]["fingerprint"] for side in (first, second)]
+        pairs = [side.sources[0].fingerprint for side in (first, second)]
         if None not in pairs and pairs[0] != pairs[1]:
             raise InputError(
                 f"against={second.name!r}: of another pair than {first.name}; give a dataset of the same models"
@@ -55,13 +55,13 @@ def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: 
 
 def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") -> DataReport:
     """The report of one dataset, without sentences; arguments as for :func:`report_of`."""
-    first, drafted = data.manifests[0], data.drafted
+    first, drafted = data.sources[0], data.drafted
     report = DataReport(
         data=data.name,
-        kind=first["kind"],
-        target=first["target"],
-        draft=first["draft"],
-        sampling=[*{str(m["sampling"]): m["sampling"] for m in data.manifests}.values()],
+        kind=first.kind,
+        target=first.target,
+        draft=first.draft,
+        sampling=[*{str(source.sampling): dict(source.sampling) for source in data.sources}.values()],
         texts=len(data.texts),
         prompts=len({*data.prompts}),
         tokens=len(drafted.accept),
@@ -151,7 +151,8 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
     differences = []
     for name in ("temperature", "top_k", "top_p"):
         values, second_values = (
-            {str(m["sampling"][name]) for m in data.manifests if name in m["sampling"]} for data in (first, second)
+            {str(source.sampling[name]) for source in data.sources if name in source.sampling}
+            for data in (first, second)
         )
         if values and second_values and values != second_values:
             differences.append(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
 from ..common.console import stderr_console
 from ..common.files import MANIFEST
+from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
 from ..models import language_model
 from ..models.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
@@ -37,7 +37,7 @@ class AnswersBuilder(TargetBuilder[AnswerRow]):
 
     kind = AnswerRow
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         return {"draft": None, "fingerprint": self.fingerprint}
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[AnswerRow]:
@@ -68,7 +68,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
         self.models.append(self.draft)
         self.draft.require_tokens_alone("data acceptance")
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         return pair_identity(self.settings, self.pair, self.target, self.draft)
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[AcceptanceRow]:

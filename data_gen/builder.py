@@ -26,7 +26,7 @@ from ..infer.random_source import drawn_for
 from ..models import LanguageModel, language_model
 from ..models.loading.generation_defaults import generation_defaults, stop_tokens_of
 from ..models.loading.names import load_any_model, load_tokenizer
-from .dataset import ShardWriter, day_in
+from .dataset import ResponseSource, ShardWriter, day_in
 from .kinds import Row, Rows
 from .options import (
     ONE_PROCESS,
@@ -39,7 +39,7 @@ from .prompts import fingerprint, prompts_of
 from .ray_workers import open_workers
 from .rollout import Rollout, roll_out
 from .rows import name_of
-from .workers import OnDone, Workers, ignore, write_shards
+from .workers import Description, OnDone, Workers, ignore, write_shards
 
 R = TypeVar("R", bound=Row)
 PROBE_TOKENS = 16
@@ -77,7 +77,7 @@ class EncodedPrompts:
 
     items: list[Item]
     left_out: int
-    identity: dict[str, Any]
+    identity: Identity
 
     def shards(self, size: int) -> list[list[Item]]:
         """The prompts of each shard."""
@@ -94,11 +94,11 @@ class GivenTexts:
     """
 
     tokens: dict[str, list[int]]
-    source: Identity
+    source: ResponseSource
 
 
 def encode_prompts(
-    settings: RolloutOptions, models: dict[str, Any], begun: str | None = None, given: GivenTexts | None = None
+    settings: RolloutOptions, models: Description, begun: str | None = None, given: GivenTexts | None = None
 ) -> EncodedPrompts:
     """Load and encode the prompts; budgets are limited by the shortest context of the models.
 
@@ -114,7 +114,7 @@ def encode_prompts(
     tokenizer = load_tokenizer(s.target, trust_remote_code=s.trust_remote_code)
     prompts = prompts_of(s)
     day = day_of(tokenizer, begun)
-    context = models["context"]
+    context = models.context
     items: list[Item] = []
     left_out = 0
     for prompt in prompts:
@@ -123,7 +123,7 @@ def encode_prompts(
             left_out += 1
             continue
         room = s.max_new_tokens if context is None else min(s.max_new_tokens, context - len(ids))
-        if room < 1:
+        if context is not None and room < 1:
             raise InputError(
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
                 f"leave such prompts out with --max-prompt-tokens {max(context - s.max_new_tokens, context // 2)}"
@@ -149,16 +149,16 @@ def encode_prompts(
             "batch_size": s.batch_size,
             "shard_size": s.shard_size,
             "dtype": s.dtype,
-            "device": models["device"],
+            "device": models.device,
         },
-        **({} if given is None else {"responses": given.source}),
+        **({} if given is None else {"responses": given.source.to_dict()}),
     }
     return EncodedPrompts(items, left_out, identity)
 
 
 def pair_identity(
     names: AcceptanceDataOptions, pair: PairFingerprint, target: LanguageModel, draft: LanguageModel
-) -> dict[str, Any]:
+) -> Identity:
     """The part of a dataset's identity that describes a pair, including the size that a larger draft was cut to."""
     cut = {"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}
     return {"draft": names.draft, "fingerprint": pair.as_dict(), **cut}
@@ -183,7 +183,7 @@ class DatasetBuilder(ABC, Generic[R]):
     row_bytes: int = 0
 
     @abstractmethod
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         """Everything about the models that the rows depend on; a resumed run must have the same."""
 
     @abstractmethod
@@ -205,8 +205,8 @@ class DatasetBuilder(ABC, Generic[R]):
         rows = dict(zip([item.id for item in items], self.rows(items, on_done), strict=True))
         return Rows([rows[item.id] for item in unit])
 
-    def describe(self) -> dict[str, Any]:
-        """The identity, the type of the device, and the shortest context of the models (None: unlimited)."""
+    def describe(self) -> Description:
+        """What planning needs to know of the models."""
         identity = {
             "kind": self.kind.kind,
             "target": self.settings.target,
@@ -215,7 +215,7 @@ class DatasetBuilder(ABC, Generic[R]):
             "seed": self.settings.seed,
         }
         context = min((m.context for m in self.models if m.context is not None), default=None)
-        return {"identity": identity, "device": self.device, "context": context}
+        return Description(identity, self.device, context)
 
     @cached_property
     def prompts(self) -> EncodedPrompts:
@@ -238,8 +238,9 @@ class TargetBuilder(DatasetBuilder[R]):
 
     def __init__(self, settings: RolloutOptions) -> None:
         self.settings = settings
-        loading = settings.loading | settings.placement
-        model = load_any_model(settings.target, **loading, decoder_only=self.decoder_only)
+        model = load_any_model(
+            settings.target, **settings.loading, **settings.placement, decoder_only=self.decoder_only
+        )
         with suppress(InputError):  # of settings there that decoding refuses
             followed = generation_defaults(model).sampling_params()
             if followed != self.sampling:
@@ -286,11 +287,11 @@ def make_dataset(
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
         prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), given)
         shards = prompts.shards(settings.shard_size)
-        with ShardWriter(output, group.description["identity"] | prompts.identity) as writer:
+        with ShardWriter(output, {**group.description.identity, **prompts.identity}) as writer:
             if prepare is not None:
                 prepare(group, prompts.items)
             made = write_shards(writer, [*map(len, shards)], shards.__getitem__, group.make_all, console)
-            mean = writer.manifest["mean_acceptance"]
+            mean = writer.manifest.mean_acceptance
             if made and mean is not None:
                 console.print(f"{output}: mean acceptance {mean:.3f}")
     return output

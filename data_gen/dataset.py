@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from reprlib import repr as short
@@ -16,7 +17,11 @@ from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError
 from ..common.files import LOCK, MANIFEST, FolderLock, lacking, replacing, sha256
-from ..common.json_file import blaming, build, read_object
+from ..common.json_file import JsonObject, blaming, build, read_object
+from ..common.record import Identity, Record, to_json
+from ..controllers.arms import Arm
+from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 
 SCHEMA_VERSION = 3
@@ -31,22 +36,222 @@ COMMANDS = {
     "features": "specpilot data features",
     "responses": "specpilot data acceptance --responses",
 }
-# Keys in the manifest of every kind of dataset.
-KEYS: dict[str, Any] = {
-    "kind": str,
-    "target": str,
-    "draft": str | None,
-    "fingerprint": dict[str, str],
-    "sampling": SamplingParams,
-    "shards": list[dict[str, Any]],
-    "mean_acceptance": float | None,
-    "complete": bool,
-    "dataset_fingerprint": str | None,
-}
-OUTCOME = {"shards", "mean_acceptance", "complete", "dataset_fingerprint"}  # keys that are no part of the identity
+OUTCOME = ("shards", "mean_acceptance", "complete", "dataset_fingerprint")  # keys that are no part of the identity
 MAKE_AGAIN = "remove the folder and generate the data again"
 REPAIR = "run the command that made the dataset again: it makes such shards again"
 SERVED = "served requests cannot be made again: take the shard out of manifest.json"
+
+
+class SparseRecord(Record):
+    """A record that is stored without the fields that have their default."""
+
+    def to_dict(self) -> dict[str, Any]:
+        entries = fields(self)  # type: ignore[arg-type]
+        defaults = {
+            entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
+            for entry in entries
+        }
+        return {name: value for name, value in super().to_dict().items() if value != defaults[name]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardEntry(SparseRecord):
+    """A shard in the manifest.
+
+    ``acceptance_sum`` and ``drafted``, where there are both, make the dataset's mean acceptance.
+
+    Attributes:
+        file: name of its file.
+        part: of a feature dataset, the part that the shard belongs to.
+        texts: number of texts with examples, of a feature dataset.
+        rows: number of rows or examples.
+        tokens: number of generated tokens.
+        drafted: number of drafted tokens with a label.
+        acceptance_sum: sum of their acceptance probabilities.
+        tokenised_again: number of another engine's texts that came without tokens.
+        of_other_length: number of such texts that have another number of tokens than the engine reported.
+        sha256: of the file.
+    """
+
+    file: str
+    part: str | None = None
+    texts: int | None = None
+    rows: int | None = None
+    tokens: int | None = None
+    drafted: int | None = None
+    acceptance_sum: float | None = None
+    tokenised_again: int | None = None
+    of_other_length: int | None = None
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings(Record):
+    """The options that the rows of a dataset of prompts depend on; a server's rounds have only two of them.
+
+    Attributes:
+        max_new_tokens: maximum number of tokens of a text.
+        system: system message of the chat.
+        device: type of the device, or the engine, that generated the texts.
+    """
+
+    chat: bool | None = None
+    system: str | None = None
+    max_prompt_tokens: int | None = None
+    max_new_tokens: int
+    batch_size: int | None = None
+    shard_size: int | None = None
+    dtype: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSettings(Record):
+    """The options that features depend on, see :class:`~specpilot.train.options.FeatureDataOptions`.
+
+    ``mixing``, ``mixings`` and ``seed`` are None unless texts are mixed.
+    """
+
+    context: str
+    mixing: float | None = None
+    mixings: int | None = None
+    seed: int | None = None
+    texts: int | None = None
+    traced: int
+    max_length: int
+    validation_fraction: float
+    dtype: str
+    states: str
+    device: str
+
+    def by_name(self) -> dict[str, object]:
+        """The options that apply, by name."""
+        mixed = {"mixing", "mixings", "seed"}
+        return {name: value for name, value in vars(self).items() if name not in mixed or value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet(Record):
+    """The prompts of a dataset.
+
+    Attributes:
+        source: their file, folder or name.
+        count: number of prompts.
+        left_out: number of prompts that were too long.
+        sha256: hash of all prompts, in order.
+    """
+
+    source: str
+    split: str = "train"
+    count: int
+    left_out: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseSource(SparseRecord):
+    """Another engine that generated texts.
+
+    Attributes:
+        source: ``openai`` (a server) or ``vllm``.
+        base_url, model: address of the server, and the target's name there.
+        version, tensor_parallel: version of vLLM, and the number of GPUs it divided the target among.
+        sha256: fingerprint of the dataset of texts, in the datasets that label them.
+    """
+
+    source: str
+    base_url: str | None = None
+    model: str | None = None
+    version: str | None = None
+    tensor_parallel: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(SparseRecord):
+    """The manifest of a dataset, or of the data of a training run.
+
+    Attributes:
+        kind: kind of the dataset, a key of ``COMMANDS``.
+        target, draft: names of the models; ``draft`` is None for data of the target alone and of routers.
+        fingerprint: hashes of ``target``, ``draft`` and ``tokenizer``, of those that the data depends on.
+        sampling: sampling parameters of the texts.
+        other_sampling: those of further datasets that the data is made of.
+        vocab_size: size that the distributions of a draft with a larger vocabulary are cut to.
+        arms: of a router's data.
+        hidden_size: of a router's embeddings, or of features.
+        served: whether a server logged the texts, which cannot be made again.
+        length, threshold, cost, controller: options of the decoder that drafted; ``controller`` is the digest of a
+            trained one.
+        seed: seed of the texts.
+        prompts: what the prompts were; a list for the data of several datasets.
+        day: date that the chat template was given.
+        settings: further options that the rows depend on.
+        responses: the engine that generated the texts, if it was another.
+        budget: of features, the maximum number of tokens of a text.
+        datasets: fingerprints of the datasets that the data is made of, and ``data_fingerprint`` of all of them.
+        stop_tokens: of features, tokens that end a text.
+        predictor: of a training run, the kind of the controller or ``draft``.
+        kept_tokens: of a draft's training, the tokens that its output is restricted to.
+        mean_acceptance: mean acceptance probability of the drafted tokens; None if there are no labels.
+        dataset_fingerprint: SHA-256 of the shards' hashes; None until the dataset is complete.
+    """
+
+    schema_version: int
+    code_version: str | None = None
+    kind: str
+    target: str
+    draft: str | None = None
+    fingerprint: dict[str, str]
+    sampling: SamplingParams
+    other_sampling: list[SamplingParams] = field(default_factory=list)
+    vocab_size: int | None = None
+    arms: list[Arm] = field(default_factory=list)
+    hidden_size: int | None = None
+    served: bool = False
+    length: str | None = None
+    threshold: float | None = None
+    cost: CostModel | str | None = None
+    controller: str | None = None
+    seed: int | None = None
+    prompts: PromptSet | list[PromptSet | None] | None = None
+    day: str | None = None
+    settings: RolloutSettings | FeatureSettings | None = None
+    responses: ResponseSource | None = None
+    budget: int | None = None
+    datasets: list[str] = field(default_factory=list)
+    data_fingerprint: str | None = None
+    stop_tokens: list[int] = field(default_factory=list)
+    predictor: str | None = None
+    kept_tokens: list[int] | None = None
+    shards: list[ShardEntry] = field(default_factory=list)
+    mean_acceptance: float | None = None
+    complete: bool = False
+    dataset_fingerprint: str | None = None
+
+    @property
+    def pair(self) -> PairFingerprint:
+        """The fingerprint of target, draft and tokenizer; raises InputError if the data is of no target."""
+        return build(PairFingerprint, {"draft": None, **self.fingerprint}, "fingerprint")
+
+    @property
+    def rollouts(self) -> RolloutSettings:
+        """The settings of a dataset of texts; raises InputError if there are none."""
+        if not isinstance(self.settings, RolloutSettings):
+            raise InputError(f"a dataset of kind {self.kind!r} holds no settings of texts; {MAKE_AGAIN}")
+        return self.settings
+
+    @property
+    def features(self) -> FeatureSettings:
+        """The settings of a feature dataset; raises InputError if there are none."""
+        if not isinstance(self.settings, FeatureSettings):
+            raise InputError(f"a dataset of kind {self.kind!r} holds no settings of features; {MAKE_AGAIN}")
+        return self.settings
+
+
+def begun(identity: Identity) -> Manifest:
+    """The manifest of a dataset with ``identity`` that has no shards yet."""
+    return Manifest.from_dict({**VERSIONS, **identity})
 
 
 class Shard(Protocol):
@@ -61,11 +266,8 @@ class Shard(Protocol):
     def save(self, file: Path) -> None:
         """Write the file."""
 
-    def counts(self) -> dict[str, Any]:
-        """The manifest's entry of the shard, without its file and hash.
-
-        ``acceptance_sum`` and ``drafted``, where there are both, make the dataset's mean acceptance.
-        """
+    def entry(self, file: str, sha256: str) -> ShardEntry:
+        """The shard in the manifest, with the name and the hash of its file."""
 
 
 class ShardWriter:
@@ -79,34 +281,41 @@ class ShardWriter:
         InputError: the folder belongs to another run, holds other files, or another process is writing to it.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: Identity) -> None:
         self.folder = folder
         self._lock = FolderLock(folder, "is writing this dataset")
         try:
             self._begun = not (folder / MANIFEST).exists()
-            self.manifest = self._open(VERSIONS | identity)
+            self._identity: JsonObject = {**VERSIONS, **identity}
+            if self._begun:
+                self._require_empty()
+            self.manifest = begun(identity) if self._begun else self._continued()
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
-            self._save({})  # before the first shard: shards without a manifest could not be identified
+            self._save(self.manifest)  # before the first shard: shards without a manifest could not be identified
         except BaseException:
             self.close()
             raise
 
-    def _open(self, identity: dict[str, Any]) -> dict[str, Any]:
-        if (self.folder / MANIFEST).exists():
-            manifest = read_manifest(self.folder)
-            begun = {key: value for key, value in manifest.items() if key not in OUTCOME}
-            if found := differences(begun, identity):
-                shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
-                raise InputError(
-                    f"{self.folder}: belongs to a run with other settings: {shown}; give what it was, or another "
-                    "output folder"
-                )
-            return manifest
+    def _continued(self) -> Manifest:
+        """The manifest in the folder, which has the same identity."""
+        manifest = read_manifest(self.folder)
+        stored = {
+            key: value for key, value in read_object(self.folder / MANIFEST, MAKE_AGAIN).items() if key not in OUTCOME
+        }
+        if found := differences(stored, self._identity):
+            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
+            raise InputError(
+                f"{self.folder}: belongs to a run with other settings: {shown}; give what it was, or another "
+                "output folder"
+            )
+        self._identity = stored
+        return manifest
+
+    def _require_empty(self) -> None:
         foreign = [path.name for path in self.folder.iterdir() if path.name != LOCK and path.suffix != ".tmp"]
         if foreign:
             raise InputError(f"{self.folder}: is not empty and holds no {MANIFEST}; choose another output folder")
-        return {**identity, "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": None}
 
     @property
     def path(self) -> Path:
@@ -116,28 +325,30 @@ class ShardWriter:
     @property
     def noun(self) -> str:
         """What a row is: of one text there may be several readings."""
-        return "reading" if self.manifest["kind"] == "features" else "text"
+        return "reading" if self.manifest.kind == "features" else "text"
 
     @property
     def is_complete(self) -> bool:
-        return bool(self.manifest["complete"])
+        return self.manifest.complete
 
     @property
     def tokens(self) -> int:
         """Number of tokens of all shards, or of examples where shards count rows."""
-        return sum(shard.get("tokens", shard.get("rows", 0)) for shard in self.manifest["shards"])
+        return sum(shard.rows or 0 if shard.tokens is None else shard.tokens for shard in self.manifest.shards)
 
     def missing(self, total: int) -> list[int]:
         """Numbers of the shards, of ``total`` in all, that are not written yet."""
-        written = {Path(shard["file"]).stem for shard in self.manifest["shards"]}
+        written = {Path(shard.file).stem for shard in self.manifest.shards}
         return [index for index in range(total) if stem_of(index) not in written]
 
     def forget_damaged(self) -> list[str]:
         """Take the shards that are missing or changed out of the manifest, to be written again; returns their names."""
-        damaged = damaged_shards(self.folder, self.manifest)
+        damaged = damaged_shards(self.folder, self.manifest.shards)
         if damaged:
-            whole = [shard for shard in self.manifest["shards"] if shard["file"] not in damaged]
-            self._save(dict.fromkeys(OUTCOME) | {"shards": whole, "complete": False})
+            whole = [shard for shard in self.manifest.shards if shard.file not in damaged]
+            self._save(
+                replace(self.manifest, shards=whole, mean_acceptance=None, complete=False, dataset_fingerprint=None)
+            )
         return damaged
 
     def write(self, shard: Shard, index: int | None = None) -> None:
@@ -148,27 +359,28 @@ class ShardWriter:
                 manifest lists them by index.
         """
         if index is None:  # a shard before the last may have been taken out
-            count = len(self.manifest["shards"])
+            count = len(self.manifest.shards)
             index = next(index for index in self.missing(2 * count + 1) if index >= count)
         path = self.folder / f"{stem_of(index)}.{shard.suffix}"
         with replacing(path) as temporary:
             shard.save(temporary)
             digest = sha256(temporary)
-        entry = {"file": path.name, **shard.counts(), "sha256": digest}
-        shards = sorted([*self.manifest["shards"], entry], key=lambda entry: (len(entry["file"]), entry["file"]))
-        self._save({"shards": shards})
+        entries = [*self.manifest.shards, shard.entry(path.name, digest)]
+        self._save(replace(self.manifest, shards=sorted(entries, key=lambda entry: (len(entry.file), entry.file))))
 
     def complete(self) -> None:
         """Mark the dataset finished."""
-        shards = self.manifest["shards"]
-        digest = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode()).hexdigest()
-        self._save({"mean_acceptance": mean_acceptance(shards), "dataset_fingerprint": digest, "complete": True})
+        shards = self.manifest.shards
+        digest = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
+        self._save(
+            replace(self.manifest, mean_acceptance=mean_acceptance(shards), complete=True, dataset_fingerprint=digest)
+        )
 
-    def _save(self, changes: dict[str, Any]) -> None:
-        """Write the manifest with ``changes``, which hold once they are on disk."""
-        manifest = self.manifest | changes
+    def _save(self, manifest: Manifest) -> None:
+        """Write ``manifest``, which holds once it is on disk: the identity as it was given, then the outcome."""
+        outcome = {name: to_json(getattr(manifest, name)) for name in OUTCOME}
         with replacing(self.folder / MANIFEST) as temporary:
-            temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps({**self._identity, **outcome}, indent=1) + "\n", encoding="utf-8")
         self.manifest = manifest
 
     def close(self) -> None:
@@ -199,16 +411,19 @@ def stem_of(index: int) -> str:
     return f"shard-{index:05d}"
 
 
-def mean_acceptance(shards: list[dict[str, Any]]) -> float | None:
-    """Mean acceptance probability of the drafted tokens of ``shards``, entries of manifests; None if none counts it."""
-    counted = [shard for shard in shards if "acceptance_sum" in shard and "drafted" in shard]
+def mean_acceptance(shards: Sequence[ShardEntry]) -> float | None:
+    """Mean acceptance probability of the drafted tokens of ``shards``; None if none counts it."""
+    counted = [
+        (shard.acceptance_sum, shard.drafted)
+        for shard in shards
+        if shard.acceptance_sum is not None and shard.drafted is not None
+    ]
     if not counted:
         return None
-    drafted = sum(shard["drafted"] for shard in counted)
-    return float(sum(shard["acceptance_sum"] for shard in counted) / max(1, drafted))
+    return float(sum(accepted for accepted, _ in counted) / max(1, sum(drafted for _, drafted in counted)))
 
 
-def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> dict[str, Any]:
+def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> Manifest:
     """The manifest of a dataset folder.
 
     Args:
@@ -222,12 +437,12 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> di
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: no dataset, {lacking(path.parent, MANIFEST)}; make one with 'specpilot data …'")
-    manifest = check_manifest(read_object(path, MAKE_AGAIN), path)
-    kind = manifest["kind"]
+    manifest = parse_manifest(path)
+    kind = manifest.kind
     if kinds and kind not in kinds:
         commands = " or ".join(f"'{COMMANDS[kind]}'" for kind in kinds)
         raise InputError(f"{folder}: a dataset of kind {kind!r}; make one with {commands}")
-    if complete and not manifest["complete"]:
+    if complete and not manifest.complete:
         raise InputError(f"{folder}: the dataset is incomplete; run '{COMMANDS[kind]}' again to finish it")
     return manifest
 
@@ -243,30 +458,29 @@ def day_in(file: Path) -> str | None:
         return build(str, found["day"], "day") if found.get("day") is not None else None
 
 
-def check_manifest(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Validate ``manifest``, read from ``path``, and return it.
+def parse_manifest(file: Path, remedy: str = MAKE_AGAIN) -> Manifest:
+    """The manifest in ``file``.
+
+    Args:
+        remedy: end of the error message.
 
     Raises:
-        InputError: see :func:`read_manifest`.
+        InputError: the file cannot be read, is damaged or of another schema version.
     """
-    with blaming(path, MAKE_AGAIN):
-        if manifest.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(f"schema_version={manifest.get('schema_version')!r}: this version reads {SCHEMA_VERSION}")
-        for name, kind in KEYS.items():
-            build(kind, manifest.get(name), name)
-        for i, shard in enumerate(manifest["shards"]):
-            for name in ("file", "sha256"):
-                build(str, shard.get(name), f"shards[{i}].{name}")
-    return manifest
+    values = read_object(file, remedy)
+    with blaming(file, remedy):
+        if values.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(f"schema_version={values.get('schema_version')!r}: this version reads {SCHEMA_VERSION}")
+        return Manifest.from_dict(values)
 
 
-def whole_manifest(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+def whole_manifest(folder: Path, identity: Identity) -> Manifest | None:
     """The manifest of a dataset with ``identity``; None if there is none, or it is another, incomplete or damaged."""
     if not (folder / MANIFEST).is_file():
         return None
-    manifest = read_manifest(folder)
-    wanted = (VERSIONS | identity).items() <= manifest.items() and manifest["complete"]
-    return manifest if wanted and not damaged_shards(folder, manifest) else None
+    manifest, stored = read_manifest(folder), read_object(folder / MANIFEST, MAKE_AGAIN)
+    same = {**VERSIONS, **identity}.items() <= stored.items()
+    return manifest if same and manifest.complete and not damaged_shards(folder, manifest.shards) else None
 
 
 def shard_files(folder: str | Path) -> Iterator[Path]:
@@ -277,14 +491,17 @@ def shard_files(folder: str | Path) -> Iterator[Path]:
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    for shard in manifest["shards"]:
-        if damaged_shards(folder, {"shards": [shard]}):
-            remedy = SERVED if manifest.get("served") else REPAIR
-            raise InputError(f"{folder / shard['file']}: missing or changed since it was written; {remedy}")
-        yield folder / shard["file"]
+    for shard in manifest.shards:
+        if damaged_shards(folder, [shard]):
+            remedy = SERVED if manifest.served else REPAIR
+            raise InputError(f"{folder / shard.file}: missing or changed since it was written; {remedy}")
+        yield folder / shard.file
 
 
-def damaged_shards(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """Names of the shards that are missing or do not match the manifest's hashes."""
-    files = {shard["file"]: shard["sha256"] for shard in manifest["shards"]}
-    return [name for name, digest in files.items() if not (folder / name).is_file() or sha256(folder / name) != digest]
+def damaged_shards(folder: Path, shards: Sequence[ShardEntry]) -> list[str]:
+    """Names of those of ``shards`` that are missing or do not match their hashes."""
+    return [
+        shard.file
+        for shard in shards
+        if not (folder / shard.file).is_file() or sha256(folder / shard.file) != shard.sha256
+    ]

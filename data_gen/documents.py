@@ -112,10 +112,10 @@ def answers(folder: Path, target: str | None) -> Iterator[Document]:
         InputError: it holds no texts of a target, is incomplete or damaged, or is of another target.
     """
     manifest = read_manifest(folder, *KINDS, complete=True)
-    if target is not None and manifest["fingerprint"]["target"] != target:
-        raise InputError(f"{folder}: the answers of another target, {manifest['target']}; give answers of this one")
+    if target is not None and manifest.fingerprint["target"] != target:
+        raise InputError(f"{folder}: the answers of another target, {manifest.target}; give answers of this one")
     for file in shard_files(folder):
-        for row in read_shard(file, KINDS[manifest["kind"]]):
+        for row in read_shard(file, KINDS[manifest.kind]):
             if row.x:
                 yield Document(row.prompt_id, row.prompt_ids + row.x, len(row.prompt_ids))
 

@@ -7,18 +7,18 @@ per trace). A shard of examples holds the columns of :class:`~specpilot.controll
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from .dataset import read_manifest, shard_files
+from .dataset import Manifest, ShardEntry, read_manifest, shard_files
 
 KIND = "features"
 EMBEDDING, VALIDATION, TRAIN, TRACES = "embedding", "validation", "train-", "traces"
@@ -39,15 +39,16 @@ class FeatureShard:
         contiguous = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
         file.write_bytes(save(contiguous))  # `save_file` makes files that only the user can read
 
-    def counts(self) -> dict[str, Any]:
-        """Texts and rows of examples; the mean acceptance of the dataset is that of its training parts."""
+    def entry(self, file: str, sha256: str) -> ShardEntry:
+        """With texts and rows of examples; the mean acceptance of the dataset is that of its training parts."""
+        entry = ShardEntry(file=file, part=self.part, sha256=sha256)
         if self.part in (EMBEDDING, TRACES):
-            return {"part": self.part}
+            return entry
         accept, rows = self.tensors["accept"], len(self.tensors["accept"])
-        counts: dict[str, Any] = {"part": self.part, "texts": len(self.tensors["counts"]), "rows": rows}
-        if self.part.startswith(TRAIN):
-            counts |= {"drafted": rows, "acceptance_sum": float(accept.double().sum())}
-        return counts
+        entry = replace(entry, texts=len(self.tensors["counts"]), rows=rows)
+        if not self.part.startswith(TRAIN):
+            return entry
+        return replace(entry, drafted=rows, acceptance_sum=float(accept.double().sum()))
 
 
 @dataclass(frozen=True)
@@ -145,21 +146,21 @@ class FeatureDataset:
             pass
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         return read_manifest(self.folder)
 
     @property
     def training_parts(self) -> int:
         """Number of training parts, which epochs use in turn."""
-        return len({shard["part"] for shard in self.manifest["shards"] if shard["part"].startswith(TRAIN)})
+        return len({shard.part for shard in self.manifest.shards if shard.part and shard.part.startswith(TRAIN)})
 
     def part(self, name: str) -> Part:
         """The shards of one part."""
         return Part(
             [
-                StoredShard(self.folder / shard["file"], shard["sha256"], shard.get("texts", 0), shard.get("rows", 0))
-                for shard in self.manifest["shards"]
-                if shard["part"] == name
+                StoredShard(self.folder / shard.file, shard.sha256, shard.texts or 0, shard.rows or 0)
+                for shard in self.manifest.shards
+                if shard.part == name
             ]
         )
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ..common.errors import InputError
 from ..common.json_file import read_parquet
-from .dataset import MAKE_AGAIN, read_manifest, shard_files
+from .dataset import MAKE_AGAIN, ShardEntry, read_manifest, shard_files
 
 ARROW = {str: pa.string(), int: pa.int32(), float: pa.float32(), bool: pa.bool_()}
 
@@ -33,7 +33,7 @@ class Row:
     kind: ClassVar[str]
 
     def counts(self) -> dict[str, float]:
-        """Numbers that a shard's entry in the manifest sums over its rows, see :class:`~.dataset.Shard`."""
+        """Numbers that a shard's entry in the manifest sums over its rows, see :class:`~.dataset.ShardEntry`."""
         raise NotImplementedError
 
 
@@ -182,9 +182,10 @@ class Rows(Generic[R]):
         schema = pa.schema([(entry.name, arrow_type(hints[entry.name])) for entry in fields(kind)])
         pq.write_table(pa.Table.from_pylist([vars(row) for row in self.rows], schema=schema), file, compression="zstd")
 
-    def counts(self) -> dict[str, Any]:
+    def entry(self, file: str, sha256: str) -> ShardEntry:
         counts = [row.counts() for row in self.rows]
-        return {"rows": len(counts), **{name: sum(one[name] for one in counts) for name in counts[0]}}
+        sums = {name: sum(each[name] for each in counts) for name in counts[0]}
+        return ShardEntry.from_dict({"file": file, "rows": len(counts), **sums, "sha256": sha256})
 
 
 def arrow_type(hint: Any) -> pa.DataType:

@@ -8,8 +8,9 @@ logging can be repeated.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from ..common.record import Identity
 from ..controllers.length.cost_model import CostModel
 from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
@@ -41,7 +42,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         (draft,) = self.decoder.drafts
         self.models = [self.decoder.target, draft]
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         s = self.settings
         controller = length_digest(s.length)
         cost = s.cost if s.cost in (None, "auto") else CostModel.load(s.cost).as_dict()  # whatever its file is called

@@ -11,6 +11,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Self
 
@@ -21,9 +22,10 @@ from rich.console import Console
 from ..common.console import quiet
 from ..common.errors import InputError, optional_import
 from ..common.machine import limit_memory
+from ..common.record import to_json
 from .dataset import differences
 from .options import WorkerOptions
-from .workers import OnDone, S, ShardMaker, T, ThisProcess, U, Workers, ignore
+from .workers import Description, OnDone, S, ShardMaker, T, ThisProcess, U, Workers, ignore
 
 MAX_DEATHS = 5  # a unit whose workers died this often is given up
 PATIENCE = 30.0  # seconds without a worker that has its models before the console says so
@@ -40,13 +42,13 @@ class Actor(Generic[U, S]):
         limit_memory()
         self._new_maker = new_maker
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         self._maker = self._new_maker()
         description = self._maker.describe()
         on_gpu = torch.cuda.is_available()
         hardware = torch.cuda.get_device_name() if on_gpu else torch.backends.cpu.get_cpu_capability()
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        return description | {"hardware": hardware, "versions": versions}
+        return replace(description, hardware=hardware, versions=versions)
 
     def ask(self, question: Callable[[Any], T]) -> T:
         return question(self._maker)
@@ -78,11 +80,11 @@ class RayWorkers(Workers[U, S]):
         self._actor: Any = ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
         self._busy: dict[Any, tuple[Any, int | None]] = {}  # result → actor, key of its job; None while it loads models
         self._idle: list[Any] = []
-        self.description: dict[str, Any] = {}
+        self._is_described = False
 
     def __enter__(self) -> Self:
         try:
-            self.ask(lambda maker: None)  # starts one worker, which fills `description`
+            self.ask(lambda maker: None)  # starts one worker, which sets `description`
         except BaseException:
             self.__exit__()
             raise
@@ -170,10 +172,11 @@ class RayWorkers(Workers[U, S]):
             )
         self.console.print(f"a worker died at {doing}; another one takes over: {reason}", soft_wrap=True)
 
-    def _check(self, description: dict[str, Any]) -> None:
+    def _check(self, description: Description) -> None:
         """Refuse a worker that would make other shards than the first one."""
-        self.description = self.description or description
-        for name, (first, other) in differences(self.description, description).items():
+        if not self._is_described:
+            self.description, self._is_described = description, True
+        for name, (first, other) in differences(to_json(self.description), to_json(description)).items():
             raise InputError(
                 f"{name}: differs between the workers, {first!r} and {other!r}, so that their shards would differ; use "
                 "the same models, versions and kind of device everywhere"

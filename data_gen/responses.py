@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
 from importlib import import_module
@@ -22,13 +23,12 @@ from typing import Any
 from rich.console import Console
 
 from ..common.errors import InputError
-from ..common.json_file import build
 from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
 from ..models.loading.names import load_stop_tokens, load_tokenizer
 from .builder import DatasetBuilder, GivenTexts, Item, make_dataset
-from .dataset import read_manifest, whole_manifest
+from .dataset import ResponseSource, read_manifest, whole_manifest
 from .kinds import ResponseRow, read_dataset
 from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .workers import OnDone
@@ -52,17 +52,17 @@ class ResponseMaker(DatasetBuilder[ResponseRow]):
 
     kind = ResponseRow
     settings: AcceptanceDataOptions
-    source: Identity
+    source: ResponseSource
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
         self.settings, self.responses, self.models = settings, responses, []
 
     @property
     def device(self) -> str:
-        return str(self.source["source"])
+        return self.source.source
 
-    def identity(self) -> dict[str, Any]:
-        return {"draft": None, "fingerprint": {}, "responses": self.source}
+    def identity(self) -> Identity:
+        return {"draft": None, "fingerprint": {}, "responses": self.source.to_dict()}
 
     def seed_of(self, item: Item) -> int:
         """The seed of a prompt's text, 31 bits."""
@@ -89,7 +89,7 @@ class OpenAIResponses(ResponseMaker):
         if not (key.isascii() and key.isprintable()):
             raise InputError("OPENAI_API_KEY: holds characters that no HTTP header may have; set it again")
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self.source = {"source": "openai", "base_url": self.url, "model": self.model}
+        self.source = ResponseSource(source="openai", base_url=self.url, model=self.model)
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
         with ThreadPoolExecutor(self.settings.batch_size) as pool:
@@ -157,9 +157,9 @@ class OpenAIResponses(ResponseMaker):
             return json.load(response)
 
 
-def vllm_source(version: str, responses: ResponseOptions) -> Identity:
+def vllm_source(version: str, responses: ResponseOptions) -> ResponseSource:
     """The :attr:`ResponseMaker.source` of texts by vLLM ``version``."""
-    return {"source": "vllm", "version": version, "tensor_parallel": responses.tensor_parallel}
+    return ResponseSource(source="vllm", version=version, tensor_parallel=responses.tensor_parallel)
 
 
 class CompleteResponses(ResponseMaker):
@@ -211,19 +211,21 @@ def make_responses(
         workers = ONE_PROCESS
     else:
         made = whole_manifest(folder, {})
-        source = {} if made is None else build(dict[str, Any], made.get("responses", {}), "responses")
-        if "version" in source:
-            maker = partial(CompleteResponses, responses=responses, version=str(source["version"]))
+        version = None if made is None or made.responses is None else made.responses.version
+        if version is not None:
+            maker = partial(CompleteResponses, responses=responses, version=version)
             workers = ONE_PROCESS
         else:
             maker = partial(vllm_responses(), responses=responses)
     make_dataset(maker, settings, folder, console=console, workers=workers)
     manifest = read_manifest(folder)
-    again, other = (sum(shard[name] for shard in manifest["shards"]) for name in ("tokenised_again", "of_other_length"))
+    again = sum(shard.tokenised_again or 0 for shard in manifest.shards)
+    other = sum(shard.of_other_length or 0 for shard in manifest.shards)
     tokens = {row.prompt_id: row.tokens for row in read_dataset(folder, ResponseRow)}
     console.print(
         f"{folder}: {again} of {len(tokens)} texts were tokenised again, {other} into another number of tokens"
         f"{UNCHECKED if responses.responses == 'openai' else ''}",
         soft_wrap=True,
     )
-    return GivenTexts(tokens, manifest["responses"] | {"sha256": manifest["dataset_fingerprint"]})
+    assert manifest.responses is not None, "the maker names its engine"
+    return GivenTexts(tokens, replace(manifest.responses, sha256=manifest.dataset_fingerprint))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
 from ..common.errors import optional_import
-from ..common.machine import machine
+from ..common.machine import Machine, machine
+from ..common.record import Identity
 from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.arms import NGRAM
 from ..controllers.sampling import SamplingParams
@@ -55,25 +55,25 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
         for reader in self.models:
             reader.require_tokens_alone("data router")
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         return {
             "arms": [arm.arm.as_dict() for arm in self.arms],
             "fingerprint": self.fingerprint,
             "hidden_size": self.target.hidden_size,
         }
 
-    def times(self, items: list[Item]) -> tuple[Times, dict[str, Any]]:
+    def times(self, items: list[Item]) -> tuple[Times, Machine]:
         """Measure seconds per token of each arm, and the target's cost of verification, on this machine.
 
         Returns:
-            the times, measured with the first of ``items`` that all models can read, and a description of the machine.
+            the times, measured with the first of ``items`` that all models can read, and the machine.
         """
         models = [arm.model for arm in self.arms]
         size = min((model.vocab_size for model in models if model is not None), default=self.target.vocab_size)
         prompt = next((item.ids for item in items if can_read(item.ids, size)), [0])
         found = step_times(self.target, models, prompt, self.sampling)
         of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, found.models, strict=True)]
-        return Times(of_arms, found.cost), machine().to_dict()
+        return Times(of_arms, found.cost), machine()
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[RouterRow]:
         prompts = [item.ids for item in items]

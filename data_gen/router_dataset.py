@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 from ..common.errors import InputError
 from ..common.files import replacing
 from ..common.json_file import blaming, build, read_object
+from ..common.machine import Machine
 from ..controllers.arms import Arm
 from ..controllers.length.cost_model import CostModel
-from .dataset import read_manifest
+from .dataset import Manifest, read_manifest
 from .kinds import RouterRow, read_dataset
 
 TIMES = "times.json"
@@ -39,8 +39,8 @@ class Times:
     arms: list[float]
     verify: CostModel
 
-    def save(self, folder: Path, machine: dict[str, Any]) -> None:
-        document = {"seconds_per_token": self.arms, "cost": self.verify.as_dict(), "machine": machine}
+    def save(self, folder: Path, machine: Machine) -> None:
+        document = {"seconds_per_token": self.arms, "cost": self.verify.as_dict(), "machine": machine.to_dict()}
         with replacing(folder / TIMES) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -58,7 +58,7 @@ class Times:
 class RouterDataset:
     """A router dataset in memory."""
 
-    manifest: dict[str, Any]
+    manifest: Manifest
     arms: tuple[Arm, ...]
     rows: list[RouterRow]
     times: Times
@@ -72,7 +72,7 @@ def read_router_dataset(folder: str | Path) -> RouterDataset:
     """
     manifest = read_manifest(folder, RouterRow.kind, complete=True)
     rows = read_dataset(folder, RouterRow)
-    arms = tuple(Arm(**arm) for arm in manifest["arms"])
+    arms = tuple(manifest.arms)
     times = Times.load(folder)
     for row in rows:
         if not len(row.outputs) == len(row.rouge) == len(row.overlap) == len(arms) == len(times.arms):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,6 +20,7 @@ from rich.console import Console
 
 from ..common.console import progress_bar
 from ..common.errors import InputError, counted
+from ..common.record import Identity
 
 U_contra = TypeVar("U_contra", contravariant=True)
 S_co = TypeVar("S_co", covariant=True)
@@ -35,11 +37,31 @@ def ignore(tokens: int) -> None:
     """The default of ``on_done``."""
 
 
+@dataclass(frozen=True)
+class Description:
+    """What planning needs to know of the models of a dataset, and in which all workers must agree.
+
+    Attributes:
+        identity: the part of the dataset's identity that comes from the models.
+        device: type of the device that makes the shards.
+        context: shortest context of the models in tokens; None if it is not limited.
+        embedding_bytes: size of the draft's embedding, where it is part of the dataset.
+        hardware, versions: of a worker's machine.
+    """
+
+    identity: Identity
+    device: str = ""
+    context: int | None = None
+    embedding_bytes: int = 0
+    hardware: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
 class ShardMaker(Protocol[U_contra, S_co]):
     """Holds the models of a dataset and makes its shards."""
 
-    def describe(self) -> dict[str, Any]:
-        """The facts about the models that planning needs and in which all workers must agree."""
+    def describe(self) -> Description:
+        """What planning needs to know of the models."""
 
     def make(self, unit: U_contra, on_done: OnDone = ignore) -> S_co:
         """The shard of ``unit``."""
@@ -52,7 +74,7 @@ class Workers(Protocol[U_contra, S_co]):
         description: what :meth:`ShardMaker.describe` returned.
     """
 
-    description: dict[str, Any]
+    description: Description
 
     def ask(self, question: Callable[[Any], T]) -> T:
         """Call ``question`` with one shard maker, in its process, while the others rest."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeAlias, TypedDict
+from typing import Self, TypeAlias
 
 from ..models import LanguageModel
 from ..models.forwards import Graphs
-from .options import AUTO
+from .options import AUTO, LoadingKeywords, PlacementKeywords
 
 Name: TypeAlias = str | Path
 
@@ -17,19 +17,9 @@ ACCELERATOR = "an accelerator if there is one"
 UNKNOWN = "chosen when the model is loaded"
 
 
-class LoadingKeywords(TypedDict):
-    """Keywords of ``load_any_model`` for every model."""
-
-    dtype: str
-    device: str
-    trust_remote_code: bool
-
-
-class PlacementKeywords(TypedDict):
+class TargetKeywords(PlacementKeywords):
     """Keywords of ``load_any_model`` for the target alone."""
 
-    device_map: str | dict[str, int | str] | None
-    offload_folder: Path | None
     revision: str | None
 
 
@@ -105,6 +95,6 @@ class TargetSpec(ModelSpec):
     offload_folder: Path | None = None
 
     @property
-    def placement(self) -> PlacementKeywords:
+    def placement(self) -> TargetKeywords:
         """Keywords of ``load_any_model`` for the target alone."""
         return {"device_map": self.device_map, "offload_folder": self.offload_folder, "revision": self.revision}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from ..common.errors import InputError
 from ..common.options import (
@@ -49,6 +49,14 @@ class PairOptions(TargetOptions):
     draft: str = "tiny-draft"
 
 
+class LoadingKeywords(TypedDict):
+    """Keywords of ``load_model`` for every model."""
+
+    dtype: str
+    device: str
+    trust_remote_code: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadingOptions(DeviceOptions):
     """Models.
@@ -62,8 +70,8 @@ class LoadingOptions(DeviceOptions):
     trust_remote_code: bool = False
 
     @property
-    def loading(self) -> dict[str, Any]:
-        """Keywords of ``load_model`` for every model."""
+    def loading(self) -> LoadingKeywords:
+        """These options for every model."""
         return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
 
 
@@ -80,6 +88,13 @@ class DraftPrecisionOptions(Options):
     draft_dtype: DraftDType | None = None
 
 
+class PlacementKeywords(TypedDict):
+    """Keywords of ``load_model`` that place a model on devices."""
+
+    device_map: str | dict[str, int | str] | None
+    offload_folder: Path | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlacementOptions(Options):
     """Models.
@@ -94,8 +109,8 @@ class PlacementOptions(Options):
     offload_folder: Folder | None = None
 
     @property
-    def placement(self) -> dict[str, Any]:
-        """Keywords of ``load_model`` for the target."""
+    def placement(self) -> PlacementKeywords:
+        """These options, for the target."""
         return {"device_map": self.device_map, "offload_folder": self.offload_folder}
 
 

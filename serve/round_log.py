@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
+from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter
@@ -28,18 +28,19 @@ KEPT_SHARDS = 16  # that wait in memory while the disk cannot be written
 
 
 def identity_of(
-    target: str, draft: str, pair: PairFingerprint, longest: int, shard_size: int = 64, **more: Any
-) -> dict[str, Any]:
+    target: str, draft: str, pair: PairFingerprint, longest: int, shard_size: int = 64, vocab_size: int | None = None
+) -> Identity:
     """What the manifests of one server's rounds have in common.
 
     Args:
         target, draft: names of the models, and ``pair`` their fingerprint.
         longest: tokens of the longest text that can come, by which training cuts.
         shard_size: texts a shard; also what a crash may lose.
-        more: other keys of the manifest.
+        vocab_size: size that the draft's distributions are cut to if its vocabulary is larger.
     """
+    cut = {} if vocab_size is None else {"vocab_size": vocab_size}
     return {
-        "kind": RoundsRow.kind, "target": target, "draft": draft, "fingerprint": pair.as_dict(), "served": True, **more,
+        "kind": RoundsRow.kind, "target": target, "draft": draft, "fingerprint": pair.as_dict(), "served": True, **cut,
         "settings": {"max_new_tokens": longest, "shard_size": shard_size},
     }  # fmt: skip
 
@@ -54,12 +55,14 @@ class RoundWriter:
         InputError: the folder belongs to another pair or sampling or is in use.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer, self.shard_size = tokenizer, identity["settings"]["shard_size"]
-        self.writer = ShardWriter(folder, identity)
+    def __init__(self, folder: Path, identity: Identity, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer, self.writer = tokenizer, ShardWriter(folder, identity)
+        shard_size = self.writer.manifest.rollouts.shard_size
+        assert shard_size is not None, "identity_of names it"
+        self.shard_size = shard_size
         self.rows: list[RoundsRow] = []
         self._failing = False
-        self.count = sum(shard["rows"] for shard in self.writer.manifest["shards"])
+        self.count = sum(shard.rows or 0 for shard in self.writer.manifest.shards)
 
     def keep(self, prompt: list[int], tokens: list[int], rounds: Rounds) -> None:
         """Add the text ``tokens``. While the disk cannot be written, the last ones are kept in memory."""
@@ -101,13 +104,13 @@ class RoundWriters:
         identity: of :func:`identity_of`.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, folder: Path, identity: Identity, tokenizer: PreTrainedTokenizerBase) -> None:
         self.folder, self.identity, self.tokenizer = folder, identity, tokenizer
         self.writers: dict[SamplingParams, RoundWriter | None] = {}
 
     def make(self, folder: Path, sampling: SamplingParams) -> RoundWriter:
         """The writer of a folder; raises InputError as that does."""
-        return RoundWriter(folder, self.identity | {"sampling": sampling.as_dict()}, self.tokenizer)
+        return RoundWriter(folder, {**self.identity, "sampling": sampling.as_dict()}, self.tokenizer)
 
     def keep(self, sampling: SamplingParams, prompt: list[int], tokens: list[int], rounds: Rounds) -> bool:
         """Add a text to the dataset of its sampling, unless there are too many or its folder cannot be used."""
@@ -159,10 +162,10 @@ class RoundLog(RoundWriters):
             raise InputError("log_rounds: needs one draft model's chains and the verifier token-wise; leave it out")
         (model,) = decoder.drafts
         size = decoder.target.vocab_size
-        more: dict[str, Any] = {"vocab_size": size} if model.vocab_size > size else {}
+        cut = size if model.vocab_size > size else None
         longest = decoder.context or UNLIMITED
         super().__init__(
-            folder, identity_of(target, draft, decoder.fingerprint, longest, shard_size, **more), decoder.tokenizer
+            folder, identity_of(target, draft, decoder.fingerprint, longest, shard_size, cut), decoder.tokenizer
         )
         sampling = distribution_of(decoder.defaults.sampling_params())
         self.writers[sampling] = self.make(folder, sampling)

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from ..controllers.acceptance.training import Batch, DataSummary, Examples
 from ..controllers.length.cost_model import CostModel
 from ..controllers.registry import controller_module
 from ..controllers.training_options import PredictorTrainingOptions
-from ..data_gen.dataset import VERSIONS, read_manifest
+from ..data_gen.dataset import FeatureSettings, Manifest, begun, read_manifest
 from ..data_gen.feature_shards import KIND, TRAIN, VALIDATION, FeatureDataset, Part
 from .data_module import ResumableData
 from .datasets import feature_identity
@@ -46,7 +46,7 @@ def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, 
     return train_run(output, settings, dataset, lambda: _load(settings, dataset, Path(output)), resume=resume)
 
 
-def resolve(settings: P) -> tuple[P, dict[str, Any]]:
+def resolve(settings: P) -> tuple[P, Manifest]:
     """``settings`` with every value resolved, and the manifest of the data its features come from.
 
     Raises:
@@ -55,47 +55,38 @@ def resolve(settings: P) -> tuple[P, dict[str, Any]]:
     if settings.cost is not None:
         CostModel.load(settings.cost)  # fails before features are made if the file is invalid
     folder = settings.folders[0]
-    if len(settings.folders) == 1 and read_manifest(folder)["kind"] == KIND:
-        identity = FeatureDataset(Path(folder)).manifest
-        _require_made_so(settings, identity["settings"])
+    if len(settings.folders) == 1 and read_manifest(folder).kind == KIND:
+        manifest = FeatureDataset(Path(folder)).manifest
+        _require_made_so(settings, manifest.features)
     else:
-        identity = feature_identity(feature_options(settings))
+        manifest = begun(feature_identity(feature_options(settings)))
     names = {entry.name for entry in fields(settings)} - {"seed", "device"}
-    made = {name: value for name, value in identity["settings"].items() if name in names}
-    settings = replace(settings, **made, target=identity["target"], draft=identity["draft"])
-    dataset = VERSIONS | {
-        "mean_acceptance": None,
-        "complete": False,
-        **identity,
-        "shards": [],
-        "predictor": settings.predictor,
-    }
-    return settings, dataset | {"dataset_fingerprint": identity["data_fingerprint"]}
+    made = {name: value for name, value in manifest.features.by_name().items() if name in names}
+    settings = replace(settings, **made, target=manifest.target, draft=manifest.draft)
+    dataset = replace(manifest, shards=[], predictor=settings.predictor, dataset_fingerprint=manifest.data_fingerprint)
+    return settings, dataset
 
 
-def _require_made_so(settings: PredictorTrainingOptions, made: dict[str, Any]) -> None:
+def _require_made_so(settings: PredictorTrainingOptions, features: FeatureSettings) -> None:
     (folder,) = settings.folders
-    if made["context"] != settings.context:
+    if features.context != settings.context:
         raise InputError(
             f"{folder}: features of another predictor; make some with 'specpilot data features --predictor "
             f"{settings.predictor}'"
         )
+    stored = features.by_name()
     for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        if (
-            entry.name in made
-            and entry.name not in ("seed", "device")
-            and value not in (entry.default, made[entry.name])
-        ):
+        name, value = entry.name, getattr(settings, entry.name)
+        if name in stored and name not in ("seed", "device") and value not in (entry.default, stored[name]):
             raise InputError(
-                f"{entry.name}={value}: the features in {folder} were made with {made[entry.name]}; leave it out, or "
-                "make new features"
+                f"{name}={value}: the features in {folder} were made with {stored[name]}; leave it out, or make new "
+                "features"
             )
 
 
-def _load(settings: PredictorTrainingOptions, dataset: dict[str, Any], output: Path) -> Training:
+def _load(settings: PredictorTrainingOptions, dataset: Manifest, output: Path) -> Training:
     """The training on the features that are given, or are made in the run folder ``output``."""
-    if dataset["complete"]:
+    if dataset.complete:
         folder = Path(settings.folders[0])
     elif settings.num_nodes > 1:
         raise InputError(
@@ -132,7 +123,9 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
     @property
     def summary(self) -> DataSummary:
         manifest = self.dataset.manifest
-        return DataSummary(manifest["hidden_size"], manifest["mean_acceptance"], sum(self.training.rows))
+        assert manifest.hidden_size is not None
+        assert manifest.mean_acceptance is not None, "a complete feature dataset has training parts"
+        return DataSummary(manifest.hidden_size, manifest.mean_acceptance, sum(self.training.rows))
 
     def training_parts(self) -> Iterator[Examples]:
         """The examples of the first epoch, shard by shard."""

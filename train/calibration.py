@@ -19,8 +19,7 @@ from ..controllers.acceptance.metrics import Metrics
 from ..controllers.acceptance.specdec_head import AcceptanceHead
 from ..controllers.checkpoints.card import shortcomings
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
-from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.sampling import SamplingParams
+from ..data_gen.dataset import Manifest
 from ..data_gen.draft_states import read_positions
 from ..data_gen.kinds import AcceptanceRow, Text, read_texts
 from ..models import LanguageModel, language_model
@@ -58,14 +57,14 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         )
     check_free(options.output, options.overwrite)
     manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
-    config.provenance.check_pair(PairFingerprint(**manifest["fingerprint"]))
-    made = SamplingParams(**manifest["sampling"])
+    config.provenance.check_pair(manifest.pair)
+    made = manifest.sampling
     if made != sampling:
         raise InputError(f"{data}: made with {made}, but the head was trained with {sampling}")
-    same_data = manifest["dataset_fingerprint"] in config.datasets
+    same_data = manifest.dataset_fingerprint in config.datasets
     total = options.validation_fraction if same_data else 1.0
     reader = load_draft(options.draft, manifest, device=options.device)
-    size = manifest.get("vocab_size")
+    size = manifest.vocab_size
     fitted, tested = (
         read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
     )
@@ -84,7 +83,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     }
     new = replace(
         config,
-        calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest["dataset_fingerprint"]},
+        calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest.dataset_fingerprint},
         metrics={
             **config.metrics,
             **{name: value for name, value in judged.items() if math.isfinite(value)},
@@ -124,14 +123,14 @@ def load_rows(*folders: str) -> list[Text]:
     return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
 
 
-def load_draft(name: str | None, manifest: dict[str, Any], *, device: str) -> LanguageModel:
+def load_draft(name: str | None, manifest: Manifest, *, device: str) -> LanguageModel:
     """The draft a dataset was made with, loaded from ``name``. Default: the name in the manifest.
 
     Raises:
         InputError: it is another model.
     """
-    reader = language_model(
-        load_same("draft", name or manifest["draft"], manifest, device=device, target=manifest["target"])
-    )
+    name = name or manifest.draft
+    assert name is not None, "data with labels is of a pair"
+    reader = language_model(load_same("draft", name, manifest, device=device, target=manifest.target))
     reader.require_tokens_alone("data")
     return reader

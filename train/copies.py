@@ -6,8 +6,9 @@ Examples are the tokens that prompt lookup would copy in decoding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +18,13 @@ from ..controllers.acceptance.copy_head import EVIDENCE, Copies, copy_evidence
 from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.acceptance.training import Batch, DataSummary
 from ..controllers.training_options import CopyTrainingOptions
-from ..data_gen.dataset import read_manifest
+from ..data_gen.dataset import Manifest, read_manifest
 from ..data_gen.documents import Document, answers
 from ..infer.drafters.ngram import Ngram
 from ..infer.drafters.prompt_lookup import CopyRates, PromptLookup
 from ..models import output_embedding
 from .data_module import ResumableData
-from .datasets import check_same, joint_fingerprint, joint_sampling, load_same, require_both, split
+from .datasets import check_same, fingerprint_of, joint_fingerprint, joint_sampling, load_same, require_both, split
 from .fitting import Training, TrainingResult, fit, train_run
 from .predictor_module import PredictorModule
 
@@ -129,40 +130,41 @@ def train_copies(settings: CopyTrainingOptions, output: str | Path, *, resume: b
     Raises:
         InputError: also if the data is of several targets, or the target is missing or another one.
     """
-    dataset = copies_identity(settings)
+    dataset = copies_manifest(settings)
     return train_run(output, settings, dataset, lambda: _load(settings, dataset), resume=resume)
 
 
-def copies_identity(settings: CopyTrainingOptions) -> dict[str, Any]:
+def copies_manifest(settings: CopyTrainingOptions) -> Manifest:
     """The joint manifest of the datasets, of which only the target matters.
 
     Raises:
         InputError: one of them has no manifest, or is of another target.
     """
     manifests = [
-        manifest | {"fingerprint": {name: manifest["fingerprint"][name] for name in ("target", "tokenizer")}}
+        replace(manifest, fingerprint={name: manifest.fingerprint[name] for name in ("target", "tokenizer")})
         for manifest in map(read_manifest, settings.folders)
     ]
     check_same(settings.folders, manifests, ("fingerprint",))
-    first = manifests[0]
-    return {
-        **{name: first[name] for name in ("schema_version", "fingerprint")},
-        "kind": KIND,
-        "predictor": KIND,
-        "target": settings.target or first["target"],
-        **joint_sampling(manifests),
-        "complete": True,
-        "shards": [],
-        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
-        "dataset_fingerprint": joint_fingerprint(manifests),
-    }
+    first, (sampling, *others) = manifests[0], joint_sampling(manifests)
+    return Manifest(
+        schema_version=first.schema_version,
+        kind=KIND,
+        predictor=KIND,
+        target=settings.target or first.target,
+        fingerprint=first.fingerprint,
+        sampling=sampling,
+        other_sampling=others,
+        complete=True,
+        datasets=[fingerprint_of(manifest) for manifest in manifests],
+        dataset_fingerprint=joint_fingerprint(manifests),
+    )
 
 
-def _load(settings: CopyTrainingOptions, dataset: dict[str, Any]) -> Training:
+def _load(settings: CopyTrainingOptions, dataset: Manifest) -> Training:
     """The training on the texts of ``dataset`` and the target's embedding."""
-    target = dataset["fingerprint"]["target"]
+    target = dataset.fingerprint["target"]
     documents = [document for folder in settings.folders for document in answers(Path(folder), target)]
-    model = load_same("target", dataset["target"], dataset, dtype="float32", device="cpu")
+    model = load_same("target", dataset.target, dataset, dtype="float32", device="cpu")
     embedding = output_embedding(model).clone()
     del model
     data = CopyDataModule(documents, embedding, settings)

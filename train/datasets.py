@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..common.errors import InputError, counted
+from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import model_fingerprint
+from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import MIXED
-from ..data_gen.dataset import mean_acceptance, read_manifest
+from ..data_gen.dataset import Manifest, mean_acceptance, read_manifest
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import LABELLED, AcceptanceRow, RouterRow
@@ -25,14 +27,14 @@ T = TypeVar("T")
 SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
 
 
-def load_same(role: str, name: str, manifest: dict[str, Any], **options: Any) -> LoadedModel:
+def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> LoadedModel:
     """The model that was target or draft (``role``) when data of ``manifest`` was made, loaded from ``name``.
 
     Raises:
         InputError: it cannot be loaded, or is another one.
     """
     model = load_any_model(name, decoder_only=True, **options)
-    if model_fingerprint(model) != manifest["fingerprint"][role]:
+    if model_fingerprint(model) != manifest.fingerprint[role]:
         raise InputError(
             f"{role}={name!r}: is not the {role} the data was made with; give that one, or make data with this one"
         )
@@ -47,25 +49,27 @@ def router_rows(folders: Sequence[str]) -> RouterDataset:
     )
 
 
-def fingerprints(manifest: dict[str, Any]) -> list[str]:
+def fingerprints(manifest: Manifest) -> list[str]:
     """SHA-256 of each dataset of a manifest, which may be a joint one."""
-    return list(manifest.get("datasets", [manifest["dataset_fingerprint"]]))
+    return manifest.datasets or [fingerprint_of(manifest)]
 
 
-def samplings(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The sampling parameters of a manifest's datasets, each once."""
-    return [manifest["sampling"], *manifest.get("other_sampling", [])]
+def fingerprint_of(manifest: Manifest) -> str:
+    """SHA-256 of the dataset; raises InputError if it is incomplete."""
+    if manifest.dataset_fingerprint is None:
+        raise InputError(f"a dataset of kind {manifest.kind!r} is incomplete; run the command that made it again")
+    return manifest.dataset_fingerprint
 
 
-def check_same(folders: Sequence[str], manifests: Sequence[dict[str, Any]], names: Sequence[str] = SAME) -> None:
+def check_same(folders: Sequence[str], manifests: Sequence[Manifest], names: Sequence[str] = SAME) -> None:
     """Raise InputError for a manifest that differs from the first in one of ``names``."""
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in names:
-            if manifest.get(name) != manifests[0].get(name):
+            if getattr(manifest, name) != getattr(manifests[0], name):
                 raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets that agree in it")
 
 
-def joint_manifest(folders: Sequence[str], kind: str) -> dict[str, Any]:
+def joint_manifest(folders: Sequence[str], kind: str) -> Manifest:
     """The joint manifest of complete datasets of one kind: the first with what all of them have.
 
     Raises:
@@ -76,27 +80,25 @@ def joint_manifest(folders: Sequence[str], kind: str) -> dict[str, Any]:
     first = manifests[0]
     if len(manifests) == 1:
         return first
-    shards = [shard for manifest in manifests for shard in manifest["shards"]]
-    return first | {
-        "shards": shards,
-        "prompts": [manifest.get("prompts") for manifest in manifests],
-        "mean_acceptance": mean_acceptance(shards),
-        "dataset_fingerprint": joint_fingerprint(manifests),
-        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
-    }
+    shards = [shard for manifest in manifests for shard in manifest.shards]
+    return replace(
+        first,
+        shards=shards,
+        prompts=[manifest.prompts for manifest in manifests if not isinstance(manifest.prompts, list)],
+        mean_acceptance=mean_acceptance(shards),
+        dataset_fingerprint=joint_fingerprint(manifests),
+        datasets=[fingerprint_of(manifest) for manifest in manifests],
+    )
 
 
-def joint_sampling(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fields of :func:`samplings` for datasets that may differ in sampling parameters."""
-    first = manifests[0]["sampling"]
-    others = [manifest["sampling"] for manifest in manifests if manifest["sampling"] != first]
-    found = [one for i, one in enumerate(others) if one not in others[:i]]
-    return {"sampling": first, **({"other_sampling": found} if found else {})}
+def joint_sampling(manifests: Sequence[Manifest]) -> list[SamplingParams]:
+    """The sampling parameters of datasets that may differ in them, each once, first those of the first dataset."""
+    return [*dict.fromkeys(manifest.sampling for manifest in manifests)]
 
 
-def joint_fingerprint(manifests: Sequence[dict[str, Any]]) -> str:
+def joint_fingerprint(manifests: Sequence[Manifest]) -> str:
     """One fingerprint of all datasets; that of a single dataset is its own."""
-    fingerprints = [str(manifest["dataset_fingerprint"]) for manifest in manifests]
+    fingerprints = [fingerprint_of(manifest) for manifest in manifests]
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("\0".join(fingerprints).encode()).hexdigest()
 
 
@@ -122,7 +124,7 @@ def require_both(training: int, validation: int, fraction: float, noun: str) -> 
         )
 
 
-def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
+def read_sources(settings: FeatureDataOptions) -> list[Manifest]:
     """The manifests of the datasets.
 
     Raises:
@@ -133,30 +135,32 @@ def read_sources(settings: FeatureDataOptions) -> list[dict[str, Any]]:
     return manifests
 
 
-def feature_identity(settings: FeatureDataOptions) -> dict[str, Any]:
+def feature_identity(settings: FeatureDataOptions) -> Identity:
     """Everything the features depend on, from the settings and the datasets' manifests.
 
     Raises:
         InputError: as :func:`read_sources`; also if specdec's mixed texts are asked for and a dataset is not acceptance
             data, or was sampled otherwise than the first.
     """
-    options: dict[str, Any] = {"context": settings.context}
+    options: dict[str, object] = {"context": settings.context}
     if settings.context == MIXED:
-        mean = joint_manifest(settings.folders, AcceptanceRow.kind)["mean_acceptance"]
+        mean = joint_manifest(settings.folders, AcceptanceRow.kind).mean_acceptance
+        assert mean is not None, "acceptance data has labels"
         mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
         mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
         options |= {"mixing": mixing, "mixings": mixings, "seed": settings.seed}
     manifests = read_sources(settings)
-    first = manifests[0]
+    first, (sampling, *others) = manifests[0], joint_sampling(manifests)
     names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")
     return {
         "kind": KIND,
-        "target": settings.target or first["target"],
-        "draft": settings.draft or first["draft"],
-        "fingerprint": first["fingerprint"],
-        **joint_sampling(manifests),
-        "budget": max(manifest["settings"]["max_new_tokens"] for manifest in manifests),
-        "datasets": [manifest["dataset_fingerprint"] for manifest in manifests],
+        "target": settings.target or first.target,
+        "draft": settings.draft or first.draft,
+        "fingerprint": first.fingerprint,
+        "sampling": sampling.as_dict(),
+        **({"other_sampling": [each.as_dict() for each in others]} if others else {}),
+        "budget": max(manifest.rollouts.max_new_tokens for manifest in manifests),
+        "datasets": [fingerprint_of(manifest) for manifest in manifests],
         "data_fingerprint": joint_fingerprint(manifests),
         "settings": {
             **options, **{name: vars(settings)[name] for name in names}, "device": pick_device(settings.device).type

@@ -17,7 +17,7 @@ from ..common.console import stderr_console
 from ..common.errors import InputError, counted
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..data_gen.dataset import SCHEMA_VERSION, day_in
+from ..data_gen.dataset import SCHEMA_VERSION, Manifest, day_in
 from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
 from ..infer.prompting import day_of
@@ -69,25 +69,24 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
         data = DraftDataModule(documents, settings)
         return lambda run: _train(run, target, draft, data)
 
-    dataset = _manifest(settings, pair, documents, kept) | ({} if day is None else {"day": day})
+    dataset = replace(_manifest(settings, pair, documents, kept), day=day)
     return train_run(output, settings, dataset, load, resume=resume)
 
 
 def _manifest(
     settings: DraftTrainingOptions, pair: PairFingerprint, documents: list[Document], kept: list[int] | None
-) -> dict[str, Any]:
+) -> Manifest:
     """The description of the data in the run folder."""
     digest = hashlib.sha256((pair.draft or "").encode())
     for document in documents:
         later = f"{document.prompts}\0" if document.prompts else ""
         digest.update(f"{document.id}\0{document.start}\0{document.tokens}\0{later}".encode())
     fingerprint = {name: value for name, value in pair.as_dict().items() if value is not None}
-    return {
-        "kind": KIND, "predictor": KIND, "schema_version": SCHEMA_VERSION, "target": settings.target,
-        "draft": settings.initial, "fingerprint": fingerprint,
-        "sampling": SamplingParams(1.0, None).as_dict(), "kept_tokens": kept,
-        "shards": [], "mean_acceptance": None, "complete": False, "dataset_fingerprint": digest.hexdigest(),
-    }  # fmt: skip
+    return Manifest(
+        schema_version=SCHEMA_VERSION, kind=KIND, predictor=KIND, target=settings.target, draft=settings.initial,
+        fingerprint=fingerprint, sampling=SamplingParams(1.0, None), kept_tokens=kept,
+        dataset_fingerprint=digest.hexdigest(),
+    )  # fmt: skip
 
 
 def _train(
@@ -95,7 +94,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train ``draft``; return the result."""
     settings = run.settings
-    left_out = shared_names(draft, shared_with(draft, settings, run.dataset["fingerprint"]["target"]))
+    left_out = shared_names(draft, shared_with(draft, settings, run.dataset.fingerprint["target"]))
     trained = 0
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_(name not in left_out)
@@ -122,18 +121,18 @@ def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: P
     """
     settings = run.settings
     target = load_model(settings.target, device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True)
-    if model_fingerprint(target) != run.dataset["fingerprint"]["target"]:
+    if model_fingerprint(target) != run.dataset.fingerprint["target"]:
         raise InputError(f"target={settings.target!r}: is not the one the draft was trained for; restore that one")
     tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
     if settings.initial is None:
-        draft = of_layers(target, settings, run.dataset["kept_tokens"])
+        draft = of_layers(target, settings, run.dataset.kept_tokens)
     else:
         draft = load_initial(target, tokenizer, settings)
-        if model_fingerprint(draft) != run.dataset["fingerprint"]["draft"]:
+        if model_fingerprint(draft) != run.dataset.fingerprint["draft"]:
             raise InputError(
                 f"initial={settings.initial!r}: is not the draft that the run began with; restore that one"
             )
-    shared = shared_with(draft, settings, run.dataset["fingerprint"]["target"])
+    shared = shared_with(draft, settings, run.dataset.fingerprint["target"])
     draft.load_state_dict(best["head"], strict=False)
     save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
 

@@ -14,17 +14,15 @@ from torch import nn
 
 from ..common.errors import InputError
 from ..controllers.acceptance.training import DataSummary, Origin
-from ..controllers.arms import Arm, named_apart
+from ..controllers.arms import named_apart
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
-from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import Provenance, prompt_digest
 from ..controllers.registry import CONTROLLERS, OWN, controller_module
-from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import CopyTrainingOptions, RouterTrainingOptions, TrainingOptions
-from ..data_gen.dataset import read_manifest
+from ..data_gen.dataset import Manifest, read_manifest
 from ..data_gen.kinds import LABELLED, read_dataset
-from .datasets import fingerprints, is_validation, samplings
+from .datasets import fingerprints, is_validation
 from .draft import KIND as DRAFT
 from .draft import export_draft
 from .options import DraftTrainingOptions
@@ -112,10 +110,10 @@ def best_controller(
     run = read_run(folder, options, {} if predictor is None else {"predictor": predictor})
     best, dataset = _read_best(run), run.dataset
     summary = DataSummary(
-        best.get("hidden_size", dataset.get("hidden_size", 0)),
+        best.get("hidden_size", dataset.hidden_size or 0),
         best.get("mean", 0.5),
         best.get("examples", 0),
-        named_apart([Arm(**arm) for arm in dataset.get("arms", ())]),
+        named_apart(dataset.arms),
     )
     metrics = {name: value for name, value in best["metrics"].items() if math.isfinite(value)}
     config = kind.to_checkpoint(run.settings, summary, origin_of(dataset, metrics, trained_prompts(run)))
@@ -128,16 +126,15 @@ def best_controller(
     return run, head, config
 
 
-def origin_of(dataset: dict[str, Any], metrics: dict[str, float], prompts: tuple[str, ...] = ()) -> Origin:
+def origin_of(dataset: Manifest, metrics: dict[str, float], prompts: tuple[str, ...] = ()) -> Origin:
     """The origin of a checkpoint that is trained on data with the manifest ``dataset``.
 
     Args:
         metrics: metrics on held-out prompts.
         prompts: digests of the training prompts.
     """
-    pair = PairFingerprint(**{"draft": None, **dataset["fingerprint"]})
-    sampling, *others = (SamplingParams(**each) for each in samplings(dataset))
-    provenance = Provenance(dataset["target"], dataset.get("draft"), pair, sampling, tuple(others), prompts)
+    others = tuple(dataset.other_sampling)
+    provenance = Provenance(dataset.target, dataset.draft, dataset.pair, dataset.sampling, others, prompts)
     return Origin(provenance, fingerprints(dataset), metrics)
 
 
@@ -147,7 +144,7 @@ def trained_prompts(run: Run[Any]) -> tuple[str, ...]:
     found: set[str] = set()
     for folder in getattr(settings, "folders", ()):
         try:
-            kind = read_manifest(folder)["kind"]
+            kind = read_manifest(folder).kind
             rows = read_dataset(folder, LABELLED[kind]) if kind in LABELLED else []
         except InputError:  # moved or changed since
             return ()

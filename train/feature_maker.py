@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ..controllers.checkpoints.fingerprint import tokenizer_fingerprint
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import ROUNDS, TARGET
+from ..data_gen.dataset import FeatureSettings, Manifest
 from ..data_gen.draft_states import (
     after_mixed_text,
     after_rounds,
@@ -27,8 +28,9 @@ from ..data_gen.draft_states import (
 )
 from ..data_gen.feature_shards import EMBEDDING, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.kinds import Text
-from ..data_gen.workers import OnDone, ignore
+from ..data_gen.workers import Description, OnDone, ignore
 from ..infer.loading.pair import with_states
+from ..infer.options import PlacementKeywords
 from ..infer.random_source import RandomSource, text_seed
 from ..models import CausalLM, LoadedModel, language_model, output_embedding
 from ..models.loading.generation_defaults import stop_tokens_of
@@ -58,7 +60,7 @@ class FeatureMaker:
     """The models of one feature dataset.
 
     Args:
-        identity: the dataset's, see :func:`~.datasets.feature_identity`.
+        manifest: the dataset's, see :func:`~.datasets.feature_identity`.
         vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
         placement: keywords of :func:`~specpilot.models.loading.names.load_model` for the target, or None.
 
@@ -68,40 +70,42 @@ class FeatureMaker:
     """
 
     def __init__(
-        self, identity: dict[str, Any], device: str, vocab_size: int | None, placement: dict[str, Any] | None = None
+        self, manifest: Manifest, device: str, vocab_size: int | None, placement: PlacementKeywords | None = None
     ) -> None:
-        self.identity, self.options, self.vocab_size = identity, identity["settings"], vocab_size
+        self.manifest, self.options, self.vocab_size = manifest, manifest.features, vocab_size
         self.tokenizer: PreTrainedTokenizerBase | None = None
-        self.traces = self.options["traced"] > 0 or self.options["context"] == ROUNDS
-        target = self._load("target", device, placement or {}) if self.traces else None
-        draft = self._load("draft", device, {"target": identity["target"] if target is None else target})
+        options: dict[str, Any] = {**(placement or {})}
+        self.traces = self.options.traced > 0 or self.options.context == ROUNDS
+        target = self._load("target", device, **options) if self.traces else None
+        draft = self._load("draft", device, target=manifest.target if target is None else target)
         self.draft, self.target = language_model(draft), None if target is None else language_model(target)
         if self.draft.reads_states:
             if self.traces:
                 raise InputError(
-                    f"traced={self.options['traced']}: the draft reads the target's states, and has no traces; give 0, "
+                    f"traced={self.options.traced}: the draft reads the target's states, and has no traces; give 0, "
                     "and a predictor that is trained without"
                 )
-            self.target = with_states(language_model(self._load("target", device, placement or {})), [self.draft])
+            self.target = with_states(language_model(self._load("target", device, **options)), [self.draft])
         self.stop_tokens = frozenset() if target is None else stop_tokens_of(target, self.tokenizer)
         self.embedding: Tensor = output_embedding(draft)
 
-    def _load(self, role: str, device: str, options: dict[str, Any]) -> LoadedModel:
+    def _load(self, role: Literal["target", "draft"], device: str, **options: Any) -> LoadedModel:
         """The model of ``role`` and, with the target, its tokenizer."""
-        name = self.identity[role]
-        model = load_same(role, name, self.identity, dtype=self.options["dtype"], device=device, **options)
+        name = self.manifest.target if role == "target" else self.manifest.draft
+        assert name is not None, "features are of a pair"
+        model = load_same(role, name, self.manifest, dtype=self.options.dtype, device=device, **options)
         if role == "target":
             self.tokenizer = load_tokenizer(name)
-            if tokenizer_fingerprint(self.tokenizer) != self.identity["fingerprint"]["tokenizer"]:
+            if tokenizer_fingerprint(self.tokenizer) != self.manifest.fingerprint["tokenizer"]:
                 raise InputError(f"target={name!r}: its tokenizer is not the one the data was made with; restore that")
         return model
 
-    def describe(self) -> dict[str, Any]:
-        """The part of the identity that comes from the models, and the embedding's bytes."""
-        read = self.draft if self.options["context"] != ROUNDS else self.target
+    def describe(self) -> Description:
+        """What planning needs to know of the models."""
+        read = self.draft if self.options.context != ROUNDS else self.target
         assert read is not None
         identity = {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
-        return {"identity": identity, "embedding_bytes": self.embedding.nbytes}
+        return Description(identity, embedding_bytes=self.embedding.nbytes)
 
     def make(self, unit: Unit, on_done: OnDone = ignore) -> FeatureShard:
         """The tensors of one shard.
@@ -113,16 +117,17 @@ class FeatureMaker:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
         tensors = as_tensors(*self._traced(unit)) if unit.part == TRACES else self._examples(unit).columns()
         for name in STATES & tensors.keys():
-            tensors[name] = tensors[name].to(STORED[self.options["states"]])
+            tensors[name] = tensors[name].to(STORED[self.options.states])
             if not bool(torch.isfinite(tensors[name]).all()):
-                raise InputError(f"states={self.options['states']}: a hidden state is too large; use float32")
+                raise InputError(f"states={self.options.states}: a hidden state is too large; use float32")
         for text in unit.texts:
             on_done(len(text.x))
         return FeatureShard(unit.part, tensors)
 
     def _traced(self, unit: Unit, longest: int = MAX_DRAFT) -> list[Trace]:
         assert self.target is not None, "the target is loaded if there are traces"
-        models, budget, stops = (self.target, self.draft), self.identity["budget"], self.stop_tokens
+        models, budget, stops = (self.target, self.draft), self.manifest.budget, self.stop_tokens
+        assert budget is not None, "feature_identity names it"
         return [
             trace(
                 *models, text.prompt_ids, text.x, budget, unit.sampling, RandomSource(text_seed(text.prompt_id)), stops,
@@ -132,16 +137,16 @@ class FeatureMaker:
         ]  # fmt: skip
 
     def _examples(self, unit: Unit) -> Examples:
-        if self.options["context"] == ROUNDS:
+        if self.options.context == ROUNDS:
             return joined([round_examples(traced) for traced in self._traced(unit, ROUND_TOKENS)])
-        if self.options["context"] == TARGET:
+        if self.options.context == TARGET:
             size = self.draft.vocab_size if self.vocab_size is None else self.vocab_size
             if self.draft.reads_states:
                 assert isinstance(self.target, CausalLM)
                 assert isinstance(self.draft, CausalLM)
                 return after_rounds(self.target, self.draft, unit.texts, unit.sampling, size)
             return after_target_text(self.draft, unit.texts, unit.sampling, size)
-        if self.options["mixing"] == 1:
+        if self.options.mixing == 1:
             return at_all_drafted_tokens(self.draft, unit.texts)
         drafted = [
             drafted_places(self.options, unit.part, number, len(text.x))
@@ -150,12 +155,14 @@ class FeatureMaker:
         return after_mixed_text(self.draft, unit.texts, drafted)
 
 
-def drafted_places(options: dict[str, Any], part: str, number: int, length: int) -> NDArray[np.bool_]:
+def drafted_places(options: FeatureSettings, part: str, number: int, length: int) -> NDArray[np.bool_]:
     """Where mixed text ``number`` has the draft's tokens; drawn for each training part, and once for validation."""
-    if options["mixing"] == 1:
+    assert options.mixing is not None, "mixed texts have a mixing and a seed"
+    assert options.seed is not None
+    if options.mixing == 1:
         return np.ones(length, dtype=np.bool_)
     stream = 0 if part == VALIDATION else 1 + int(part.removeprefix(TRAIN))
-    return from_draft(options["seed"], stream, number, length, options["mixing"])
+    return from_draft(options.seed, stream, number, length, options.mixing)
 
 
 def round_examples(traced: Trace) -> Examples:

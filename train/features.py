@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,12 +20,12 @@ from ..common.errors import counted
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import MIXED, ROUNDS, TARGET
-from ..data_gen.dataset import ShardWriter, read_manifest, shard_files, whole_manifest
+from ..data_gen.dataset import ShardWriter, begun, read_manifest, shard_files, whole_manifest
 from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.kinds import LABELLED, Text, read_shard, text_of
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
 from ..data_gen.ray_workers import open_workers
-from ..data_gen.workers import Workers, write_shards
+from ..data_gen.workers import Description, Workers, write_shards
 from .datasets import feature_identity, read_sources, require_both, split
 from .feature_maker import FeatureMaker, Unit, drafted_places
 from .options import FeatureDataOptions
@@ -67,16 +66,17 @@ class FeaturePlan:
         InputError: the data is damaged, or training or validation would be empty.
     """
 
-    def __init__(self, settings: FeatureDataOptions, models: dict[str, Any]) -> None:
-        self.identity = feature_identity(settings) | models["identity"]
-        self.settings, self.options = settings, self.identity["settings"]
-        self.hidden_size: int = self.identity["hidden_size"]
-        self.embedding_bytes: int = models["embedding_bytes"]
+    def __init__(self, settings: FeatureDataOptions, models: Description) -> None:
+        self.identity = {**feature_identity(settings), **models.identity}
+        manifest = begun(self.identity)
+        assert manifest.hidden_size is not None, "a maker describes it"
+        self.settings, self.options = settings, manifest.features
+        self.hidden_size, self.embedding_bytes = manifest.hidden_size, models.embedding_bytes
         manifests = [read_manifest(folder) for folder in settings.folders]
-        self.samplings = [SamplingParams(**manifest["sampling"]) for manifest in manifests]
+        self.samplings = [manifest.sampling for manifest in manifests]
         # Each shard of the data, the kind of its rows, and the index of its folder.
         self.files = [
-            (file, manifest["kind"], index)
+            (file, manifest.kind, index)
             for index, (folder, manifest) in enumerate(zip(settings.folders, manifests, strict=True))
             for file in shard_files(folder)
         ]
@@ -88,7 +88,7 @@ class FeaturePlan:
     @property
     def row_bytes(self) -> int:
         """Bytes of an example on disk."""
-        return ROW_BYTES + self.hidden_size * STORED[self.options["states"]].itemsize
+        return ROW_BYTES + self.hidden_size * STORED[self.options.states].itemsize
 
     def unit(self, piece: Piece) -> Unit:
         """What a worker needs to make the shard of ``piece``."""
@@ -106,21 +106,21 @@ class FeaturePlan:
 
     def _cut(self, text: Text) -> Text:
         """The part of a text that examples are made of."""
-        text = text.cut(max(0, self.options["max_length"] - len(text.prompt_ids)))
-        return text.after_first() if self.options["context"] == TARGET else text
+        text = text.cut(max(0, self.options.max_length - len(text.prompt_ids)))
+        return text.after_first() if self.options.context == TARGET else text
 
     def _plan(self) -> Iterator[Piece]:
         """For each shard of the data: its texts that are held out, those to train on, and traces of some held out."""
         untraced = self._traces()
         taken: Counter[int] = Counter()  # training texts by dataset
         validation = 0
-        fraction, most = self.options["validation_fraction"], self.options["texts"]
+        fraction, most = self.options.validation_fraction, self.options.texts
         for file, (_, _, folder) in enumerate(self.files):
             texts = self.texts(file)
             training, held_out = split(texts, [text.prompt_id for text in texts.values()], fraction)
             training = training if most is None else training[: most - taken[folder]]
             yield from self._pieces(VALIDATION, file, held_out)
-            for mixing in range(self.options.get("mixings", 1)):
+            for mixing in range(self.options.mixings or 1):
                 yield from self._pieces(f"{TRAIN}{mixing}", file, training)
             sampling = self.samplings[folder]
             traced = held_out[: untraced[sampling]]
@@ -136,8 +136,7 @@ class FeaturePlan:
         """Number of traces for the texts of each sampling: all of them in equal parts."""
         samplings = [*dict.fromkeys(self.samplings)]
         return {
-            sampling: len(range(place, self.options["traced"], len(samplings)))
-            for place, sampling in enumerate(samplings)
+            sampling: len(range(place, self.options.traced, len(samplings))) for place, sampling in enumerate(samplings)
         }
 
     def _pieces(self, part: str, file: int, texts: Sequence[int]) -> Iterator[Piece]:
@@ -146,10 +145,10 @@ class FeaturePlan:
         rows = 0
         for number in texts:
             text = self.texts(file)[number]
-            if self.options["context"] == MIXED:
+            if self.options.context == MIXED:
                 count = int(drafted_places(self.options, part, number, len(text.x)).sum())
             else:
-                count = len(text.x) if self.options["context"] == ROUNDS else len(text.tokens)
+                count = len(text.x) if self.options.context == ROUNDS else len(text.tokens)
             if together and (rows + count) * self.row_bytes > SHARD_BYTES:
                 yield Piece(part, file, tuple(together), rows)
                 together, rows = [], 0
@@ -168,7 +167,7 @@ class FeaturePlan:
         traces = rows[TRACES] * (self.row_bytes + TRACE_BYTES)
         return (
             f"{rows[TRAIN]:,} training and {counted(rows[VALIDATION], 'validation example')} of {self.hidden_size} "
-            f"{self.options['states']} numbers: {examples / 1e6:,.1f} MB; "
+            f"{self.options.states} numbers: {examples / 1e6:,.1f} MB; "
             f"{counted(sum(piece.part == TRACES for piece in self.pieces), 'trace')}: at most {traces / 1e6:,.1f} MB; "
             f"the draft's embedding: {self.embedding_bytes / 1e6:,.1f} MB"
         )
@@ -189,9 +188,9 @@ class FeaturePlan:
 
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
     """What loads the models of ``settings``, in this process or a worker's."""
-    identity = feature_identity(settings)
-    sizes = [manifest["vocab_size"] for manifest in read_sources(settings) if "vocab_size" in manifest]
-    return partial(FeatureMaker, identity, settings.device, min(sizes, default=None), settings.placement)
+    manifest = begun(feature_identity(settings))
+    sizes = [source.vocab_size for source in read_sources(settings) if source.vocab_size is not None]
+    return partial(FeatureMaker, manifest, settings.device, min(sizes, default=None), settings.placement)
 
 
 def make_features(

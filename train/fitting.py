@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError, optional_import
 from ..common.files import FolderLock
+from ..data_gen.dataset import Manifest
 from ..models.loading.devices import pick_device
 from .callbacks import LongerSchedule, Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly, Threads
 from .modules import controller
@@ -41,7 +42,7 @@ Training = Callable[[Run[Any]], dict[str, Any]]
 
 
 def train_run(
-    output: str | Path, settings: S, dataset: dict[str, Any], load: Callable[[], Training], *, resume: bool
+    output: str | Path, settings: S, dataset: Manifest, load: Callable[[], Training], *, resume: bool
 ) -> TrainingResult:
     """Train in the run folder ``output``, if the run is not complete or ``settings`` let it go further.
 

@@ -132,7 +132,7 @@ class PredictorModule(pl.LightningModule):
     def simulated_speedup(self) -> float:
         """Tokens/s over the traces, relative to autoregressive decoding."""
         assert self.features is not None
-        make, stop_tokens = self.make_lengths(), frozenset(self.features.manifest["stop_tokens"])
+        make, stop_tokens = self.make_lengths(), frozenset(self.features.manifest.stop_tokens)
         cost = self.cost
         counted, shards = Stats(), self.features.part(TRACES).shards
         for shard in shards[self.trainer.global_rank :: self.trainer.world_size]:

@@ -28,7 +28,7 @@ from ..common.files import LOCK, RUN, lacking, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.machine import machine, versions
 from ..controllers.training_options import TrainingOptions
-from ..data_gen.dataset import check_manifest
+from ..data_gen.dataset import Manifest, parse_manifest
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them
 
@@ -75,7 +75,7 @@ class Run(Generic[S]):
 
     folder: Path
     settings: S
-    dataset: dict[str, Any]
+    dataset: Manifest
     id: str
     writes: bool = True
 
@@ -157,7 +157,7 @@ def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, Any] = Map
             raise InputError(
                 f"{folder}: no training run, {lacking(folder, name)}; give the output folder of a training"
             )
-    dataset = check_manifest(read_object(folder / DATASET, TRAIN_AGAIN), folder / DATASET)
+    dataset = parse_manifest(folder / DATASET, TRAIN_AGAIN)
     values = read_object(folder / SETTINGS, TRAIN_AGAIN, parse_yaml)
     with blaming(folder / SETTINGS, TRAIN_AGAIN):
         settings = build(kind, {**values, **changed})
@@ -167,7 +167,7 @@ def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, Any] = Map
     return Run(folder, settings, dataset, run_id)
 
 
-def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool) -> Run[S] | None:
+def find_run(folder: Path, settings: S, dataset: Manifest, *, resume: bool) -> Run[S] | None:
     """The run to continue in ``folder``, or None if a new one can begin there.
 
     Raises:
@@ -190,7 +190,7 @@ def find_run(folder: Path, settings: S, dataset: dict[str, Any], *, resume: bool
     return replace(run, writes=first)
 
 
-def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
+def begin_run(folder: Path, settings: S, dataset: Manifest) -> Run[S]:
     """Write the settings, manifest and environment of a new run to ``folder``; on the first of several machines."""
     if not is_first_node(settings):
         return Run(folder, settings, dataset, id="", writes=False)
@@ -198,7 +198,7 @@ def begin_run(folder: Path, settings: S, dataset: dict[str, Any]) -> Run[S]:
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     environment = {"run_id": uuid.uuid4().hex, "versions": versions(), "machine": machine().to_dict()}
     _write(folder / ENVIRONMENT, json.dumps(environment, indent=2))
-    _write(folder / DATASET, json.dumps(dataset, indent=2))
+    _write(folder / DATASET, json.dumps(dataset.to_dict(), indent=2))
     _write_settings(folder, settings)
     return read_run(folder, type(settings))
 
@@ -226,8 +226,8 @@ def _write_settings(folder: Path, settings: TrainingOptions) -> None:
     _write(folder / SETTINGS, yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True))
 
 
-def _require_same(run: Run[S], settings: S, dataset: dict[str, Any], resume: bool) -> None:
-    if run.dataset["dataset_fingerprint"] != dataset["dataset_fingerprint"]:
+def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> None:
+    if run.dataset.dataset_fingerprint != dataset.dataset_fingerprint:
         raise InputError(f"{run.folder}: belongs to a run on other data; choose another folder")
     ours, theirs = asdict(settings), asdict(run.settings)
     for name in LIMITS:

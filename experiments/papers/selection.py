@@ -45,7 +45,7 @@ def run(runner: Runner) -> Report:
 def router_result(runner: Runner) -> dict[str, Any]:
     """The result of the router benchmark, stored only when it is complete."""
     options = router_options(runner.work, runner.folder / "router")
-    data = [dataset.manifest["dataset_fingerprint"] for dataset in datasets(options, runner.console)]
+    data = [dataset.manifest.dataset_fingerprint for dataset in datasets(options, runner.console)]
     identity = {"work": asdict(options), "data": data, "machine": machine().to_dict(), "versions": versions()}
     found: dict[str, Any] = runner.store.compute(
         identity, lambda: bench_router(options, runner.console) | {"settings": asdict(options)}

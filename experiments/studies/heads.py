@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.console import Console
 from specpilot.common.errors import InputError
@@ -23,6 +23,7 @@ from specpilot.controllers.checkpoints.fingerprint import weights_digest
 from specpilot.controllers.length import AcceptanceLength, HeadPredictor
 from specpilot.controllers.training_options import Depth, DraftLength, ValidationOptions
 from specpilot.data_gen.acceptance import make_acceptance_data
+from specpilot.data_gen.dataset import Manifest
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.options import PairOptions, SamplingOptions
@@ -162,9 +163,7 @@ def training_data(settings: SweepOptions, held_out: Rows, folder: Path, console:
     return str(make_acceptance_data(options, folder / f"data-{key}", console=console))
 
 
-def train_heads(
-    settings: SweepOptions, data: str, manifest: dict[str, Any], folder: Path, console: Console
-) -> list[Head]:
+def train_heads(settings: SweepOptions, data: str, manifest: Manifest, folder: Path, console: Console) -> list[Head]:
     """A head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
     base = specdec_head.TrainingOptions(
         data=data,
@@ -180,7 +179,7 @@ def train_heads(
         device=settings.device,
     )
     common = {
-        "version": version("specpilot"), "data": manifest["dataset_fingerprint"],
+        "version": version("specpilot"), "data": manifest.dataset_fingerprint,
         **{name: value for name, value in vars(base).items() if name not in ("data", "depth", "w_rej")},
     }  # fmt: skip
     grid = [replace(base, depth=depth, w_rej=w_rej) for w_rej in settings.weights for depth in settings.depths]

@@ -95,7 +95,7 @@ def _dataset_rows(
     data = training_data(first, prompts, store.folder, console)
     manifest = joint_manifest([data], AcceptanceRow.kind)
     validation = [row for row in load_rows(data) if is_validation(row.prompt_id, study.validation_fraction)]
-    positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.get("vocab_size"))
+    positions = read_positions(decoder.drafts[0], validation, tracer.sampling, manifest.vocab_size)
     rows = []
     for mixing in study.mixings:
         settings = replace(first, mixing=mixing)
@@ -106,7 +106,7 @@ def _dataset_rows(
             {
                 "draft": draft,
                 "temperature": temperature,
-                "mean_acceptance": manifest["mean_acceptance"],
+                "mean_acceptance": manifest.mean_acceptance,
                 "mixing": mixing,
                 **evaluate(heads[0], positions),
                 "threshold": table["best_head"]["parameter"],

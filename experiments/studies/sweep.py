@@ -16,6 +16,7 @@ from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import read_object
 from specpilot.common.machine import machine
+from specpilot.common.record import to_json
 from specpilot.compare.cost import bench_cost
 from specpilot.compare.decoders import load
 from specpilot.compare.options import CostBenchOptions
@@ -60,7 +61,9 @@ def run_sweep(settings: SweepOptions, folder: Path, cost: Path | None, console: 
     return {
         **summarise(counted, heads, in_domain(settings, rows), costs_of(document)),
         **table_2(document),
-        "training": {name: manifest[name] for name in ("prompts", "mean_acceptance", "dataset_fingerprint")},
+        "training": {
+            name: to_json(vars(manifest)[name]) for name in ("prompts", "mean_acceptance", "dataset_fingerprint")
+        },
         "judged_prompts": sum(map(len, rows.values())),
     }
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from specpilot.common.machine import machine
 from specpilot.controllers.arms import Arm
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
@@ -41,6 +42,6 @@ def write_router_dataset(folder: Path, rows: list[RouterRow]) -> Path:
     }  # fmt: skip
     with ShardWriter(folder, identity) as writer:
         writer.write(Rows(rows))
-        TIMES.save(folder, {})
+        TIMES.save(folder, machine())
         writer.complete()
     return folder

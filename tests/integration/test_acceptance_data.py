@@ -143,7 +143,7 @@ def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Pa
     arguments = replace(base, prompts=str(prompts))
     folder = make_acceptance_data(replace(arguments, max_prompt_tokens=116), tmp_path / "data")
     assert len(read_dataset(folder, AcceptanceRow)) == 1
-    assert read_manifest(folder)["prompts"]["left_out"] == 1
+    assert read_manifest(folder).prompts.left_out == 1
 
 
 def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

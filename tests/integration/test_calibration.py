@@ -94,7 +94,7 @@ def test_the_shipped_head_is_calibrated(
 def test_a_head_is_evaluated_on_what_its_training_held_out(data: Path, tmp_path: Path) -> None:
     """On the data it was trained on, only the validation prompts are taken."""
     old = load_controller(FOLDER / "tiny-head")
-    same = replace(old.config, datasets=[read_manifest(data)["dataset_fingerprint"]])
+    same = replace(old.config, datasets=[read_manifest(data).dataset_fingerprint])
     trained = save_controller(tmp_path / "trained", old.head, same)
     options = CalibrateOptions(
         controller=str(trained), data=str(data), output=tmp_path / "new", validation_fraction=0.4

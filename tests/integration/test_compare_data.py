@@ -29,8 +29,7 @@ from specpilot.controllers.checkpoints.card import model_card, shortcomings
 from specpilot.controllers.checkpoints.checkpoint import load_controller, read_config, save_controller
 from specpilot.controllers.checkpoints.provenance import prompt_digest
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.sampling import SamplingParams
-from specpilot.data_gen.dataset import ShardWriter, read_manifest
+from specpilot.data_gen.dataset import Manifest, ShardWriter, read_manifest
 from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Row, Rows, read_dataset, text_of
 from specpilot.data_gen.on_policy import make_on_policy_data
@@ -52,10 +51,11 @@ def options(**changes: Any) -> CompareOptions:
     return CompareOptions(**changes)
 
 
-def write(folder: Path, rows: list[Any], manifest: dict[str, Any]) -> Path:
+def write(folder: Path, rows: list[Any], manifest: Manifest) -> Path:
     """A dataset of ``rows`` with the settings of ``manifest``."""
     names = ("kind", "target", "draft", "fingerprint", "sampling", "prompts", "settings")
-    with ShardWriter(folder, {name: manifest[name] for name in names if name in manifest}) as writer:
+    identity = manifest.to_dict()
+    with ShardWriter(folder, {name: identity[name] for name in names if name in identity}) as writer:
         if rows:
             writer.write(Rows(rows))
         writer.complete()
@@ -94,7 +94,7 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     assert whole["found"]
     assert report["differs"] == ["temperature 1.0 against 0.1"]
     for name, data in (("acceptance", "warm"), ("other", "cold")):  # as the manifests have it
-        assert whole[name] == pytest.approx(read_manifest(rounds[data])["mean_acceptance"])
+        assert whole[name] == pytest.approx(read_manifest(rounds[data]).mean_acceptance)
     first = f"Acceptance {'rose' if whole['difference'] > 0 else 'fell'} from {rounds['warm']} to {rounds['cold']}"
     assert report["sentences"][0].startswith(first)
     assert first in (output / "report.md").read_text()
@@ -191,7 +191,7 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
     assert second.acceptance == pytest.approx(np.mean([row.p[1] for row in rows]))
     assert second.tokens == len(rows)
 
-    model, sampling = make_model(1), SamplingParams(**manifest["sampling"])
+    model, sampling = make_model(1), manifest.sampling
     for row, reading in zip(rows, data.readings, strict=True):
         logits = model(torch.tensor([[*row.prompt_ids, *row.x]])).logits[0, len(row.prompt_ids) - 1 : -1]
         q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
@@ -298,8 +298,8 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
     with pytest.raises(InputError, match="of another pair"):
         report_of(pair)
     with pytest.raises(InputError, match="is not the draft the data was made with"):
-        read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled)["draft"]), QUIET)
-    gone = write(tmp_path / "gone", make_rows(6), read_manifest(labelled) | {"draft": str(tmp_path / "moved")})
+        read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled).draft), QUIET)
+    gone = write(tmp_path / "gone", make_rows(6), replace(read_manifest(labelled), draft=str(tmp_path / "moved")))
     data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
     assert "Without the draft there are no confidences" in data.notes[0]
     assert data.drafted.predictions == {}

@@ -67,7 +67,7 @@ def test_on_policy_data_of_another_controller_is_other_data(train: Train, tmp_pa
     )  # fmt: skip
     folder = make_on_policy_data(settings, str(tmp_path / "rounds"))
     assert make_on_policy_data(settings, folder) == folder  # complete, and left as it is
-    assert read_manifest(folder)["cost"] == CostModel(0.1, 1.0, 0.0).as_dict()
+    assert read_manifest(folder).cost == CostModel(0.1, 1.0, 0.0)
     train(1)
     with pytest.raises(InputError, match=r"other settings: controller was"):
         make_on_policy_data(settings, folder)
@@ -77,7 +77,7 @@ def test_on_policy_data_of_another_controller_is_other_data(train: Train, tmp_pa
         make_on_policy_data(settings, folder)
     make_on_policy_data(replace(settings, cost=0.1), folder)  # a number that comes to the same
     rule = make_on_policy_data(replace(settings, length="3", cost=None), tmp_path / "rule")
-    assert "controller" not in read_manifest(rule)
+    assert read_manifest(rule).controller is None
 
 
 def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

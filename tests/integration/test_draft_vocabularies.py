@@ -140,9 +140,9 @@ def test_every_stage_takes_it(pair: Pair, data: Path, tmp_path: Path) -> None:
 
 def test_features_of_positions_are_those_of_the_labels_distribution(pair: Pair, data: Path) -> None:
     manifest = read_manifest(data)
-    assert ("vocab_size" in manifest) == (pair.sizes[1] > pair.sizes[0])
+    assert (manifest.vocab_size is not None) == (pair.sizes[1] > pair.sizes[0])
     draft, rows = load_draft(None, manifest, device="cpu"), load_rows(str(data))
-    found = read_positions(draft, rows, SamplingParams(1.0, None), manifest.get("vocab_size"))
+    found = read_positions(draft, rows, SamplingParams(1.0, None), manifest.vocab_size)
     row = rows[0]
     logits = draft.model(input_ids=torch.tensor([row.prompt_ids + row.x])).logits[0, len(row.prompt_ids) - 1]
     q = logits[: pair.sizes[0]].softmax(-1)

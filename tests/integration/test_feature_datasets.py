@@ -139,7 +139,7 @@ def test_only_so_many_texts_of_each_dataset(work: Path, options: FeatureDataOpti
     dataset = FeatureDataset(make_features(replace(options, data=data, texts=5), tmp_path / "f"))
     assert sum(dataset.part(f"{TRAIN}0").texts) == 10
     assert sum(dataset.part(VALIDATION).texts) == sum(len(held_out(rows)[1]) for rows in (ROWS, make_rows(30, seed=4)))
-    assert len(dataset.manifest["datasets"]) == 2
+    assert len(dataset.manifest.datasets) == 2
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_command_plans_makes_and_finishes(work: Path, tmp_path: Path, capsys
     assert cli.main(words) == 0
     dataset = FeatureDataset(tmp_path / "f")
     for name in (VALIDATION, TRAIN):
-        rows = sum(shard.get("rows", 0) for shard in dataset.manifest["shards"] if shard["part"].startswith(name))
+        rows = sum(shard.rows or 0 for shard in dataset.manifest.shards if shard.part.startswith(name))
         assert f"{rows:,} " in plan
     assert cli.main(words) == 0
     assert "already complete" in " ".join(capsys.readouterr().err.split())

@@ -256,7 +256,7 @@ def test_data_of_a_spread_target(folder: Path, spread: dict[str, Any], tmp_path:
         assert replace(row, p=[]) == replace(other, p=[])
         assert other.p == pytest.approx(row.p, abs=1e-5)
     ours, theirs = (FeatureDataset(tmp_path / f"{name}-features").manifest for name in ("whole", "spread"))
-    assert [shard["file"] for shard in ours["shards"]] == [shard["file"] for shard in theirs["shards"]]
+    assert [shard.file for shard in ours.shards] == [shard.file for shard in theirs.shards]
 
 
 def test_experts_that_are_offloaded(tmp_path: Path) -> None:

@@ -57,10 +57,10 @@ def test_two_datasets_have_the_mean_of_all_tokens(work: Path) -> None:
     manifests = [read_manifest(folder) for folder in datasets]
     assert joint_manifest(datasets[:1], AcceptanceRow.kind) == manifests[0]
     joint = joint_manifest(datasets, AcceptanceRow.kind)
-    shards = [shard for manifest in manifests for shard in manifest["shards"]]
-    mean = sum(shard["acceptance_sum"] for shard in shards) / sum(shard["tokens"] for shard in shards)
-    assert joint["mean_acceptance"] == pytest.approx(mean)
-    assert joint["dataset_fingerprint"] not in [manifest["dataset_fingerprint"] for manifest in manifests]
+    shards = [shard for manifest in manifests for shard in manifest.shards]
+    mean = sum(shard.acceptance_sum for shard in shards) / sum(shard.tokens for shard in shards)
+    assert joint.mean_acceptance == pytest.approx(mean)
+    assert joint.dataset_fingerprint not in [manifest.dataset_fingerprint for manifest in manifests]
 
 
 def test_datasets_must_be_alike(work: Path, tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_each_text_is_read_under_its_own_sampling(work: Path, tmp_path: Path) ->
         assert all(torch.equal(trace[name], same[name]) for name in same)
     greedy = alone[1].part(f"{TRAIN}0").shards[0].tensors["accept"]
     assert set(greedy.tolist()) == {0.0, 1.0}
-    assert both.manifest["sampling"] == SAMPLED.as_dict()
-    assert both.manifest["other_sampling"] == [GREEDY.as_dict()]
-    assert "other_sampling" not in alone[0].manifest
+    assert both.manifest.sampling == SAMPLED
+    assert both.manifest.other_sampling == [GREEDY]
+    assert alone[0].manifest.other_sampling == []
 
 
 def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:

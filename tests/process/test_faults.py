@@ -151,10 +151,10 @@ def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
         for seed in range(5):
             decode(seed)
         assert capsys.readouterr().err.count("rounds cannot be logged") == 1
-        assert read_manifest(tmp_path / "log")["shards"] == []
+        assert read_manifest(tmp_path / "log").shards == []
         (tmp_path / "log" / "shard-00000.parquet.tmp").rmdir()
         decode(5)
-    assert len(read_manifest(tmp_path / "log")["shards"]) == 3
+    assert len(read_manifest(tmp_path / "log").shards) == 3
     assert len(read_dataset(tmp_path / "log", RoundsRow)) == 6
 
 

@@ -53,9 +53,9 @@ def test_labels_are_those_of_our_own_forwards(
     said = " ".join(capsys.readouterr().err.split())
     assert "0 of 10 texts were tokenised again, 0 into another number of tokens; not checked: that the" in said
     texts = {row.prompt_id: row for row in read_dataset(tmp_path / "data-responses", ResponseRow)}
-    source = read_manifest(folder)["responses"]
-    assert (source["source"], source["base_url"], source["model"]) == ("openai", options.base_url, "tiny")
-    assert source["sha256"] == read_manifest(tmp_path / "data-responses")["dataset_fingerprint"]
+    source = read_manifest(folder).responses
+    assert (source.source, source.base_url, source.model) == ("openai", options.base_url, "tiny")
+    assert source.sha256 == read_manifest(tmp_path / "data-responses").dataset_fingerprint
     rows = read_dataset(folder, AcceptanceRow)
     assert len(rows) == len(texts) == 10
     assert all(texts[row.prompt_id].exact and row.x == texts[row.prompt_id].tokens for row in rows)
@@ -76,8 +76,8 @@ def test_a_server_without_token_ids(
     for row in rows:
         end = [tokenizer.eos_token_id] if row.finish_reason == "stop" else []
         assert row.tokens == [*tokenizer(row.text)["input_ids"], *end]
-    shards = read_manifest(tmp_path / "data-responses")["shards"]
-    assert sum(shard["tokenised_again"] for shard in shards) == 10
+    shards = read_manifest(tmp_path / "data-responses").shards
+    assert sum(shard.tokenised_again for shard in shards) == 10
 
 
 def test_a_server_that_fails_for_a_while(

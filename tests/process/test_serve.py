@@ -340,10 +340,10 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
     assert [decoder.tokenizer.decode(row.x, skip_special_tokens=True) for row in rows] == texts
     assert len({row.prompt_id for row in rows}) == 6
     manifest = read_manifest(tmp_path / "log")
-    assert manifest["complete"]
-    assert [shard["rows"] for shard in manifest["shards"]] == [2, 1, 2, 1]
+    assert manifest.complete
+    assert [shard.rows for shard in manifest.shards] == [2, 1, 2, 1]
     others = [found.parent for found in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
-    rows_of = {read_manifest(one)["sampling"]["temperature"]: len(read_dataset(one, RoundsRow)) for one in others}
+    rows_of = {read_manifest(one).sampling.temperature: len(read_dataset(one, RoundsRow)) for one in others}
     assert rows_of == {0.3: 2, 0: 4}
     data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
     assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0", "0.3", "1"}, 12)

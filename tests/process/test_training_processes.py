@@ -60,7 +60,7 @@ def test_two_processes_and_two_machines_do_what_one_does(
     settings: lag_free_head.TrainingOptions, tmp_path: Path
 ) -> None:
     """With dropout, batches that do not divide by two, and a last batch of one example."""
-    rows = sum(s["rows"] for s in read_manifest(settings.folders[0])["shards"] if s["part"].startswith("train"))
+    rows = sum(shard.rows for shard in read_manifest(settings.folders[0]).shards if shard.part.startswith("train"))
     ours = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
     train_acceptance(ours, output=tmp_path / "one")
     train_acceptance(replace(ours, devices=2, strategy="ddp"), output=tmp_path / "two")

@@ -24,7 +24,7 @@ from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.dataset import MANIFEST, read_manifest
 from specpilot.data_gen.options import AcceptanceDataOptions, RouterDataOptions, WorkerOptions
 from specpilot.data_gen.router import make_router_data
-from specpilot.data_gen.workers import OnDone, ignore
+from specpilot.data_gen.workers import Description, OnDone, ignore
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 
@@ -84,8 +84,8 @@ class Maker:
     def __init__(self, folder: Path, accident: Callable[[Path, int], None] | None = None) -> None:
         self.folder, self.accident = folder, accident
 
-    def describe(self) -> dict[str, Any]:
-        return {"identity": {"kind": "square"}}
+    def describe(self) -> Description:
+        return Description({"kind": "square"})
 
     def make(self, unit: int, on_done: OnDone = ignore) -> int:
         with open(self.folder / "begun", "a") as file:
@@ -99,9 +99,9 @@ class Maker:
 class Different(Maker):
     """A maker that describes itself differently in every process, and makes nothing until there are two."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         (self.folder / f"described-{os.getpid()}").touch()
-        return {"identity": {"kind": "square", "weights": os.getpid()}}
+        return Description({"kind": "square", "weights": os.getpid()})
 
     def make(self, unit: int, on_done: OnDone = ignore) -> int:
         while len([*self.folder.glob("described-*")]) < 2:
@@ -139,7 +139,7 @@ def refused(folder: Path, unit: int) -> None:
 
 def make_all(new_maker: Callable[[], Maker], console: Console) -> dict[int, int]:
     with ray_workers.RayWorkers(new_maker, TWO, "cpu", console) as workers:
-        assert workers.description["identity"]["kind"] == "square"
+        assert workers.description.identity["kind"] == "square"
         assert workers.ask(lambda maker: maker.folder.is_dir())
         tokens: list[int] = []
         made = dict(workers.make_all({i: partial(int, unit) for i, unit in UNITS.items()}, tokens.append))
@@ -223,10 +223,10 @@ def test_workers_nodes_and_drivers_may_be_killed(cluster: Any, tmp_path: Path) -
 
     def shards() -> int:
         """Number of shards written so far."""
-        entries = read_manifest(output)["shards"] if (output / MANIFEST).exists() else []
+        entries = read_manifest(output).shards if (output / MANIFEST).exists() else []
         for entry in entries:
-            status = (output / entry["file"]).stat()
-            written.setdefault(entry["file"], set()).add((status.st_ino, status.st_mtime_ns))
+            status = (output / entry.file).stat()
+            written.setdefault(entry.file, set()).add((status.st_ino, status.st_mtime_ns))
         return len(entries)
 
     driver = start()
@@ -250,4 +250,4 @@ def test_workers_nodes_and_drivers_may_be_killed(cluster: Any, tmp_path: Path) -
     assert shards() > before
     assert all(len(versions) == 1 for versions in written.values())
     assert contents(output) == contents(whole)
-    assert len(read_manifest(whole)["shards"]) == 24
+    assert len(read_manifest(whole).shards) == 24

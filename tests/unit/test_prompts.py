@@ -194,7 +194,7 @@ def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     one_day_later(monkeypatch)
     make_answers(settings, cut)
     assert contents(whole) == contents(cut)
-    assert read_manifest(cut)["day"] == today
+    assert read_manifest(cut).day == today
     other = make_answers(settings, tmp_path / "other")
     assert read_dataset(other, AnswerRow)[0].prompt_ids != read_dataset(cut, AnswerRow)[0].prompt_ids
 

@@ -57,7 +57,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
 def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list[list[int]]]], name: str) -> None:
     folder, texts = logged
     rows, sampling = read_dataset(folder / name, RoundsRow), FOLDERS[name]
-    assert read_manifest(folder / name)["sampling"] == sampling.as_dict()
+    assert read_manifest(folder / name).sampling == sampling
     assert sorted(row.x for row in rows) == sorted(texts[name])
     models = [load_model(model) for model in ("tiny", "tiny-draft")]
     drafted = rejected = 0
@@ -122,9 +122,9 @@ def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pyt
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     texts = {row.prompt_id: row.tokens for row in read_dataset(f"{made}-responses", ResponseRow)}
-    assert read_manifest(made)["responses"] == {
+    assert read_manifest(made).responses.to_dict() == {
         "source": "vllm", "version": vllm.__version__.partition("+")[0], "tensor_parallel": 1,
-        "sha256": read_manifest(f"{made}-responses")["dataset_fingerprint"],
+        "sha256": read_manifest(f"{made}-responses").dataset_fingerprint,
     }  # fmt: skip
     rows = read_dataset(made, AcceptanceRow)
     assert {row.prompt_id: row.x for row in rows} == texts
