@@ -62,7 +62,7 @@ class MeasurementOptions(
         """What all decoders have in common."""
         return DecodingOptions(
             target=self.target, draft=self.draft, draft_dtype=self.draft_dtype, pair_check=self.pair_check,
-            **self.loading,
+            dtype=self.dtype, device=self.device, trust_remote_code=self.trust_remote_code,
         )  # fmt: skip
 
 

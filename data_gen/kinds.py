@@ -184,8 +184,8 @@ class Rows(Generic[R]):
 
     def entry(self, file: str, sha256: str) -> ShardEntry:
         counts = [row.counts() for row in self.rows]
-        sums = {name: sum(each[name] for each in counts) for name in counts[0]}
-        return ShardEntry.from_dict({"file": file, "rows": len(counts), **sums, "sha256": sha256})
+        sums: dict[str, Any] = {name: sum(each[name] for each in counts) for name in counts[0]}
+        return replace(ShardEntry(file=file, rows=len(counts), sha256=sha256), **sums)
 
 
 def arrow_type(hint: Any) -> pa.DataType:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -61,7 +61,7 @@ def resolve(settings: P) -> tuple[P, Manifest]:
     else:
         manifest = begun(feature_identity(feature_options(settings)))
     names = {entry.name for entry in fields(settings)} - {"seed", "device"}
-    made = {name: value for name, value in manifest.features.by_name().items() if name in names}
+    made: dict[str, Any] = {name: value for name, value in manifest.features.by_name().items() if name in names}
     settings = replace(settings, **made, target=manifest.target, draft=manifest.draft)
     dataset = replace(manifest, shards=[], predictor=settings.predictor, dataset_fingerprint=manifest.data_fingerprint)
     return settings, dataset
