@@ -9,11 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, Self
+from typing import Self
 
 from ..common.errors import InputError
 from ..common.files import FolderLock, replacing
 from ..common.json_file import blaming, parse_object, read_object
+from ..common.record import Identity
 from .dataset import differences
 
 SETTINGS = "settings.json"
@@ -45,7 +46,7 @@ class TextFile:
     noun = "text"
     tokens: int | None = None  # not counted
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], heads: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, path: Path, identity: Identity, heads: Sequence[Mapping[str, object]]) -> None:
         self.path, self.identity, self.heads = path, identity, heads
         self._settings = settings_file(path)
         self._lock = FolderLock(self._settings.parent, f"is writing {path.name}")
@@ -100,7 +101,7 @@ class TextFile:
         """Numbers of the texts, of ``total`` in all, that are not written yet."""
         return [number for number in range(total) if number not in self._lines]
 
-    def write(self, text: Mapping[str, Any], number: int) -> None:
+    def write(self, text: Mapping[str, object], number: int) -> None:
         """Append the line of text ``number``: its head, and then ``text``."""
         if not self._begun:
             with replacing(self._settings) as file:

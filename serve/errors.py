@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ..common.json_file import JsonObject
 
 TYPES = {
     401: "authentication_error",
@@ -41,7 +41,7 @@ class ApiError(Exception):
             self.headers["WWW-Authenticate"] = 'Basic realm="specpilot"'
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         kind = TYPES.get(self.status, "invalid_request_error")
         # What a message quotes may hold half a character, which UTF-8 does not have.
         message, param = (

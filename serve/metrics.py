@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from ..common.json_file import JsonObject
 from ..controllers.length import MAX_DRAFT
 from ..infer.core import Generation
 
@@ -74,7 +74,7 @@ def accepted_by_position(generations: Iterable[Generation]) -> list[int]:
     return counts
 
 
-def speculation_report(generations: list[Generation]) -> dict[str, Any]:
+def speculation_report(generations: list[Generation]) -> JsonObject:
     """``metrics.speculative_decoding`` of a response, with the field names of vLLM."""
     drafts = [round for generation in generations for round in generation.rounds if round.drafted]
     drafted, accepted = sum(len(round.drafted) for round in drafts), sum(round.accepted for round in drafts)

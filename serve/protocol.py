@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ..common.errors import InputError
-from ..common.json_file import blaming, parse_object
+from ..common.json_file import JsonObject, blaming, parse_object
 from ..infer.text_stream import TextStyle
 from .errors import ApiError
 
@@ -192,7 +192,7 @@ class Message(_Fields):
         silent = isinstance(given, dict) and given.get("role") == "assistant" and "content" in given
         return given | {"content": ""} if silent and given["content"] is None else given
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """As chat templates take it."""
         content = self.content if isinstance(self.content, str) else [part.model_dump() for part in self.content]
         role = "system" if self.role == "developer" else self.role
@@ -221,7 +221,7 @@ UNION = ("str", "int", "constrained-str")  # members of unions, as pydantic name
 R = TypeVar("R", bound=BaseModel)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> JsonObject:
     """The JSON object that a request's body is.
 
     Raises:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from ..common.json_file import JsonObject
 from ..infer.recorder import TokenLogprob
 from ..infer.text_stream import INCOMPLETE, TokenTexts
 from .choice import Choice, Delta
@@ -15,7 +16,7 @@ from .metrics import speculation_report
 DONE = "data: [DONE]\n\n"
 
 
-def event(content: dict[str, Any]) -> str:
+def event(content: JsonObject) -> str:
     """One server-sent event."""
     return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
@@ -40,7 +41,7 @@ class Format(ABC):
     prefix: ClassVar[str]
     object: ClassVar[str]
     chunk_object: ClassVar[str]
-    opening: ClassVar[dict[str, Any] | None] = None
+    opening: ClassVar[JsonObject | None] = None
 
     def __init__(self, id: str, model: str, created: int, texts: TokenTexts) -> None:
         self.id, self.texts = f"{self.prefix}-{id}", texts
@@ -48,14 +49,14 @@ class Format(ABC):
         self.lengths: Counter[int] = Counter()  # characters of each choice so far
 
     @abstractmethod
-    def content(self, delta: Delta, *, whole: bool) -> dict[str, Any]:
+    def content(self, delta: Delta, *, whole: bool) -> JsonObject:
         """The text of a choice, all of it or what it gained."""
 
     @abstractmethod
-    def logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+    def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
         """The log probabilities of a choice that asked for them."""
 
-    def entry(self, choice: Choice, delta: Delta, *, whole: bool) -> dict[str, Any]:
+    def entry(self, choice: Choice, delta: Delta, *, whole: bool) -> JsonObject:
         """A choice of a response in one piece (``whole``) or of a chunk, with the reason why it ended, if it has."""
         wanted = choice.recorder is not None and choice.recorder.top_logprobs is not None
         logprobs = {"logprobs": self.logprobs(choice, delta) if wanted else None}
@@ -67,21 +68,21 @@ class ChatFormat(Format):
     """``chat.completion``."""
 
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-    opening: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+    opening: ClassVar[JsonObject | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def content(self, delta: Delta, *, whole: bool) -> dict[str, Any]:
+    def content(self, delta: Delta, *, whole: bool) -> JsonObject:
         if whole:
             return {"message": {"role": "assistant", "content": delta.text, "refusal": None}}
         return {"delta": {"content": delta.text}}
 
-    def logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+    def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
         entries = [
             self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
             for one in delta.logprobs
         ]
         return {"content": entries, "refusal": None}
 
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+    def _token(self, token: int, logprob: float) -> JsonObject:
         return {"token": self.texts.text(token), "logprob": logprob, "bytes": self.texts.bytes(token)}
 
 
@@ -90,10 +91,10 @@ class TextFormat(Format):
 
     prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def content(self, delta: Delta, *, whole: bool) -> dict[str, Any]:
+    def content(self, delta: Delta, *, whole: bool) -> JsonObject:
         return {"text": delta.text}
 
-    def logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+    def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
         self.lengths[choice.index] += len(delta.text)
         return {
             "tokens": [self.texts.text(one.token) for one in delta.logprobs],
@@ -110,7 +111,7 @@ class TextFormat(Format):
         return found
 
 
-def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int) -> dict[str, Any]:
+def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int) -> JsonObject:
     """The response in one piece."""
     return {
         **style.head,
@@ -120,17 +121,17 @@ def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], pr
     }
 
 
-def chunk(style: Format, choices: list[dict[str, Any]]) -> dict[str, Any]:
+def chunk(style: Format, choices: list[JsonObject]) -> JsonObject:
     """A chunk of a stream."""
     return {**style.head, "object": style.chunk_object, "choices": choices}
 
 
-def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> dict[str, Any]:
+def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> JsonObject:
     """The rounds of a choice, if its request asked for them."""
     if choice.recorder is None or not choice.recorder.drafts:
         return {}
 
-    def shown(token: int) -> dict[str, Any]:
+    def shown(token: int) -> JsonObject:
         text = texts.text(token)
         return {"text": text, "bytes": texts.bytes(token)} if INCOMPLETE in text else {"text": text}
 

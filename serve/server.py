@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
 
 from ..common.errors import InputError
+from ..common.json_file import JsonObject
 from ..controllers.length import LengthController
 from ..controllers.length.priced import PricedController
 from ..infer.core import Request
@@ -52,7 +52,7 @@ class Server:
         if self.log is not None and self.log.add(request):
             self.metrics.logged.inc()
 
-    def model_card(self) -> dict[str, Any]:
+    def model_card(self) -> JsonObject:
         """``/v1/models``'s entry."""
         service = self.service
         return {
@@ -64,10 +64,10 @@ class Server:
             "chat_template": service.tokenizer.chat_template is not None,
         }
 
-    def controller_card(self) -> dict[str, Any]:
+    def controller_card(self) -> JsonObject:
         """The controller that new requests get."""
         length = self.decoder.length
-        card: dict[str, Any] = {
+        card: JsonObject = {
             "object": "controller",
             "name": self.options.controller,
             "kind": type(length).__name__,
@@ -77,7 +77,7 @@ class Server:
             card["cost"] = length.cost.as_dict()
         return card
 
-    def reload(self) -> dict[str, Any]:
+    def reload(self) -> JsonObject:
         """Load the controller again by its name; requests that are being decoded keep the one they began with.
 
         Raises:

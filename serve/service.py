@@ -7,9 +7,9 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..common.errors import InputError
+from ..common.json_file import JsonObject
 from ..controllers.length import LengthController, parse_rule
 from ..controllers.sampling import SamplingParams
 from ..infer.build import Setup
@@ -137,7 +137,7 @@ class Service:
 
     def _sampling(self, given: GenerationRequest) -> SamplingParams:
         """What the request leaves open is the server's default."""
-        settings: dict[str, Any] = {
+        settings: JsonObject = {
             name: "auto" if value is None else value
             for name, value in (("temperature", given.temperature), ("top_k", given.top_k), ("top_p", given.top_p))
         }
@@ -258,7 +258,7 @@ class Service:
         self.metrics.finished(choice.request.output, choice.finish_reason, call.first[choice], total)
         self.on_finished(choice.request)
 
-    async def whole(self, call: Call) -> dict[str, Any]:
+    async def whole(self, call: Call) -> JsonObject:
         """The response in one piece."""
         found = {choice: Delta() for choice in call.choices}
         async for choice, delta in self.deltas(call):
