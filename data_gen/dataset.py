@@ -67,7 +67,7 @@ class ShardEntry(SparseRecord):
         rows: number of rows or examples.
         tokens: number of generated tokens.
         drafted: number of drafted tokens with a label.
-        acceptance_sum: sum of their acceptance probabilities.
+        acceptance_sum: sum of their acceptance probabilities; the whole number 0 if there is none.
         tokenised_again: number of another engine's texts that came without tokens.
         of_other_length: number of such texts that have another number of tokens than the engine reported.
         sha256: of the file.
@@ -79,7 +79,7 @@ class ShardEntry(SparseRecord):
     rows: int | None = None
     tokens: int | None = None
     drafted: int | None = None
-    acceptance_sum: float | None = None
+    acceptance_sum: int | float | None = None  # read as it was written, so that a resumed run writes the same
     tokenised_again: int | None = None
     of_other_length: int | None = None
     sha256: str
@@ -471,6 +471,7 @@ def parse_manifest(file: Path, remedy: str = MAKE_AGAIN) -> Manifest:
     with blaming(file, remedy):
         if values.get("schema_version") != SCHEMA_VERSION:
             raise InputError(f"schema_version={values.get('schema_version')!r}: this version reads {SCHEMA_VERSION}")
+        build(SamplingParams, values.get("sampling", {}), "sampling")  # no unknown parameter is ignored
         return Manifest.from_dict(values)
 
 

@@ -53,6 +53,7 @@ COPIES: dict[str, dict[str, dict[str, Change]]] = {  # what is copied → the co
         "data-incomplete": {"manifest.json": {"complete": False}},
         "data-shards": {"manifest.json": {"shards": 3}},
         "data-sampling": {"manifest.json": {"sampling": {"temperature": "hot", "top_k": 50, "top_p": 1.0}}},
+        "data-sampling-new": {"manifest.json": {"sampling": {"temperature": 1.0, "typical_p": 0.9}}},
         "data-forged": {
             SHARD["file"]: b"hello",
             "manifest.json": {"shards": [SHARD | {"sha256": hashlib.sha256(b"hello").hexdigest()}]},

@@ -129,6 +129,20 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
     assert files(folder) == before
 
 
+def test_a_resumed_dataset_without_labels_has_the_same_bytes(tmp_path: Path) -> None:
+    """The sum of no probabilities is a whole number, and stays one when the manifest is read and written again."""
+    sampling = SamplingParams().as_dict()
+    identity = {"kind": "acceptance", "target": "t", "draft": "d", "fingerprint": {}, "sampling": sampling}
+    shards = [Rows([AcceptanceRow(str(i), "", [1], [], [], [])]) for i in range(2)]
+    with ShardWriter(tmp_path / "whole", identity) as writer:
+        for shard in shards:
+            writer.write(shard)
+    for shard in shards:
+        with ShardWriter(tmp_path / "resumed", identity) as writer:
+            writer.write(shard)
+    assert files(tmp_path / "whole") == files(tmp_path / "resumed")
+
+
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(OSError) as error, replacing(tmp_path / "a") as temporary:  # noqa: PT012 - the block fails

@@ -148,6 +148,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/data-incomplete", "the dataset is incomplete"),
     ("@place/data-shards", "manifest.json: shards=3:"),
     ("@place/data-sampling", "manifest.json: sampling.temperature='hot'"),
+    ("@place/data-sampling-new", "manifest.json: sampling: unknown key 'typical_p'"),
     ("@place/data-forged", "shard-00000.parquet: not a readable Parquet file"),
     ("[@files/acceptance,@files/router-data]", "router-data: a dataset of kind 'router'"),
     ("@files/acceptance --validation-fraction 0.01", "validation_fraction=0.01:"),
