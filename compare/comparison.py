@@ -168,7 +168,7 @@ class _Comparing:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).to_dict(),
-            "pair": None if self.pair is None else self.pair.fingerprint.as_dict(), **task.to_dict(),
+            "pair": None if self.pair is None else self.pair.fingerprint.to_dict(), **task.to_dict(),
         }  # fmt: skip
         refusals = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
         if refusals and len(self.specs) == 1 and not self.families:
@@ -259,7 +259,7 @@ class _Comparing:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
         rows = self.rows[-COST_PROMPTS:]
         budget = min(COST_TOKENS, self.task.max_new_tokens)
-        sampling = self.task.sampling.as_dict() | {"max_new_tokens": budget}
+        sampling = self.task.sampling.to_dict() | {"max_new_tokens": budget}
         measured: dict[str, dict[str, Any]] = {}
         pair = {} if self.drafting is None else {NONE: self.drafting}
         for name, spec in (pair | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
@@ -277,7 +277,7 @@ class _Comparing:
                 decide = partial(decision_seconds, plain, prompts, decoder.length, sampling)
                 taken = self.store.compute(key | {"decision": spec.identity}, decide)
                 cost = with_decisions(CostModel(**measured[name]["cost"]), taken)
-                measured[name] = measured[name] | {"cost": cost.as_dict()}
+                measured[name] = measured[name] | {"cost": cost.to_dict()}
         return measured
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
@@ -362,7 +362,7 @@ class _Comparing:
         """The rule of the decoder's length controller."""
         cost = self.costs.get(spec.name)
         length = self.loader.decoder(spec, cost).length
-        identity = {"spec": spec.identity, "costs": None if cost is None else cost.as_dict()}
+        identity = {"spec": spec.identity, "costs": None if cost is None else cost.to_dict()}
         return Rule(spec.name, (AS_MEASURED,), identity, lambda traces: lambda index, x: length)
 
     def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, Identity]]:
@@ -407,7 +407,7 @@ class _Comparing:
     def _identity(self, spec: ComparedDecoder, rows: Sequence[PromptRow]) -> dict[str, object]:
         """Everything that the decoding of prompts depends on."""
         cost = self.costs.get(spec.name) if spec.uses_costs else None
-        costs = None if cost is None else cost.as_dict()
+        costs = None if cost is None else cost.to_dict()
         return {**self.identity, "spec": spec.identity, "costs": costs, "prompt": _digest(rows)}
 
     def _of_family(self, family: str, value: float) -> ComparedDecoder:

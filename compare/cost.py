@@ -149,9 +149,9 @@ def bench_cost(
             "share_of_draft_step": taken[0] / loop.per_token if loop.per_token else math.inf,
         }}  # fmt: skip
     return {
-        "cost": cost.as_dict(),
+        "cost": cost.to_dict(),
         "forward": {
-            **bare.as_dict(),
+            **bare.to_dict(),
             "r_squared": float(r2_score([*steps.verify.values()], [bare.round(n - 1, 0) for n in steps.verify])),
             "t_v": {str(n): seconds for n, seconds in steps.verify.items()},
         },

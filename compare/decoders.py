@@ -242,7 +242,7 @@ class Loader:
         self, options: ComparedDecoder, sampling: SamplingParams, max_new_tokens: int, cost: CostModel | None = None
     ) -> Generate:
         """A function that decodes one prompt as ``options`` say; arguments and errors as for :meth:`decoder`."""
-        settings: dict[str, Any] = {**sampling.as_dict(), "max_new_tokens": max_new_tokens}
+        settings: dict[str, Any] = {**sampling.to_dict(), "max_new_tokens": max_new_tokens}
         if options.engine is None:
             decoder = self.decoder(options, cost)
             decoder.new_request([0], sampling, 1, RandomSource(0))  # refuses what the sampling does not allow

@@ -159,6 +159,6 @@ def words_of(report: ComparisonReport, name: str, folder: Path) -> list[str]:
     if not spec.uses_costs or name not in report.costs:
         return spec.words()
     with replacing(folder / COST_FILE) as temporary:
-        document = {"cost": report.costs[name].as_dict(), "decoder": name}
+        document = {"cost": report.costs[name].to_dict(), "decoder": name}
         temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
     return spec.words(folder / COST_FILE)

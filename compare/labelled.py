@@ -80,7 +80,7 @@ class Source:
     def of(cls, manifest: Manifest) -> Source:
         """The source of the texts of a dataset."""
         assert manifest.draft is not None, "data with labels is of a pair"
-        sampling = manifest.sampling.as_dict()
+        sampling = manifest.sampling.to_dict()
         return cls(manifest.kind, manifest.target, manifest.draft, manifest.fingerprint, sampling)
 
 

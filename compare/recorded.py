@@ -106,8 +106,8 @@ class Tracer:
         """The settings that traces depend on besides the prompts."""
         return {
             "version": version("specpilot"),
-            "pair": self.decoder.fingerprint.as_dict(),
-            "sampling": self.sampling.as_dict(),
+            "pair": self.decoder.fingerprint.to_dict(),
+            "sampling": self.sampling.to_dict(),
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
             "chat": self.chat,
@@ -296,4 +296,4 @@ def informed_rule(cost: CostModel) -> Rule:
             made = [Informed.of(t, cost, rate) for t in traces]
         return lambda index, unused: made[index]
 
-    return Rule(INFORMED, (0.0,), {"rule": "informed", "costs": cost.as_dict()}, of_batch)
+    return Rule(INFORMED, (0.0,), {"rule": "informed", "costs": cost.to_dict()}, of_batch)

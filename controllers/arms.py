@@ -39,7 +39,7 @@ class Arm:
         """The properties that identify the arm, without its name."""
         return self.kind, self.fingerprint, self.layer
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -51,7 +51,7 @@ class SamplingParams:
         top_k = None if self.top_k is None else int(self.top_k)  # NumPy's numbers, and fractions, are made plain
         vars(self).update(temperature=float(self.temperature), top_k=top_k, top_p=float(self.top_p))
 
-    def as_dict(self) -> dict[str, float | int | None]:
+    def to_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
 
     def same_as(self, other: SamplingParams) -> bool:

@@ -61,7 +61,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
             where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
             raise InputError(f"{where}{error}") from error
         heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
-    identity = _settings(options, batch, decoder) | sampling.as_dict() | {"day": day}
+    identity = _settings(options, batch, decoder) | sampling.to_dict() | {"day": day}
     with TextFile(batch.output, identity, heads) as file:
         make = partial(_decode, decoder, batch.trace)
         write_shards(file, [1] * len(heads), requests.__getitem__, make, console)
@@ -95,4 +95,4 @@ def _settings(options: GenerateOptions, batch: BatchOptions, decoder: Speculativ
 def _answer(text: Generation, trace: bool) -> Text:
     answer: Text = {"completion": text.text, "finish_reason": text.finish_reason}
     answer |= {} if text.arm is None else {"arm": text.arm}
-    return answer | ({"tokens": text.tokens, "rounds": [one.as_dict() for one in text.rounds]} if trace else {})
+    return answer | ({"tokens": text.tokens, "rounds": [one.to_dict() for one in text.rounds]} if trace else {})

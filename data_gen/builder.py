@@ -161,7 +161,7 @@ def pair_identity(
 ) -> Identity:
     """The part of a dataset's identity that describes a pair, including the size that a larger draft was cut to."""
     cut = {"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}
-    return {"draft": names.draft, "fingerprint": pair.as_dict(), **cut}
+    return {"draft": names.draft, "fingerprint": pair.to_dict(), **cut}
 
 
 class DatasetBuilder(ABC, Generic[R]):
@@ -211,7 +211,7 @@ class DatasetBuilder(ABC, Generic[R]):
             "kind": self.kind.kind,
             "target": self.settings.target,
             **self.identity(),
-            "sampling": self.sampling.as_dict(),
+            "sampling": self.sampling.to_dict(),
             "seed": self.settings.seed,
         }
         context = min((m.context for m in self.models if m.context is not None), default=None)

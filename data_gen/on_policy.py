@@ -45,7 +45,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
     def identity(self) -> Identity:
         s = self.settings
         controller = length_digest(s.length)
-        cost = s.cost if s.cost in (None, "auto") else CostModel.load(s.cost).as_dict()  # whatever its file is called
+        cost = s.cost if s.cost in (None, "auto") else CostModel.load(s.cost).to_dict()  # whatever its file is called
         return {
             **pair_identity(s, self.decoder.fingerprint, *self.models),
             "length": str(s.length),

@@ -57,7 +57,7 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
 
     def identity(self) -> Identity:
         return {
-            "arms": [arm.arm.as_dict() for arm in self.arms],
+            "arms": [arm.arm.to_dict() for arm in self.arms],
             "fingerprint": self.fingerprint,
             "hidden_size": self.target.hidden_size,
         }

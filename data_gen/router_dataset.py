@@ -40,7 +40,7 @@ class Times:
     verify: CostModel
 
     def save(self, folder: Path, machine: Machine) -> None:
-        document = {"seconds_per_token": self.arms, "cost": self.verify.as_dict(), "machine": machine.to_dict()}
+        document = {"seconds_per_token": self.arms, "cost": self.verify.to_dict(), "machine": machine.to_dict()}
         with replacing(folder / TIMES) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

@@ -353,7 +353,7 @@ class Round:
         """Number of accepted drafted tokens."""
         return len(self.path)
 
-    def as_dict(self) -> dict[str, int | list[int]]:
+    def to_dict(self) -> dict[str, int | list[int]]:
         """Its tokens and what became of them, as JSON values."""
         names = ("drafted", "parents", "accepted", "path", "emitted")
         return {name: getattr(self, name) for name in names}

@@ -192,7 +192,7 @@ class Message(_Fields):
         silent = isinstance(given, dict) and given.get("role") == "assistant" and "content" in given
         return given | {"content": ""} if silent and given["content"] is None else given
 
-    def as_dict(self) -> JsonObject:
+    def to_dict(self) -> JsonObject:
         """As chat templates take it."""
         content = self.content if isinstance(self.content, str) else [part.model_dump() for part in self.content]
         role = "system" if self.role == "developer" else self.role

@@ -40,7 +40,7 @@ def identity_of(
     """
     cut = {} if vocab_size is None else {"vocab_size": vocab_size}
     return {
-        "kind": RoundsRow.kind, "target": target, "draft": draft, "fingerprint": pair.as_dict(), "served": True, **cut,
+        "kind": RoundsRow.kind, "target": target, "draft": draft, "fingerprint": pair.to_dict(), "served": True, **cut,
         "settings": {"max_new_tokens": longest, "shard_size": shard_size},
     }  # fmt: skip
 
@@ -110,7 +110,7 @@ class RoundWriters:
 
     def make(self, folder: Path, sampling: SamplingParams) -> RoundWriter:
         """The writer of a folder; raises InputError as that does."""
-        return RoundWriter(folder, {**self.identity, "sampling": sampling.as_dict()}, self.tokenizer)
+        return RoundWriter(folder, {**self.identity, "sampling": sampling.to_dict()}, self.tokenizer)
 
     def keep(self, sampling: SamplingParams, prompt: list[int], tokens: list[int], rounds: Rounds) -> bool:
         """Add a text to the dataset of its sampling, unless there are too many or its folder cannot be used."""

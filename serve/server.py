@@ -74,7 +74,7 @@ class Server:
             "reloads": self.reloads,
         }
         if isinstance(length, PricedController) and length.cost is not None:
-            card["cost"] = length.cost.as_dict()
+            card["cost"] = length.cost.to_dict()
         return card
 
     def reload(self) -> JsonObject:

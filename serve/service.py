@@ -106,7 +106,7 @@ class Service:
         n = given.n or 1
         if isinstance(given, ChatCompletionRequest):
             self._check_number(1, n)
-            messages = [message.as_dict() for message in given.messages]
+            messages = [message.to_dict() for message in given.messages]
             self._check_size("messages", sum(len(text_of(message["content"])) for message in messages))
             return [encode_prompt(self.tokenizer, messages, vocab_size=size)]
         prompts: list[Prompt] = as_prompts(given.prompt)[0]

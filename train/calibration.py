@@ -83,7 +83,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     }
     new = replace(
         config,
-        calibration={**calibrations[method].as_dict(), "dataset_fingerprint": manifest.dataset_fingerprint},
+        calibration={**calibrations[method].to_dict(), "dataset_fingerprint": manifest.dataset_fingerprint},
         metrics={
             **config.metrics,
             **{name: value for name, value in judged.items() if math.isfinite(value)},

@@ -81,7 +81,7 @@ def _manifest(
     for document in documents:
         later = f"{document.prompts}\0" if document.prompts else ""
         digest.update(f"{document.id}\0{document.start}\0{document.tokens}\0{later}".encode())
-    fingerprint = {name: value for name, value in pair.as_dict().items() if value is not None}
+    fingerprint = {name: value for name, value in pair.to_dict().items() if value is not None}
     return Manifest(
         schema_version=SCHEMA_VERSION, kind=KIND, predictor=KIND, target=settings.target, draft=settings.initial,
         fingerprint=fingerprint, sampling=SamplingParams(1.0, None), kept_tokens=kept,

@@ -86,7 +86,7 @@ def _as_json(generation: Generation) -> str:
         "finish_reason": generation.finish_reason,
         "arm": generation.arm,
         "stats": asdict(stats) | {name: getattr(stats, name) for name in rates},
-        "rounds": [one.as_dict() for one in generation.rounds],
+        "rounds": [one.to_dict() for one in generation.rounds],
     }
     return dumps(report, ensure_ascii=False)
 

@@ -66,7 +66,7 @@ class Calibration:
     def __call__(self, logit: float) -> float:
         return sigmoid(self.scale * logit + self.shift)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -76,7 +76,7 @@ def undo_weights(w_acc: float, w_rej: float) -> Calibration:
 
 
 def parse_calibration(data: Mapping[str, Any]) -> Calibration:
-    """The calibration whose ``as_dict`` gave ``data``.
+    """The calibration whose ``to_dict`` gave ``data``.
 
     Raises:
         InputError: the method is unknown, or its numbers are missing or invalid.

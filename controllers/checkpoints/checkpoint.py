@@ -60,7 +60,7 @@ def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfi
     weights = save(state)  # `save_file` makes files that only the user can read
     with replacing_folder(folder) as new:
         (new / WEIGHTS).write_bytes(weights)
-        text = json.dumps({**config.as_dict(), _DIGEST: sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
+        text = json.dumps({**config.to_dict(), _DIGEST: sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
         (new / CONFIG).write_text(text + "\n", encoding="utf-8")
         (new / CARD).write_text(model_card(config), encoding="utf-8")
     return folder

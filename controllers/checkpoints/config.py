@@ -107,7 +107,7 @@ class ControllerConfig(ABC):
         cost = ', cost="cost.json"' if self.own_threshold is None else ""
         return f'target="{self.provenance.target}", draft="{self.provenance.draft}", length="path/to/this/folder"{cost}'
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "schema_version": SCHEMA_VERSION, **asdict(self)}
 
 

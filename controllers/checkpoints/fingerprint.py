@@ -119,7 +119,7 @@ class PairFingerprint:
     ) -> PairFingerprint:
         return cls(model_fingerprint(target_model), model_fingerprint(draft_model), tokenizer_fingerprint(tokenizer))
 
-    def as_dict(self) -> dict[str, str | None]:
+    def to_dict(self) -> dict[str, str | None]:
         return asdict(self)
 
 

@@ -53,7 +53,7 @@ class Provenance:
         """
         if pair_check not in PAIR_CHECKS:
             raise InputError(f"pair_check={pair_check!r}: choose one of {', '.join(PAIR_CHECKS)}")
-        ours, theirs = self.fingerprint.as_dict(), fingerprint.as_dict()
+        ours, theirs = self.fingerprint.to_dict(), fingerprint.to_dict()
         differing = [part for part in ours if ours[part] != theirs[part]]
         if not differing:
             return

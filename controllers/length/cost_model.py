@@ -88,7 +88,7 @@ class CostModel:
         """
         return generated / self.seconds(drafted, target_forwards, drafts)
 
-    def as_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         return asdict(self)
 
     @classmethod
@@ -169,8 +169,8 @@ class BatchCosts:
         t_draft, start = share(before.t_draft, after.t_draft), share(before.t_draft_start, after.t_draft_start)
         return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token), start)
 
-    def as_dict(self) -> dict[str, dict[str, float]]:
-        return {str(rows): cost.as_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        return {str(rows): cost.to_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}
 
     @classmethod
     def load(cls, file: str | Path) -> BatchCosts | None:

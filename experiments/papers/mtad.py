@@ -102,13 +102,13 @@ def _figures(runs: Mapping[DecoderSpec, Runs], specs: Specs, search: Mapping[str
     chosen = specs.rules["MTAD"]
     against = _against(runs[chosen], runs[specs.rules["SpD"]])
     return {
-        "chosen": chosen.as_dict(),
+        "chosen": chosen.to_dict(),
         **{name: found["value"] for name, found in against.items()},
         "intervals": against,
         "against_autoregressive": runs[chosen].perplexity_change(runs[AUTOREGRESSIVE]),
         "tau": {str(tau): _summary(runs[spec]) for tau, spec in specs.taus.items()},
         "beams": {str(width): _summary(runs[spec]) for width, spec in specs.widths.items()},
-        "rules": {name: spec.as_dict() | _summary(runs[spec]) for name, spec in specs.rules.items()},
+        "rules": {name: spec.to_dict() | _summary(runs[spec]) for name, spec in specs.rules.items()},
         "search": search,
     }
 

@@ -89,7 +89,7 @@ class DecoderSpec:
             tree=None if self.tree is None else parse_expansions(self.tree),
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -208,7 +208,7 @@ class Runner:
         assert self.pair.tokenizer is not None
         models = PairFingerprint.of(self.pair.target.model, self.pair.drafts[0].model, self.pair.tokenizer)
         self.identity = {
-            "models": models.as_dict(),
+            "models": models.to_dict(),
             "dtype": str(self.pair.target.model.dtype),
             "device": str(self.pair.target.device),
             "processor": processor(),
@@ -231,7 +231,7 @@ class Runner:
             return lambda index, repeat: decoder.generate(prompts[index], seed=index, **settings)
 
         def identity(key: str, index: int) -> dict[str, Any]:
-            spec = by_key[key].as_dict()
+            spec = by_key[key].to_dict()
             return self.identity | {"sampling": settings, "spec": spec, "prompt": prompts[index], "seed": index}
 
         found = interleave_stored(
@@ -273,7 +273,7 @@ def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[d
     runs = runner.measure(grid, validation=True)
     chosen = best(runs)
     return chosen, [
-        spec.as_dict()
+        spec.to_dict()
         | {
             "perplexity": found.perplexity,
             "tokens_per_target_forward": found.tokens_per_forward["value"],

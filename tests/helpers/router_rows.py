@@ -36,9 +36,9 @@ def make_router_rows(count: int, seed: int = 0) -> list[RouterRow]:
 
 def write_router_dataset(folder: Path, rows: list[RouterRow]) -> Path:
     identity = {
-        "kind": "router", "target": "some/target", "arms": [arm.as_dict() for arm in ARMS],
+        "kind": "router", "target": "some/target", "arms": [arm.to_dict() for arm in ARMS],
         "fingerprint": {"target": "t" * 64, "tokenizer": "k" * 64}, "hidden_size": 6,
-        "sampling": SamplingParams(0.8, 20, 0.95).as_dict(), "seed": 0,
+        "sampling": SamplingParams(0.8, 20, 0.95).to_dict(), "seed": 0,
     }  # fmt: skip
     with ShardWriter(folder, identity) as writer:
         writer.write(Rows(rows))

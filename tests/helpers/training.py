@@ -43,7 +43,7 @@ def write_dataset(folder: Path, rows: list[AcceptanceRow], draft: str) -> Path:
         "target": "some/target",
         "draft": draft,
         "fingerprint": fingerprint,
-        "sampling": SamplingParams(0.8, 20, 0.95).as_dict(),
+        "sampling": SamplingParams(0.8, 20, 0.95).to_dict(),
         "seed": 0,
         "settings": {"max_new_tokens": 12},
     }

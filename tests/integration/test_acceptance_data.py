@@ -131,7 +131,7 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
 
 def test_a_resumed_dataset_without_labels_has_the_same_bytes(tmp_path: Path) -> None:
     """The sum of no probabilities is a whole number, and stays one when the manifest is read and written again."""
-    sampling = SamplingParams().as_dict()
+    sampling = SamplingParams().to_dict()
     identity = {"kind": "acceptance", "target": "t", "draft": "d", "fingerprint": {}, "sampling": sampling}
     shards = [Rows([AcceptanceRow(str(i), "", [1], [], [], [])]) for i in range(2)]
     with ShardWriter(tmp_path / "whole", identity) as writer:

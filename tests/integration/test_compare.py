@@ -334,7 +334,7 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
     base = DecodingOptions(draft="tiny-draft")
     loader, own = Loader(base), partial(ComparedDecoder.of, base)
     cost = tmp_path / "cost.json"
-    cost.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
+    cost.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).to_dict()}))
     for spec in (
         own(NONE, draft=None),
         own("a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),

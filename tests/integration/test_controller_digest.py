@@ -60,7 +60,7 @@ def test_a_controllers_digest_is_that_of_its_weights_and_configuration(
 
 def test_on_policy_data_of_another_controller_is_other_data(train: Train, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\n")
-    (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).as_dict()}))
+    (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.1, 1.0, 0.0).to_dict()}))
     settings = OnPolicyDataOptions(
         target="tiny", draft="tiny-draft", prompts=str(tmp_path / "p.txt"), chat=False, max_new_tokens=6,
         length=train(0), cost=str(tmp_path / "cost.json"), device="cpu",
@@ -72,7 +72,7 @@ def test_on_policy_data_of_another_controller_is_other_data(train: Train, tmp_pa
     with pytest.raises(InputError, match=r"other settings: controller was"):
         make_on_policy_data(settings, folder)
     train(0)
-    (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict()}))
+    (tmp_path / "cost.json").write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).to_dict()}))
     with pytest.raises(InputError, match=r"other settings: cost\."):
         make_on_policy_data(settings, folder)
     make_on_policy_data(replace(settings, cost=0.1), folder)  # a number that comes to the same

@@ -117,7 +117,7 @@ def test_the_quick_measurement_takes_turns_as_decoding_does(monkeypatch: pytest.
 
     time_forwards(monkeypatch, takes)
     found = step_times(target, [*drafts, None], [5, 6, 7, 8], SamplingParams(), repeats=2)
-    assert found.cost.as_dict() == pytest.approx(CostModel(0.002, 0.010, 0.001, 0.003).as_dict())
+    assert found.cost.to_dict() == pytest.approx(CostModel(0.002, 0.010, 0.001, 0.003).to_dict())
     assert found.models == pytest.approx([0.002, 0.002, 0.011])
 
 
@@ -154,7 +154,7 @@ def test_a_pair_is_measured_in_a_second_at_most(seconds: float, monkeypatch: pyt
 def test_rounds_are_fitted(t: dict[int, float], expected: CostModel) -> None:
     rounds = [(n - 1, 0, seconds) for n, seconds in t.items()]
     rounds += [(n - 1, n - 1, seconds + 0.5 * (n - 1)) for n, seconds in t.items() if n > 1]
-    assert fit_rounds(rounds).as_dict() == pytest.approx(expected.as_dict(), abs=0.005 * t[1], rel=0.01)
+    assert fit_rounds(rounds).to_dict() == pytest.approx(expected.to_dict(), abs=0.005 * t[1], rel=0.01)
 
 
 def test_times_that_no_line_goes_through() -> None:
@@ -172,7 +172,7 @@ def test_chains_alone_determine_what_a_drafted_token_costs() -> None:
     cost = fit_rounds([(k, k, truth.round(k)) for k in (0, 1, 2, 4)])
     lengths = (0, 1, 2, 4, 8)
     assert [cost.round(k) for k in lengths] == pytest.approx([truth.round(k) for k in lengths], rel=1e-3)
-    assert fit_rounds([(0, 0, 5.0)]).as_dict() == pytest.approx(slower(ASSUMED, 5.0).as_dict())
+    assert fit_rounds([(0, 0, 5.0)]).to_dict() == pytest.approx(slower(ASSUMED, 5.0).to_dict())
 
 
 # Costs by the number of requests
@@ -204,12 +204,12 @@ def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, ro
 def test_cost_files(tmp_path: Path) -> None:
     costs = BatchCosts((1, 8), (CHEAP, DEAR))
     file = tmp_path / "cost.json"
-    file.write_text(json.dumps({"cost": CHEAP.as_dict(), "batch": costs.as_dict()}))
+    file.write_text(json.dumps({"cost": CHEAP.to_dict(), "batch": costs.to_dict()}))
     assert BatchCosts.load(file) == costs
-    file.write_text(json.dumps({"cost": CHEAP.as_dict()}))
+    file.write_text(json.dumps({"cost": CHEAP.to_dict()}))
     assert BatchCosts.load(file) is None
-    negative = CHEAP.as_dict() | {"t_draft": -1}
-    for wrong in (*({rows: CHEAP.as_dict()} for rows in ("one", "²", "9" * 5000)), {"1": negative}, [], {}):
+    negative = CHEAP.to_dict() | {"t_draft": -1}
+    for wrong in (*({rows: CHEAP.to_dict()} for rows in ("one", "²", "9" * 5000)), {"1": negative}, [], {}):
         file.write_text(json.dumps({"batch": wrong}))
         with pytest.raises(InputError, match=r"cost\.json.*measure again"):
             BatchCosts.load(file)
@@ -246,7 +246,7 @@ def test_measured_costs_are_read_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(words) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result == json.loads(file.read_text())
-    assert CostModel.load(file).as_dict() == result["cost"]
+    assert CostModel.load(file).to_dict() == result["cost"]
 
 
 # Costs learnt while serving, also of copies and trees, and in the decoder's rounds
@@ -257,7 +257,7 @@ EVEN = TablePredictor(0.6)
 
 
 def slower(cost: CostModel, factor: float) -> CostModel:
-    return CostModel(*(factor * seconds for seconds in cost.as_dict().values()))
+    return CostModel(*(factor * seconds for seconds in cost.to_dict().values()))
 
 
 def play(running: RunningCost, truth: CostModel, count: int, rounds: Sequence[tuple[int, int]]) -> CostModel:

@@ -345,7 +345,7 @@ def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
     assert result.metrics["auroc"] > result.metrics["auroc_rates"]
     folder = export(tmp_path / "run", tmp_path / "head")
     controller = load_controller(folder)
-    assert controller.config.as_dict()["kind"] == "copy-head"
+    assert controller.config.to_dict()["kind"] == "copy-head"
     assert len(controller.config.provenance.samplings) == 2
     assert 'copies="path/to/this/folder"' in (folder / "README.md").read_text()
     assert json.loads((folder / "config.json").read_text())["tokens"] > 100

@@ -44,16 +44,16 @@ def parse(kind: type[GenerationRequest], **fields: Any) -> Any:
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_answers_come_back(answer: dict[str, Any]) -> None:
     found = parse(ChatCompletionRequest, messages=[USER, answer | {"role": "assistant"}, USER])
-    assert found.messages[0].as_dict() == USER
-    assert text_of(found.messages[1].as_dict()["content"]).replace("\n", "") == "42"
-    assert set(found.messages[1].as_dict()) == {"role", "content"}
+    assert found.messages[0].to_dict() == USER
+    assert text_of(found.messages[1].to_dict()["content"]).replace("\n", "") == "42"
+    assert set(found.messages[1].to_dict()) == {"role", "content"}
 
 
 def test_reasoning_goes_to_the_template_and_no_text_is_empty() -> None:
     for name in ("reasoning", "reasoning_content"):
         answer = {"role": "assistant", "content": None, name: "12 + 30"}
         (message,) = parse(ChatCompletionRequest, messages=[answer]).messages
-        assert message.as_dict() == {"role": "assistant", "content": "", "reasoning_content": "12 + 30"}
+        assert message.to_dict() == {"role": "assistant", "content": "", "reasoning_content": "12 + 30"}
 
 
 # Fields that change nothing, as LangChain, LlamaIndex, LiteLLM, vLLM's and llama.cpp's clients send them

@@ -200,7 +200,7 @@ def test_only_weights_of_the_configured_sizes_that_are_finite_are_saved(
     assert not list(tmp_path.iterdir())
 
 
-NESTED = CONFIG.as_dict()["provenance"]
+NESTED = CONFIG.to_dict()["provenance"]
 
 
 CONFIGURATIONS: dict[str, list[tuple[dict[str, Any], str]]] = {  # of each kind of controller

@@ -21,7 +21,7 @@ def test_a_number_is_the_share_of_a_verification() -> None:
 
 def test_a_file_is_read_when_the_source_is_resolved(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
-    file.write_text(json.dumps({"cost": COST.as_dict()}))
+    file.write_text(json.dumps({"cost": COST.to_dict()}))
     source = cost_source(file)
     assert source == PresetCosts(COST, f"the costs of {file}")
     with pytest.raises(InputError, match=r"nowhere\.json"):

@@ -244,7 +244,7 @@ UNTYPED: dict[str, set[str]] = {
         "read_run",
     },
 }
-SERIALIZERS = {"to_dict", "as_dict", "from_dict"}
+SERIALIZERS = {"to_dict", "from_dict"}
 HOOKS = {"state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint"}  # of Lightning, with its types
 
 

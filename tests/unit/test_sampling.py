@@ -55,7 +55,7 @@ def test_same_distribution_as_transformers(
 
 def test_settings_are_plain_numbers() -> None:
     given = SamplingParams(Fraction(1, 2), np.int64(5), np.float32(0.5))  # type: ignore[arg-type]
-    assert json.dumps(given.as_dict()) == '{"temperature": 0.5, "top_k": 5, "top_p": 0.5}'
+    assert json.dumps(given.to_dict()) == '{"temperature": 0.5, "top_k": 5, "top_p": 0.5}'
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -232,7 +232,7 @@ def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     costing = engine(options.target, options.draft, _settings(options, 0.2), drafted=options.longest)
     costs = measure(costing, COST_ROWS, sampling)
-    cost = {"cost": costs.at(1).as_dict(), "batch": costs.as_dict()}
+    cost = {"cost": costs.at(1).to_dict(), "batch": costs.to_dict()}
     options.cost.parent.mkdir(parents=True, exist_ok=True)
     with replacing(options.cost) as file:
         file.write_text(json.dumps(cost), encoding="utf-8")
