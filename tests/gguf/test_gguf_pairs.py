@@ -19,7 +19,6 @@ from specpilot.infer.drafters.beams import Beams
 from specpilot.models import output_embedding
 from specpilot.models.gguf_model import GgufModel
 from specpilot.models.llama_context import library
-from specpilot.models.loading.gguf_tokenizer import OWN, PROBE
 from specpilot.models.loading.names import load_any_model, load_model, load_tokenizer
 
 from experiments.gguf import write_gguf
@@ -30,6 +29,8 @@ from ..helpers.gguf import random_llama
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra gguf): run make test-gguf")
 
 PROMPT = "How do I list files by size?"
+SAMPLE = "It's 2024: 3,500 crêpes à 7 € — café?\n\n\tfor i in range(12):  print([i, 345])"  # text for tokenizers
+TOKENIZER_KEY = "tokenizer.huggingface.json"  # of a file that carries transformers' tokenizer as well
 
 
 @pytest.fixture(scope="module")
@@ -204,17 +205,19 @@ def test_the_tokenizer_is_transformers_own(folder: Path) -> None:
     ours, theirs = load_tokenizer(folder / "tiny.gguf"), load_tokenizer("tiny")
     assert tokenizer_fingerprint(ours) == tokenizer_fingerprint(theirs)
     assert ours.chat_template == theirs.chat_template
-    assert ours(PROBE)["input_ids"] == theirs(PROBE)["input_ids"]
+    assert ours(SAMPLE)["input_ids"] == theirs(SAMPLE)["input_ids"]
     model = load_any_model(folder / "tiny.gguf")
     assert isinstance(model, GgufModel)
-    assert model.tokenize(PROBE) == theirs(PROBE)["input_ids"]
+    assert model.tokenize(SAMPLE) == theirs(SAMPLE)["input_ids"]
 
 
 def test_a_file_without_it_has_one_made_of_llama_cpps(folder: Path, tmp_path: Path) -> None:
-    path = rewrite(folder / "tiny.gguf", tmp_path / "plain.gguf", lambda key, value: None if key == OWN else value)
+    path = rewrite(
+        folder / "tiny.gguf", tmp_path / "plain.gguf", lambda key, value: None if key == TOKENIZER_KEY else value
+    )
     ours, theirs = load_tokenizer(path), load_tokenizer("tiny")
     assert ours.get_vocab() == theirs.get_vocab()
-    assert ours(PROBE)["input_ids"] == theirs(PROBE)["input_ids"]
+    assert ours(SAMPLE)["input_ids"] == theirs(SAMPLE)["input_ids"]
     chat = [{"role": "user", "content": "hello"}]
     assert ours.apply_chat_template(chat, tokenize=False) == theirs.apply_chat_template(chat, tokenize=False)
     greedy = {"temperature": 0, "max_new_tokens": 20, "chat": True}

@@ -13,7 +13,6 @@ from specpilot.data_gen.draft_states import at_drafted_tokens
 from specpilot.data_gen.kinds import Text
 from specpilot.models import CausalLM, LlamaCpp, Read, TextCache, TreeMask, language_model, llama_cpp
 from specpilot.models.gguf_model import GgufModel
-from specpilot.models.llama_context import MOST_SEQUENCES
 from specpilot.models.loading.names import load_model
 from torch import Tensor
 
@@ -35,13 +34,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 FEW = 4  # sequences: three texts and a branch
-EVERY = pytest.mark.parametrize("most", [MOST_SEQUENCES, FEW])
+MOST = 256  # sequences of a context that llama.cpp allows
+EVERY = pytest.mark.parametrize("most", [MOST, FEW])
 
 
 class Both:
     """The same calls of both models, llama.cpp with as many sequences; their results must agree."""
 
-    def __init__(self, pair: Pair, most: int = MOST_SEQUENCES) -> None:
+    def __init__(self, pair: Pair, most: int = MOST) -> None:
         self.pair, self.most = pair, most
         self.caches: list[TextCache] = [model.new_cache() for model in pair]
 

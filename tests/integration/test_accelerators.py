@@ -15,7 +15,6 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance.lag_free_head import LagFreeHead
 from specpilot.controllers.acceptance.ngram_index import NgramIndex
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead
-from specpilot.controllers.acceptance.step import FEW
 from specpilot.controllers.length import (
     AcceptanceLength,
     Confidence,
@@ -592,7 +591,7 @@ def test_signals_are_the_same_however_they_are_read(kind: str) -> None:
             one_by_one = step.confidence(), step.top_probability(), step.entropy()
             assert step.signals_tensor()[0].tolist() == pytest.approx(one_by_one, abs=1e-6)
             assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
-            longer = torch.nn.functional.pad(step.q, (0, FEW))  # than what is handled as a list
+            longer = torch.nn.functional.pad(step.q, (0, 4096))  # too long to be handled as a list
             assert predictor.predict(replace(step, q=longer, listed=None)) == pytest.approx(predictor.predict(step))
         trimmed = replace(step, kept=kept)
         assert trimmed.signals() == pytest.approx(step.signals(), abs=1e-6)

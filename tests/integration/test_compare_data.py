@@ -17,7 +17,7 @@ from specpilot.common.errors import InputError
 from specpilot.compare.comparison import trained_on
 from specpilot.compare.decoders import NONE, ComparedDecoder
 from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
-from specpilot.compare.drift import ALARM, Sums, drifts, mean_interval, sums_of
+from specpilot.compare.drift import Sums, drifts, mean_interval, sums_of
 from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
 from specpilot.compare.responses import read_responses
@@ -142,7 +142,7 @@ def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int]) -> None:
         alarms += any(drift.is_significant for drift in drifts(one, other, seed=repeat))
         if repeat < 20 and sizes == (20, 20):
             found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
-    assert alarms <= ALARM * repeats + 3 * np.sqrt(ALARM * repeats)
+    assert alarms <= 0.05 * repeats + 3 * np.sqrt(0.05 * repeats)
     assert found >= 18 or sizes != (20, 20)
 
 

@@ -18,7 +18,7 @@ from specpilot.cli.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
 from specpilot.cli.real_model import talk
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
-from specpilot.compare.drafted import FEW, OWN, Check, Observer, drafted_of, observing
+from specpilot.compare.drafted import OWN, Check, Observer, drafted_of, observing
 from specpilot.compare.findings import concluded
 from specpilot.compare.interval import Interval
 from specpilot.compare.recorded import Counts, speed_of
@@ -127,7 +127,7 @@ def test_unmeasured_figures_are_left_out() -> None:
 
 
 def test_meaningless_figures_are_left_out() -> None:
-    lines = {"all": {"1": GroupAcceptance(0.5, FEW, 1), "2": GroupAcceptance(0.5, FEW - 1, 1)}}
+    lines = {"all": {"1": GroupAcceptance(0.5, 100, 1), "2": GroupAcceptance(0.5, 9, 1)}}
     few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")
     parsed = ParsedPage(document_of(few).html())
     body = " ".join(text for tag, text in parsed.texts if tag != "style")
@@ -135,7 +135,7 @@ def test_meaningless_figures_are_left_out() -> None:
     assert "polygon" not in {tag for tag, _ in parsed.elements}
     assert "4 prompts: too few" in body
     assert "Acceptance by position" not in body  # of one point
-    assert drafted_of({OWN: [CHECKS[0][: FEW - 1]]}, ROWS).quality() == {}
+    assert drafted_of({OWN: [CHECKS[0][:9]]}, ROWS).quality() == {}
     assert drafted_of({OWN: [[]]}, ROWS).acceptance() == {}
     data = report()
     assert "1.90" in whole(data)

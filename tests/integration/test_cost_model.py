@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
-from specpilot.compare.cost import DRAFTED, bench_cost, split_sums, warnings
-from specpilot.controllers.length import Fixed, OnlineConfidence, RateOptimal, Step
-from specpilot.controllers.length.cost_model import ASSUMED, BatchCosts, CostModel
+from specpilot.compare.cost import bench_cost, split_sums, warnings
+from specpilot.controllers.length import MAX_DRAFT, Fixed, OnlineConfidence, RateOptimal, Step
+from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
-from specpilot.controllers.length.running_cost import LEAST_DRAFTING, LOSS, MAX_OVERRUN, RunningCost, fit_rounds
+from specpilot.controllers.length.running_cost import RunningCost, fit_rounds
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import Stats
 from specpilot.infer.costs import pair_costs, step_times
@@ -35,6 +35,8 @@ PROMPTS = [[1, 2, 3], [4, 5]]
 
 
 KNOWN = (0.010, 0.001), 0.002  # t_v(n) = 10 + n ms, t_draft = 2 ms
+ASSUMED_RATIOS = 0.2, 0.05  # of t_draft and t_verify_token to a round without a draft, where nothing was measured
+TIME_SHARE = 0.004  # of the time that rounds may lose which are only measured; docs/cost.md promises it
 
 
 def test_throughput_is_equation_2_3() -> None:
@@ -55,7 +57,9 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: result["forward"][name] for name in known} == pytest.approx(known)
     assert result["forward"]["t_v"] == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
     assert [result[part]["r_squared"] for part in ("forward", "loop")] == pytest.approx([1.0, 1.0])
-    assert result["loop"]["measured_over_fitted"] == pytest.approx({str(k): 1.0 for k in DRAFTED})
+    measured_over_fitted = result["loop"]["measured_over_fitted"]
+    assert {"0", "1", str(MAX_DRAFT)} <= measured_over_fitted.keys()
+    assert [*measured_over_fitted.values()] == pytest.approx([1.0] * len(measured_over_fitted))
     # The target's first forward after the draft's takes longer; a text's last round may have no room for a draft.
     _, *pair = timed_pair(monkeypatch, *KNOWN, start=0.003)
     result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
@@ -139,8 +143,8 @@ def test_a_pair_is_measured_in_a_second_at_most(seconds: float, monkeypatch: pyt
         assert cost.t_draft == pytest.approx(0.105 * seconds, rel=1e-3)
         assert cost.t_verify_token == pytest.approx(0.05 * seconds, rel=1e-3)
     if seconds >= 0.9:
-        assert cost.t_draft == pytest.approx(ASSUMED.t_draft * cost.verification(1))
-        assert cost.t_verify_token == pytest.approx(ASSUMED.t_verify_token * cost.verification(1))
+        ratios = cost.t_draft / cost.verification(1), cost.t_verify_token / cost.verification(1)
+        assert ratios == pytest.approx(ASSUMED_RATIOS)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,9 @@ def test_chains_alone_determine_what_a_drafted_token_costs() -> None:
     cost = fit_rounds([(k, k, truth.round(k)) for k in (0, 1, 2, 4)])
     lengths = (0, 1, 2, 4, 8)
     assert [cost.round(k) for k in lengths] == pytest.approx([truth.round(k) for k in lengths], rel=1e-3)
-    assert fit_rounds([(0, 0, 5.0)]).to_dict() == pytest.approx(slower(ASSUMED, 5.0).to_dict())
+    unknown = fit_rounds([(0, 0, 5.0)])
+    assert unknown.round(0) == pytest.approx(5.0)
+    assert (unknown.t_draft / 5.0, unknown.t_verify_token / 5.0) == pytest.approx(ASSUMED_RATIOS)
 
 
 # Costs by the number of requests
@@ -307,7 +313,7 @@ def test_an_interruption_leaves_little_trace() -> None:
     running.add(2, 2, 1000.0)
     while running.new:
         running.add(2, 2, FIRST.round(2))
-    assert FIRST.round(2) < running.cost.round(2) < (1 + MAX_OVERRUN / 50) * FIRST.round(2)
+    assert FIRST.round(2) < running.cost.round(2) < 1.1 * FIRST.round(2)
 
 
 def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
@@ -319,7 +325,8 @@ def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
             running.add(3, 3, FIRST.round(3))
             rounds += 1
         lost = FIRST.round(0) - 1.0 / rate
-        assert rounds == max(LEAST_DRAFTING, math.ceil(lost / LOSS / FIRST.round(3)))
+        needed = math.ceil(lost / TIME_SHARE / FIRST.round(3))
+        assert rounds == needed or (needed < rounds < 50)
         assert running.alone_is_due(10.0 * rate)  # it says the same of all texts of a round
         running.add(0, 0, FIRST.round(0))
         assert not running.alone_is_due(rate)
@@ -340,7 +347,7 @@ def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_e
             if tokens:
                 rule.end_round(tokens, (0, 1, 3, 2, 1)[n % 5])  # 2.4 tokens in 1.75 seconds
             rule.timed(tokens, tokens, truth.round(tokens))
-    assert all(drafting[:LEAST_DRAFTING])
+    assert all(drafting[:10])
     assert sum(drafting[-1000:]) < 50
 
 
@@ -483,7 +490,7 @@ def test_a_draft_is_due_where_nothing_drafts_for_a_share_of_the_time() -> None:
         else:
             alone += 1
             running.add(0, 0, dear.round(0))
-    assert 0 < due * dear.t_draft <= 1.01 * LOSS * alone
+    assert 0 < due * dear.t_draft <= 1.01 * TIME_SHARE * alone
 
 
 def test_a_draft_that_was_not_timed_is_tried_again() -> None:

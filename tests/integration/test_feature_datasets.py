@@ -15,7 +15,7 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance import specdec_head
 from specpilot.controllers.acceptance.training import Examples
 from specpilot.data_gen.draft_states import from_draft
-from specpilot.data_gen.feature_shards import MAPPED_SHARDS, TRAIN, VALIDATION, FeatureDataset, mapped
+from specpilot.data_gen.feature_shards import TRAIN, VALIDATION, FeatureDataset, mapped
 from specpilot.data_gen.kinds import AcceptanceRow, read_shard, text_of
 from specpilot.models.causal_lm import forward_with_hidden
 from specpilot.train import feature_maker, features
@@ -178,7 +178,7 @@ def test_small_shards_give_the_same_batches(
         torch.testing.assert_close(ours["states"], theirs["states"], atol=1e-5, rtol=1e-5)  # read in other company
     texts = torch.tensor([40, 0, 17])
     assert torch.equal(divided.rows_of_texts(texts), whole.rows_of_texts(texts))
-    assert mapped.cache_info().currsize == MAPPED_SHARDS
+    assert 1 < mapped.cache_info().currsize < len(divided.shards)
     file = divided.shards[0].file
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(InputError, match="missing or changed"):

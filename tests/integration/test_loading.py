@@ -1,9 +1,7 @@
 """Models and tokenizers by name: every kind of name, place and format, and one line where loading fails."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +23,6 @@ from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models.base import input_device, is_dispatched
 from specpilot.models.loading.devices import check_dtype
-from specpilot.models.loading.model_files import Source, check_format
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
@@ -75,20 +72,6 @@ def test_text_and_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (folder, str(folder), Path("target"), "target", "~/target", Path("~/target")):
         assert torch.equal(logits(load_model(name, device="cpu")), expected)
         assert load_tokenizer(name)("hi")["input_ids"] == load_tokenizer(folder)("hi")["input_ids"]
-
-
-def test_weights_in_pickles_are_refused_with_what_converts_them(tmp_path: Path) -> None:
-    model = make()
-    model.save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as found:
-        load_model(tmp_path)
-    command = str(found.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
-    subprocess.run(command, shell=True, check=True)
-    assert all(map(torch.equal, load_model(tmp_path).parameters(), model.parameters()))
-    with refused("convert them: hf download gpt2 --revision old --local-dir gpt2 && cd gpt2 && python -c"):
-        check_format("gpt2", Source("gpt2", frozenset(["pytorch_model.bin"]), "old"))
 
 
 @pytest.mark.parametrize(
@@ -150,49 +133,6 @@ def test_names_of_nothing(name: str | Path, message: str) -> None:
     if name != "tiny-head":
         with refused(message.partition(";")[0]):
             load_tokenizer(name)
-
-
-CLIENT = """
-import json, sys, time
-from specpilot.common.errors import InputError
-from specpilot.data_gen.prompts import load_prompts
-from specpilot.models.loading.names import load_model, load_tokenizer
-
-waits = []
-time.sleep = waits.append  # before a request is repeated
-
-def attempt(name, revision=None):
-    try:
-        if revision == "prompts":
-            return len(load_prompts(name))
-        model, tokenizer = load_model(name, revision=revision, device="cpu"), load_tokenizer(name, revision=revision)
-        return [model.config.num_hidden_layers, len(tokenizer)]
-    except InputError as error:
-        return str(error)
-
-print(json.dumps([[attempt(*names) for names in json.loads(sys.argv[1])], waits]))
-"""
-
-
-def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(folder: Path, tmp_path: Path) -> None:
-    """Also an id without a slash; no request is repeated."""
-    hub = tmp_path / "hf" / "hub" / "models--gpt2"
-    for commit, (branch, source) in enumerate({"main": "target", "old": "draft"}.items()):
-        shutil.copytree(folder.parent / source, hub / "snapshots" / f"{commit:040}")
-        (hub / "refs").mkdir(exist_ok=True)
-        (hub / "refs" / branch).write_text(f"{commit:040}")
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    environment |= {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path / "hf")}
-    environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
-    names = [["gpt2"], ["gpt2", "old"], ["tinny"], ["owner/tinny"], ["owner/nothing", "prompts"]]
-    command = [sys.executable, "-c", CLIENT, json.dumps(names)]
-    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    (main, old, unknown, elsewhere, prompts), waits = json.loads(ended.stdout)
-    assert (main, old, waits) == ([2, 257], [1, 257], [])
-    assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
-    assert "or a shipped model: tiny, tiny-draft, " in unknown
-    assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
-    assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
 
 
 def test_dtypes(folder: Path) -> None:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.controllers.truncation import BLOCK, FEWEST, largest, sort_all, top_k
+from specpilot.controllers.truncation import largest, sort_all, top_k
 from specpilot.infer.core import TokenDistribution
 from specpilot.infer.random_source import RandomSource, sample_seed
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 SIZE = 3000
-SIZES = [FEWEST - 1, BLOCK * 768, BLOCK * 1000 + 1]
+SIZES = [39_999, 3 << 14, 64_001]  # a short row, a long one of equal blocks, and a long one that blocks do not divide
 SPREADS = [0.05, 1.0, 3.0, 12.0]  # of logits: nearly all tokens are kept, or a few
 
 
@@ -112,7 +112,7 @@ def test_seeds_share_nothing() -> None:
 def test_as_torch_finds_them(size: int, k: int, rows: int, ties: bool, seed: int) -> None:
     """Also with equal numbers, where the largest stand side by side, of excluded tokens, and in cut-off columns."""
     logits = torch.randn(2, rows, size + 7, generator=torch.Generator().manual_seed(seed))[..., :size]
-    logits[0, 0, 5 : 5 + 2 * BLOCK] += 8
+    logits[0, 0, 5 : 5 + 128] += 8
     logits[1, 0, 10:] = -math.inf
     if ties:
         logits = logits.bfloat16().float()
@@ -135,7 +135,7 @@ def test_the_largest_is_the_first_one(size: int, rows: int, other: float, seed: 
     assert torch.equal(largest(logits.clone().requires_grad_()), found)
 
 
-WIDE = torch.randn(4, BLOCK * 768, generator=torch.Generator().manual_seed(1)).bfloat16()  # with equal numbers
+WIDE = torch.randn(4, 3 << 14, generator=torch.Generator().manual_seed(1)).bfloat16()  # with equal numbers
 
 
 @pytest.mark.parametrize(

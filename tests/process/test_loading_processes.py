@@ -1,0 +1,75 @@
+"""Loading of models in processes of their own: the command that converts pickles, and a hub that is away."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from specpilot.common.errors import InputError
+from specpilot.models.loading.model_files import Source, check_format
+from specpilot.models.loading.names import load_model
+
+from ..helpers.refusals import refused
+from ..helpers.tiny import make, save_pair
+
+
+def test_weights_in_pickles_are_refused_with_what_converts_them(tmp_path: Path) -> None:
+    model = make()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as found:
+        load_model(tmp_path)
+    command = str(found.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
+    subprocess.run(command, shell=True, check=True)
+    assert all(map(torch.equal, load_model(tmp_path).parameters(), model.parameters()))
+    with refused("convert them: hf download gpt2 --revision old --local-dir gpt2 && cd gpt2 && python -c"):
+        check_format("gpt2", Source("gpt2", frozenset(["pytorch_model.bin"]), "old"))
+
+
+CLIENT = """
+import json, sys, time
+from specpilot.common.errors import InputError
+from specpilot.data_gen.prompts import load_prompts
+from specpilot.models.loading.names import load_model, load_tokenizer
+
+waits = []
+time.sleep = waits.append  # before a request is repeated
+
+def attempt(name, revision=None):
+    try:
+        if revision == "prompts":
+            return len(load_prompts(name))
+        model, tokenizer = load_model(name, revision=revision, device="cpu"), load_tokenizer(name, revision=revision)
+        return [model.config.num_hidden_layers, len(tokenizer)]
+    except InputError as error:
+        return str(error)
+
+print(json.dumps([[attempt(*names) for names in json.loads(sys.argv[1])], waits]))
+"""
+
+
+def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(tmp_path: Path) -> None:
+    """Also an id without a slash; no request is repeated."""
+    save_pair(tmp_path)
+    hub = tmp_path / "hf" / "hub" / "models--gpt2"
+    for commit, (branch, source) in enumerate({"main": "target", "old": "draft"}.items()):
+        shutil.copytree(tmp_path / source, hub / "snapshots" / f"{commit:040}")
+        (hub / "refs").mkdir(exist_ok=True)
+        (hub / "refs" / branch).write_text(f"{commit:040}")
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path / "hf")}
+    environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
+    names = [["gpt2"], ["gpt2", "old"], ["tinny"], ["owner/tinny"], ["owner/nothing", "prompts"]]
+    command = [sys.executable, "-c", CLIENT, json.dumps(names)]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    (main, old, unknown, elsewhere, prompts), waits = json.loads(ended.stdout)
+    assert (main, old, waits) == ([2, 257], [1, 257], [])
+    assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
+    assert "or a shipped model: tiny, tiny-draft, " in unknown
+    assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")
+    assert prompts.startswith("owner/nothing: no such file or folder, and no dataset on the hub (")
