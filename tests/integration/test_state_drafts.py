@@ -1,7 +1,7 @@
 """q is a function of the text, whatever came before; drafts that read states, their folders, EAGLE-3's checkpoints."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,10 @@ from ..helpers.tiny import byte_tokenizer, make
 PLAIN_WAYS = ["3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 3", "auto or copies"]
 
 
-def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[int], Tensor]]:
-    """Of texts that are drawn in a list and alone, after any rejections: each first child.
+def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[tuple[list[int], Tensor]]]]:
+    """Each draft of texts that are drawn in a list and alone, after any rejections.
 
-    These are the text before the round, the tokens down to it, and the q it was drawn from.
+    These are the text before the round, and of each first child the tokens down to it and the q it was drawn from.
     """
     (arm,) = decoder.setup.arms
     propose, seen = arm.drafter.propose, list[tuple[list[int], Draft]]()
@@ -50,13 +50,30 @@ def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[int],
         return drafts
 
     arm.drafter.propose = watched  # type: ignore[method-assign]
-    sampling: dict[str, Any] = {"max_new_tokens": 16, "temperature": 1.0, "top_k": None}
+    sampling: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": None}
     outputs = [*decoder.generate(PROMPTS, seed=[3, 4, 5, 6], **sampling), decoder.generate([7], seed=8, **sampling)]
     assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
     for text, draft in seen:
-        for node, parent in enumerate(draft.parents if not draft.copied else ()):
-            if draft.parents.index(parent) == node:
-                yield text, [draft.tokens[n] for n in (*ancestors_of(draft.parents, node), node)], draft.q[node]
+        children = [node for node, parent in enumerate(draft.parents) if draft.parents.index(parent) == node]
+        paths = ([*ancestors_of(draft.parents, node), node] for node in children if not draft.copied)
+        yield text, [([draft.tokens[node] for node in path], draft.q[path[-1]]) for path in paths]
+
+
+def compare(decoder: SpeculativeDecoder, expected: Callable[[list[int], list[int]], list[Tensor]]) -> list[int]:
+    """Compare each q of :func:`drafted` with what is expected, and return the depths of the tokens.
+
+    Args:
+        expected: of a text and a path of drafted tokens, the distribution that each of these is drawn from.
+    """
+    depths = []
+    for text, nodes in drafted(decoder):
+        after: dict[tuple[int, ...], Tensor] = {}
+        for path, q in sorted(nodes, key=lambda node: len(node[0]), reverse=True):  # a path has those of its beginnings
+            if tuple(path[:-1]) not in after:
+                after |= {tuple(path[:place]): row for place, row in enumerate(expected(text, path))}
+            torch.testing.assert_close(q.double(), after[*path[:-1],].double(), rtol=1e-3, atol=1e-5)
+            depths.append(len(path))
+    return depths
 
 
 @pytest.mark.parametrize(
@@ -75,23 +92,28 @@ def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[int],
 def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: Path) -> None:
     """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
     decoder = SpeculativeDecoder(*real(kind, name, tmp_path), **options_of(way))
-    reader, draft, before, deepest = decoder.target, CausalLM(decoder.drafts[0].model), None, 0
+    reader, draft = decoder.target, CausalLM(decoder.drafts[0].model)
     draft.strategy = Padded("a test asks for it")  # by transformers' own forward
-    with torch.inference_mode():
-        for text, path, q in drafted(decoder):
-            if kind == "states":
-                read = reader.new_cache()
-                read.add(0, len(text))
-                _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
-                before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-            cache = draft.new_cache()
-            cache.add(0, len(text) + 32)
-            logits, own = draft.forward(cache, [Read(0, text, states=before)])
-            for token in path[:-1]:
-                logits, own = draft.forward(cache, [Read(0, [token], states=before if before is None else own)])
-            torch.testing.assert_close(logits[0].softmax(-1), q, rtol=1e-3, atol=1e-5)
-            deepest = max(deepest, len(path))
-    assert deepest > 1
+
+    @torch.inference_mode()
+    def in_one_go(text: list[int], path: list[int]) -> list[Tensor]:
+        cache = draft.new_cache()
+        cache.add(0, len(text) + len(path))
+        if kind != "states":
+            logits, _ = draft.forward(cache, [Read(0, [*text, *path[:-1]], len(path))])
+            return [*logits.softmax(-1)]
+        read = reader.new_cache()
+        read.add(0, len(text))
+        _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
+        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+        logits, own = draft.forward(cache, [Read(0, text, states=before)])
+        found = [logits[0]]
+        for token in path[:-1]:
+            logits, own = draft.forward(cache, [Read(0, [token], states=own)])
+            found.append(logits[0])
+        return [row.softmax(-1) for row in found]
+
+    assert max(compare(decoder, in_one_go)) > 1
 
 
 def test_copies_are_not_continued() -> None:
@@ -191,12 +213,11 @@ def test_q_is_what_the_checkpoint_computes(form: str, way: str, name: str, tmp_p
     folder, target = write_draft(tmp_path / "draft", **settings), target_of(name)
     reference = Reference(folder, target.get_input_embeddings().weight)
     decoder = SpeculativeDecoder(target, loaded(folder, target), **options_of(way))
-    compared = 0
-    for text, path, q in drafted(decoder):
-        expected = reference.drafted(text, inner_states(target, text[:-1], settings["layers"]), path)[-1]
-        torch.testing.assert_close(q.double(), expected, rtol=1e-3, atol=1e-5)
-        compared += 1
-    assert compared > 20
+
+    def written_out(text: list[int], path: list[int]) -> list[Tensor]:
+        return reference.drafted(text, inner_states(target, text[:-1], settings["layers"]), path)
+
+    assert len(compare(decoder, written_out)) > 20
 
 
 def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
