@@ -65,16 +65,17 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding does not have
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
-            run(list(sys.argv[1:] if argv is None else argv), commands, prog)
+            run(words, commands, prog)
         finally:
             if sys.stdout is not None:  # None if standard output is closed
                 _flush()
     except BrokenPipeError:
         return 141  # 128 + SIGPIPE, as the shell reports it
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _fail(f"interrupted{_how_to_go_on(words, commands)}", 130)
     except InputError as error:
         return _fail(str(error), 2)
     except OSError as error:
@@ -103,6 +104,22 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
         here = train.of_predictor(words)
 
     here(**CommandParser(here, prog=" ".join(path)).read(words))
+
+
+CONTINUED_BY = {
+    "data": "run the same command again",
+    "compare": "run the same command again",
+    "generate": "run the same command again",
+    "train": "run the same command with --resume",
+}
+
+
+def _how_to_go_on(words: Sequence[str], commands: Commands | None) -> str:
+    """The end of the message that a command was interrupted: how it goes on from where it was."""
+    begun = any(word.startswith("--output") for word in words)
+    if commands is not None or not begun or words[0] not in CONTINUED_BY:
+        return ""
+    return f"; to go on from there, {CONTINUED_BY[words[0]]}"
 
 
 def _about(word: str, words: list[str], commands: Commands, prog: str) -> str:

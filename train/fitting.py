@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -37,6 +38,7 @@ class TrainingResult:
     metrics: dict[str, float]
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Training = Callable[[Run[Any]], dict[str, Any]]
 """Trains in a run that is begun or continued, and returns what :func:`fit` does."""
 
@@ -155,7 +157,11 @@ def ended_by_signals() -> Iterator[None]:
     """Let SIGINT and SIGTERM end a training like any other command.
 
     Lightning ends the process instead, with exit code 1 for SIGINT, and 0 for SIGTERM as if the training were complete.
+    From the first SIGINT on it ignores further ones, and it leaves its handlers where it is interrupted while it sets
+    up. Afterwards the handlers are those of before.
     """
+    in_main_thread = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
+    handlers = {number: signal.getsignal(number) for number in SIGNALS} if in_main_thread else {}
     try:
         yield
     except SIGTERMException:
@@ -164,6 +170,10 @@ def ended_by_signals() -> Iterator[None]:
         if isinstance(ended.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:  # None: not set by Python
+                signal.signal(number, handler)
 
 
 def loggers(run: Run[S], begun: int) -> list[Logger]:

@@ -1,0 +1,47 @@
+"""Where the command line starts: Ctrl-C ends it in one line, also while modules are imported.
+
+A KeyboardInterrupt within an import may be swallowed or wrapped by the module that is imported. Therefore an interrupt
+that arrives there is raised as soon as the import is over.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+AGAIN = 0.05  # seconds until an interrupt within an import is tried again
+IMPORTING = "importlib._bootstrap"  # of the file names of frames that import
+
+
+def main() -> int:
+    """Run the command line."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        from .main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        print("specpilot: error: interrupted", file=sys.stderr)
+        return 130
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, after the import that is under way."""
+    if is_importing(frame):
+        again = threading.Timer(AGAIN, signal.raise_signal, [number])
+        again.daemon = True
+        again.start()
+        return
+    signal.default_int_handler(number, frame)
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether ``frame`` was called by an import."""
+    while frame is not None:
+        if IMPORTING in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
