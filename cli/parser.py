@@ -44,7 +44,7 @@ def read_plain_values() -> None:
             return self.text if node is None else self.construct_document(node)  # None: text that begins with "#"
 
     use_plain_values(Loader)
-    _loaders_dumpers.yaml_default_loader = Loader  # type: ignore[assignment]
+    _loaders_dumpers.yaml_default_loader = Loader  # type: ignore[assignment]  # None until it is used
 
 
 class CommandParser:

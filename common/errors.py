@@ -32,6 +32,22 @@ def optional_import(extra: str) -> Iterator[None]:
         raise InputError(f"{package} is not installed: pip install 'specpilot[{extra}]'") from error
 
 
+@contextmanager
+def naming(option: str, value: object) -> Iterator[None]:
+    """Name the ``option`` in an InputError of the block that begins with the ``value``.
+
+    ``tinny: no such folder`` becomes ``draft='tinny': no such folder``: what is loaded by name does not know which
+    option names it. Errors that begin otherwise are not changed.
+    """
+    try:
+        yield
+    except InputError as error:
+        name, message = str(value), str(error)
+        if not message.startswith(f"{name}: "):
+            raise
+        raise type(error)(f"{option}={name!r}{message.removeprefix(name)}") from error
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``", did you mean …?"`` for a misspelt ``word``, by the most similar of the ``known``; "" if none is similar."""
     plain = {name.lstrip("-").replace("_", "-"): name for name in known}

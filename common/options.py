@@ -110,6 +110,7 @@ class Objects:
     also: tuple[type, ...] = (object,)
 
 
+AUTO = "auto"  # value of options that the package then chooses or measures itself
 LARGEST = 2**31 - 1  # largest count
 Count = Annotated[int, Range(1, LARGEST)]
 Natural = Annotated[int, Range(0, LARGEST)]

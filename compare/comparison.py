@@ -23,6 +23,7 @@ from rich.console import Console
 from ..common.console import stderr_console
 from ..common.errors import InputError, Misspelt, counted
 from ..common.machine import machine, versions
+from ..common.options import AUTO
 from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
@@ -35,12 +36,12 @@ from ..controllers.length import (
     names_rule,
 )
 from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import CostSource, PresetCosts, cost_source
 from ..data_gen.prompts import PromptRow
 from ..infer.authors import COPY, DRAFT, pieces_by_author
 from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
-from ..infer.options import AUTO
 from ..infer.prompting import day_of
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
@@ -151,7 +152,7 @@ class _Comparing:
                 raise InputError(f"decoders: the name {spec.name!r} is given twice; give each another")
             try:
                 settled = self._settled(spec)
-                self._generate(settled, at_ratio(0.2))
+                self._generate(settled, cost_source(0.2))
                 self.specs.setdefault(spec.name, settled)
             except Misspelt as error:
                 raise InputError(f"decoder {spec.name!r}: {error}") from error
@@ -193,6 +194,7 @@ class _Comparing:
             self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
         else:
             self.costs = dict(cost or {name: CostModel(**result["cost"]) for name, result in measured.items()})
+        self.sources = {name: PresetCosts(each, priced) for name, each in self.costs.items()}
         self._describe()
         # Costs that are given may be those of another machine, and need not be seconds.
         count, passes = self._plan({} if isinstance(cost, CostModel) else self.costs, clock, minutes)
@@ -246,7 +248,7 @@ class _Comparing:
         plans: dict[str, list[str]] = {}
         for name, spec in self.specs.items():
             if spec.engine is None:
-                cost = self.costs.get(name) if spec.uses_costs else None
+                cost = self.sources.get(name) if spec.uses_costs else None
                 decoder = self.loader.decoder(spec if cost or not spec.uses_costs else replace(spec, cost=AUTO), cost)
                 plans[name] = decoder.plan.describe().splitlines()
         first = next(iter(plans.values()))
@@ -361,7 +363,7 @@ class _Comparing:
     def _rule(self, spec: ComparedDecoder) -> Rule:
         """The rule of the decoder's length controller."""
         cost = self.costs.get(spec.name)
-        length = self.loader.decoder(spec, cost).length
+        length = self.loader.decoder(spec, self.sources.get(spec.name)).length
         identity = {"spec": spec.identity, "costs": None if cost is None else cost.to_dict()}
         return Rule(spec.name, (AS_MEASURED,), identity, lambda traces: lambda index, x: length)
 
@@ -384,7 +386,9 @@ class _Comparing:
             name: (self._of_family(name, values.even), self._of_family(name, values.odd))
             for name, values in families.items()
         }
-        decoding = {name: [self._generate(spec, self.costs.get(name)) for spec in each] for name, each in specs.items()}
+        decoding = {
+            name: [self._generate(spec, self.sources.get(name)) for spec in each] for name, each in specs.items()
+        }
 
         def decode(name: str, item: int, repeat: int) -> Stats:
             index = item % len(prompts)
@@ -413,7 +417,7 @@ class _Comparing:
     def _of_family(self, family: str, value: float) -> ComparedDecoder:
         return ComparedDecoder.of(self.loader.base, family, length=word_of(family, value))
 
-    def _generate(self, spec: ComparedDecoder, cost: CostModel | None) -> Generate:
+    def _generate(self, spec: ComparedDecoder, cost: CostSource | None) -> Generate:
         if spec.uses_costs and cost is None:
             spec = replace(spec, cost=AUTO)
         return self.loader.generate(spec, self.task.sampling, self.task.max_new_tokens, cost)
@@ -452,7 +456,7 @@ class _Comparing:
         """A text of a decoder, in pieces with who wrote each."""
 
         def decode() -> list[dict[str, str]]:
-            decoder = self.loader.decoder(spec, self.costs.get(spec.name))
+            decoder = self.loader.decoder(spec, self.sources.get(spec.name))
             assert decoder.tokenizer is not None
             sampling, budget = self.task.sampling, min(SHOWN, self.task.max_new_tokens)
             generation = decoder.generate(

@@ -24,6 +24,7 @@ from ..common.record import Identity, to_json
 from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.length import names_rule, takes_cost
 from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import CostSource
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
 from ..infer.build import Models
@@ -222,7 +223,7 @@ class Loader:
             self._drafts[key] = load_draft_model(draft_spec(name, options), models.target, models.tokenizer)
         return self._drafts[key]
 
-    def decoder(self, options: ComparedDecoder, cost: CostModel | None = None) -> SpeculativeDecoder:
+    def decoder(self, options: ComparedDecoder, cost: CostSource | CostModel | None = None) -> SpeculativeDecoder:
         """A decoder of this engine; ``cost`` is for one that uses measured costs.
 
         Raises:
@@ -239,7 +240,11 @@ class Loader:
         return SpeculativeDecoder.from_options(options, self.target(options)._replace(drafts=drafts))
 
     def generate(
-        self, options: ComparedDecoder, sampling: SamplingParams, max_new_tokens: int, cost: CostModel | None = None
+        self,
+        options: ComparedDecoder,
+        sampling: SamplingParams,
+        max_new_tokens: int,
+        cost: CostSource | CostModel | None = None,
     ) -> Generate:
         """A function that decodes one prompt as ``options`` say; arguments and errors as for :meth:`decoder`."""
         settings: dict[str, Any] = {**sampling.to_dict(), "max_new_tokens": max_new_tokens}

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..common.errors import counted
+from ..common.errors import counted, listed
 from ..common.files import replacing
 from ..common.record import Record
 from .decoders import NONE
@@ -122,9 +122,21 @@ def _speed(report: Report) -> Section:
     note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
     if 0 < prompts < ENOUGH:
         note += f" {counted(prompts, 'prompt')}: too few for intervals."
+    note += _without_figures(report)
     cells = [{column: cell for column, cell in row.items() if column in used} for row in rows]
     pictures = Bars(bars, key=clocked) if bars else None
     return Section("How fast", note + _disagreement(report), cells, bars=pictures)
+
+
+def _without_figures(report: Report) -> str:
+    """Why decoders have no figures: without the clock only chains of the draft model have some."""
+    names = [row.title for row in report.decoders.values() if row.clock is None and row.replay is None]
+    if not names:
+        return ""
+    return (
+        f" No figures of {listed(names)}: only chains of the draft model can be replayed, no copies, trees, routers, "
+        "user's classes or other engines; leave --no-clock out to decode with them."
+    )
 
 
 def _disagreement(report: Report) -> str:

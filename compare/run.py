@@ -11,13 +11,14 @@ from typing import Any
 
 from ..checkpoints import shipped
 from ..common.errors import InputError
+from ..common.options import AUTO
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
 from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
-from ..infer.options import AUTO, PairOptions
+from ..infer.options import PairOptions
 from ..train.fitting import threads
 from .comparison import MEASURED, compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among

@@ -59,11 +59,11 @@ def parse_arm(spec: str) -> tuple[str, int]:
     return DRAFT, 0
 
 
-def check_enough(names: Sequence[str]) -> None:
-    """Raise InputError for fewer than two arms, or an arm that is named twice."""
+def check_enough(names: Sequence[str], option: str = "arms") -> None:
+    """Raise InputError for fewer than two arms, or an arm that is named twice; ``option`` names them."""
     if len(names) < 2:
         raise InputError(
-            f"arms: {', '.join(names) or 'none'}: a router needs at least two; add a draft model, "
+            f"{option}={', '.join(names) or 'none'}: a router needs at least two arms; add a draft model, "
             "'exit:LAYER', 'ngram' or 'autoregressive'"
         )
     for name in names:
@@ -80,7 +80,7 @@ def named_apart(arms: Sequence[Arm]) -> tuple[Arm, ...]:
 
 
 def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:
-    """Check that the given arms are those a router was trained for.
+    """Check that the arms of a decoder, its option ``draft``, are those a router was trained for.
 
     Raises:
         InputError: an arm is missing, unknown, or another model, or the order differs.
@@ -91,6 +91,6 @@ def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:
             where = "has none" if arm is None else f"was trained with {ours}"
             weights = " of other weights or configuration" if ours == theirs else ""
             raise InputError(
-                f"arms: number {place} is {theirs}{weights}, where the router {where}; give its arms, "
+                f"draft: arm number {place} is {theirs}{weights}, where the router {where}; give its arms, "
                 f"{', '.join(arm.name for arm in trained)}, or train a router for these"
             )

@@ -12,6 +12,7 @@ from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
 from ..common.console import stderr_console
+from ..common.errors import naming
 from ..common.files import MANIFEST
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
@@ -58,11 +59,12 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
 
     def __init__(self, settings: AcceptanceDataOptions) -> None:
         self.settings = settings
-        check_same_tokenizer(
-            self.tokenizer, load_tokenizer(settings.draft, trust_remote_code=settings.trust_remote_code)
-        )
+        with naming("draft", settings.draft):
+            tokenizer = load_tokenizer(settings.draft, trust_remote_code=settings.trust_remote_code)
+        check_same_tokenizer(self.tokenizer, tokenizer)
         super().__init__(settings)
-        draft = load_any_model(settings.draft, target=self.target.model, **settings.loading, decoder_only=True)
+        with naming("draft", settings.draft):
+            draft = load_any_model(settings.draft, target=self.target.model, **settings.loading, decoder_only=True)
         self.pair = PairFingerprint(draft=model_fingerprint(draft), **self.fingerprint)
         self.draft = language_model(draft)
         self.models.append(self.draft)

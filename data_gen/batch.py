@@ -16,11 +16,12 @@ from rich.console import Console
 
 from ..common.console import stderr_console
 from ..common.errors import InputError
+from ..common.options import AUTO
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..infer.core import Generation, Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digests
-from ..infer.options import AUTO, GenerateOptions
+from ..infer.options import GenerateOptions
 from ..infer.prompting import day_of
 from ..infer.random_source import RandomSource, seeds_of
 from .dataset import day_in

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.console import duration, logger, stderr_console
-from ..common.errors import InputError
+from ..common.errors import InputError, naming
 from ..common.files import MANIFEST
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
@@ -111,7 +111,8 @@ def encode_prompts(
         InputError: there are no prompts, or one fills the context.
     """
     s = settings
-    tokenizer = load_tokenizer(s.target, trust_remote_code=s.trust_remote_code)
+    with naming("target", s.target):
+        tokenizer = load_tokenizer(s.target, trust_remote_code=s.trust_remote_code)
     prompts = prompts_of(s)
     day = day_of(tokenizer, begun)
     context = models.context
@@ -238,9 +239,10 @@ class TargetBuilder(DatasetBuilder[R]):
 
     def __init__(self, settings: RolloutOptions) -> None:
         self.settings = settings
-        model = load_any_model(
-            settings.target, **settings.loading, **settings.placement, decoder_only=self.decoder_only
-        )
+        with naming("target", settings.target):
+            model = load_any_model(
+                settings.target, **settings.loading, **settings.placement, decoder_only=self.decoder_only
+            )
         with suppress(InputError):  # of settings there that decoding refuses
             followed = generation_defaults(model).sampling_params()
             if followed != self.sampling:
@@ -253,7 +255,8 @@ class TargetBuilder(DatasetBuilder[R]):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        return load_tokenizer(self.settings.target, trust_remote_code=self.settings.trust_remote_code)
+        with naming("target", self.settings.target):
+            return load_tokenizer(self.settings.target, trust_remote_code=self.settings.trust_remote_code)
 
     def answers(self, items: list[Item], on_done: OnDone = ignore) -> list[Rollout]:
         """The target's answers under the sampling parameters."""

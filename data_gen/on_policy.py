@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from ..common.record import Identity
-from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digest
@@ -45,7 +45,8 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
     def identity(self) -> Identity:
         s = self.settings
         controller = length_digest(s.length)
-        cost = s.cost if s.cost in (None, "auto") else CostModel.load(s.cost).to_dict()  # whatever its file is called
+        source = cost_source(s.cost)
+        cost = source.cost.to_dict() if isinstance(source, PresetCosts) else s.cost  # whatever its file is called
         return {
             **pair_identity(s, self.decoder.fingerprint, *self.models),
             "length": str(s.length),

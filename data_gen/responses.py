@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..common.errors import InputError
+from ..common.errors import InputError, naming
 from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
@@ -80,8 +80,9 @@ class OpenAIResponses(ResponseMaker):
         assert responses.base_url is not None, "ResponseOptions asks for it"
         super().__init__(settings, responses)
         trust = settings.trust_remote_code
-        self.tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
-        stops = load_stop_tokens(settings.target, self.tokenizer, trust_remote_code=trust)
+        with naming("target", settings.target):
+            self.tokenizer = load_tokenizer(settings.target, trust_remote_code=trust)
+            stops = load_stop_tokens(settings.target, self.tokenizer, trust_remote_code=trust)
         self.end = turn_end(self.tokenizer, stops, chat=settings.chat)
         self.url = responses.base_url.rstrip("/")
         self.model = responses.model or settings.target

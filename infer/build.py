@@ -156,9 +156,9 @@ class Builder:
         drafter: Drafter
         length: LengthController
         match drafting:
-            case plans.Autoregressive():
-                alone = partial(Autoregressive, engine.target, engine.cache)
-                drafter, length = self._once(None, alone), given or Fixed(0)
+            case plans.Autoregressive(_, observer):
+                drafter = self._once(None, partial(Autoregressive, engine.target, engine.cache))
+                length = given or (Fixed(0) if observer is None else self._length(observer, draft, plan))
             case plans.JointBeams(steps, search):
                 joint = partial(JointDrafter, engine.target, engine.cache, search, steps)
                 drafter, length = self._once(("joint", search, steps), joint), Fixed(steps)

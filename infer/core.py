@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -550,8 +549,8 @@ class Request:
         hooks: hooks of this request alone, such as the server's recorder.
         text: tokens that the target reads: prompt and output; for an encoder-decoder start token and output.
         ngrams: an n-gram index of ``text``.
-        drafter, length: the chosen arm's drafter, and this request's copy of its length controller.
-        shared_length: the length controller that ``length`` is a copy of.
+        drafter, length: the chosen arm's drafter, and this request's own controller, made by its length controller.
+        shared_length: the arm's length controller, whose ``for_text`` made ``length``.
         drafting: whether the drafter has been started.
         states: the target's hidden states that a drafter which reads them has not read yet, (n, d) of each round.
         ended: whether the text is complete, by its budget or a stop token.
@@ -603,7 +602,7 @@ class Request:
     def choose(self, arm: int) -> None:
         """Use the arm with index ``arm``."""
         self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
-        self.length = copy(self.shared_length)
+        self.length = self.shared_length.for_text()
         self.length.start_text()
 
     @property

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from ..common.options import AUTO
 from ..models import LanguageModel
 from ..models.forwards import Graphs
-from .options import AUTO, LoadingKeywords, PlacementKeywords
+from .options import LoadingKeywords, PlacementKeywords
 
 Name: TypeAlias = str | Path
 

@@ -22,7 +22,6 @@ from ..common.options import (
 )
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p")
-AUTO = "auto"  # as a cost: measured when the decoder is made
 
 DraftDType = Literal[DType, "int8", "int4"]
 

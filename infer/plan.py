@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
-from ..common.errors import InputError
-from ..common.options import Objects
+from ..common.errors import InputError, naming
+from ..common.options import AUTO, Objects
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.arms import AUTOREGRESSIVE, DRAFT, check_enough, parse_arm
 from ..controllers.arms import NGRAM as NGRAM_ARM
@@ -41,7 +41,7 @@ from .drafters.ngram import NGRAM, Ngram, split_drafts
 from .drafters.tree import AUTO_TREE, parse_expansions
 from .loading.named_pair import named_pair
 from .model_spec import ACCELERATOR, CHECKPOINT, ModelSpec, Name, TargetSpec
-from .options import AUTO, DecodingOptions
+from .options import DecodingOptions
 from .verify import RULES, parse_verifier
 from .verify.otm import MOST, unknowns
 
@@ -139,9 +139,11 @@ class Autoregressive:
 
     Attributes:
         idle: a draft model that is loaded for calls with a length of their own; None if there is none.
+        observer: a length controller of the user's of length 0, which observes the rounds; None if there is none.
     """
 
     idle: ModelSpec | None = None
+    observer: Length | None = None
 
     def describe(self) -> str:
         return "nothing: each round adds one token of the target"
@@ -327,11 +329,6 @@ class Plan:
         return [part for part in _parts(self.drafting) if isinstance(part, ModelSpec)]
 
     @property
-    def lengths(self) -> list[Length | WhilePaying]:
-        """What ends drafts: one, or one for each arm of a router with drafts of variable length."""
-        return [part for part in _parts(self.drafting) if isinstance(part, NamedLength | GivenLength | WhilePaying)]
-
-    @property
     def drafts_chains(self) -> bool:
         """Whether drafts are chains."""
         kind = self.drafting.model if isinstance(self.drafting, Mixed) else self.drafting
@@ -402,6 +399,9 @@ def _parts(node: Any) -> Iterator[Any]:
 
 
 def _lengths(drafting: Drafting) -> list[Length | WhilePaying]:
+    """What ends drafts, if there are any."""
+    if isinstance(drafting, Autoregressive):
+        return []
     return [part for part in _parts(drafting) if isinstance(part, NamedLength | GivenLength | WhilePaying)]
 
 
@@ -601,14 +601,17 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
         if ngram is not None:
             raise InputError(f"ngram: verifier={verifier.rule!r} drafts by beams; take another rule, or leave it out")
         return JointBeams(tokens, search) if draft is None else Beams(draft, tokens, search)
-    if length is not None and _drafts_nothing(length):
-        return Autoregressive(draft)
+    if (draft is None and ngram is None and length is None) or (length is not None and _drafts_nothing(length)):
+        if not verifier.exact and (call == WHOLE or call.verifier is not None):
+            raise InputError(
+                f"verifier={verifier.name!r}: has no effect where nothing drafts; leave it out, or name a draft and a "
+                "length"
+            )
+        return Autoregressive(draft, None if length is None or _is_plain_fixed(length) else length)
     if ngram is not None:
         return _copying(options, ngram, draft, length, call)
     if draft is None:
-        if length is not None:
-            raise InputError("length: has no effect without a draft model; name one, or leave the length out")
-        return Autoregressive()
+        raise InputError("length: has no effect without a draft model; name one, or leave the length out")
     if isinstance(options.tree, str | tuple | list) and options.tree != AUTO_TREE:
         return Tree(draft, _children(options.tree), distinct=verifier.rule == "mcss")
     drafted = length or NamedLength(str(LENGTH), None, NoCosts())
@@ -693,7 +696,12 @@ def check_growing(length: LengthController | None) -> None:
 
 def _drafts_nothing(length: Length) -> bool:
     rule = rule_of(length)
-    return type(rule) is Fixed and rule.k == 0  # a subclass, as one that times rounds, is asked
+    return isinstance(rule, Fixed) and rule.k == 0
+
+
+def _is_plain_fixed(length: Length) -> bool:
+    """Whether ``length`` is a number of tokens, which observes nothing; a class of the user's may derive from it."""
+    return type(rule_of(length)) is Fixed
 
 
 def _children(tree: Any) -> tuple[int, ...]:
@@ -715,8 +723,10 @@ def _check_tree(
         if draft is None:
             raise InputError("tree='auto': needs a draft model; name one, or give the tree's shape, as in '3x2x1'")
         rule = None if length is None else rule_of(length)
+        # Whether trees can grow by a trained controller depends on its predictor's lag, which only the predictor has:
+        # it is made of the weights and the draft's embedding, also of a user's kind. So `build` checks it.
         trained = isinstance(length, NamedLength) and rule is None and not isinstance(length.costs, NoCosts)
-        if not trained:  # a trained controller is checked when it is loaded
+        if not trained:
             check_growing(rule)
         return
     _children(options.tree)
@@ -759,7 +769,8 @@ def _tokens(verifier: VerifierSpec, length: Length | None) -> int:
     if not isinstance(rule, Fixed):
         raise InputError(f"length: verifier={verifier.rule!r} takes a number of tokens per step, not a stopping rule")
     if rule.k < 1:
-        raise InputError(f"length={rule.k}: verifier={verifier.rule!r} needs at least one token per step")
+        given = repr(length.name) if isinstance(length, NamedLength) and not length.name.isdecimal() else rule.k
+        raise InputError(f"length={given}: verifier={verifier.rule!r} needs at least one token per step")
     return rule.k
 
 
@@ -833,7 +844,7 @@ def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
     if isinstance(router, Router) and options.sample_arm:
         raise InputError("sample_arm: has no effect on a router object; leave it out")
     names = _arm_names(router, options.draft)
-    check_enough(names)
+    check_enough(names, "draft")
     kinds = [parse_arm(name)[0] for name in names]
     if options.draft_dtype is not None and DRAFT not in kinds:
         raise InputError(f"draft_dtype={options.draft_dtype!r}: no arm has a draft model; leave it out")
@@ -873,15 +884,19 @@ def _arm(
 
 def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
     """The names of a router's arms: the drafts that are given, or those that it was trained with."""
-    if draft is not None:
-        return tuple(map(str, draft)) if isinstance(draft, tuple | list) else (str(draft),)
+    names = None if draft is None else tuple(map(str, draft)) if isinstance(draft, tuple | list) else (str(draft),)
     if isinstance(router, Router):
-        raise InputError("draft: a router object has no names of arms; give them in its order")
-    config = read_config(locate(router))
+        if names is None:
+            raise InputError("draft: a router object has no names of arms; give them in its order")
+        return names
+    with naming("router", router):
+        config = read_config(locate(router))
     if not isinstance(config, RouterConfig):
         raise InputError(
             f"router={str(router)!r}: is of kind {config.kind!r}, which chooses no arm; give it as {config.given_as}"
         )
+    if names is not None:
+        return names
     # Of a local model the checkpoint holds the folder's name: it may be here, or beside the checkpoint.
     beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
     here = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
@@ -894,11 +909,12 @@ def _of_loaded(routing: Routing, options: DecodingOptions) -> Routed:
         raise InputError("routing: the arms have their own drafts and lengths; leave draft, length and tree out")
     arms: list[RoutedArm] = []
     for arm in routing.arms:
-        drafting: Autoregressive | Chain | Copies = Autoregressive()
+        length = GivenLength(arm.length)
+        drafting: Autoregressive | Chain | Copies = Autoregressive(None, None if _is_plain_fixed(length) else length)
         if arm.ngram is not None:
             drafting = Copies(_lookup_of(arm.ngram), WhilePaying())
         elif arm.model is not None:
-            drafting = Chain(ModelSpec.of(arm.model), GivenLength(arm.length))
+            drafting = Chain(ModelSpec.of(arm.model), length)
         arms.append(RoutedArm(arm.name, drafting))
     return Routed(routing.router, tuple(arms), sample=False)
 

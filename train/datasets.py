@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..common.errors import InputError, counted
+from ..common.errors import InputError, counted, naming
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.sampling import SamplingParams
@@ -33,7 +33,8 @@ def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> Loade
     Raises:
         InputError: it cannot be loaded, or is another one.
     """
-    model = load_any_model(name, decoder_only=True, **options)
+    with naming(role, name):
+        model = load_any_model(name, decoder_only=True, **options)
     if model_fingerprint(model) != manifest.fingerprint[role]:
         raise InputError(
             f"{role}={name!r}: is not the {role} the data was made with; give that one, or make data with this one"

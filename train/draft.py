@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..common.console import stderr_console
-from ..common.errors import InputError, counted
+from ..common.errors import InputError, counted, naming
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import SCHEMA_VERSION, Manifest, day_in
@@ -45,11 +45,12 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
     Raises:
         InputError: also if the target or the data is unfit.
     """
-    target = load_model(
-        settings.target, dtype=settings.dtype, device=settings.device,
-        trust_remote_code=settings.trust_remote_code, decoder_only=True,
-    )  # fmt: skip
-    tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
+    with naming("target", settings.target):
+        target = load_model(
+            settings.target, dtype=settings.dtype, device=settings.device,
+            trust_remote_code=settings.trust_remote_code, decoder_only=True,
+        )  # fmt: skip
+        tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
     fingerprint = model_fingerprint(target)
     stops, day = stop_tokens_of(target, tokenizer), day_of(tokenizer, day_in(Path(output) / DATASET))
     documents = read_documents(settings.folders, tokenizer, settings, stops=stops, day=day, target=fingerprint)
@@ -145,9 +146,10 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     """
     check_place(options.output, options.overwrite)
     trust = options.trust_remote_code
-    model = load_model(
-        options.draft, dtype="auto", device="cpu", trust_remote_code=trust, decoder_only=True, target=options.target
-    )
+    with naming("draft", options.draft):
+        model = load_model(
+            options.draft, dtype="auto", device="cpu", trust_remote_code=trust, decoder_only=True, target=options.target
+        )
     if model.config.get_text_config(decoder=True) is not model.config:
         raise InputError(f"{options.draft}: a {model.config.model_type} reads more than text; give a language model")
     if vars(model.config).get("quantization_config") is not None:

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
-from ..common.errors import InputError
+from ..common.errors import InputError, naming
 from ..infer.loading.pair import load_draft
 from ..models import CausalLM, GgufModel
 from ..models.eagle import StateInput, add_state_input, state_input_of
@@ -148,7 +148,8 @@ def load_initial(
         "dtype": "float32", "device": settings.device, "trust_remote_code": settings.trust_remote_code,
         "decoder_only": True,
     }  # fmt: skip
-    draft = load_draft(name, target, tokenizer, options)
+    with naming("initial", name):
+        draft = load_draft(name, target, tokenizer, options)
     if isinstance(draft, GgufModel) or not isinstance(state_input_of(draft), StateInput | None):
         kind = "a GGUF file" if isinstance(draft, GgufModel) else "an EAGLE-3 draft"
         raise InputError(f"initial={name!r}: {kind} cannot be trained here; give a draft in transformers' format")

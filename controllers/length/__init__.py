@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from ...checkpoints import shipped
 from ...common.errors import Misspelt, did_you_mean, is_whole
 from .. import MAX_DRAFT
 from ..acceptance.feature_model import FeaturePredictor
@@ -126,6 +127,11 @@ def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | No
     return load_own(spec).repriced(cost) if names_class(spec) else parse_rule(spec, cost)
 
 
+def _may_be_trained(name: str) -> bool:
+    """Whether ``name`` may be that of a trained controller: one that is shipped, a folder, or an id on the hub."""
+    return shipped(name) is not None or "/" in name or Path(name).expanduser().exists()
+
+
 def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
     """The rule named by ``spec``: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"`` …; None if it is not a rule.
 
@@ -143,6 +149,11 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
     if name not in RULES:
         meant = did_you_mean(name, RULES)
         if (meant and not Path(spec).exists()) or NUMBER.fullmatch(number or spec):
+            if colon and _may_be_trained(name):
+                raise Misspelt(
+                    f"length={spec!r}: the threshold of a trained controller is an option of its own; give {name!r} "
+                    f"as the length, and --threshold {number}"
+                )
             rules = ", ".join(RULES)
             raise Misspelt(f"length={spec!r}: no such rule{meant or ';'} give a whole number or one of {rules}")
         return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
+from typing import Self
 
 from torch import Tensor
 
@@ -15,8 +17,7 @@ class LengthController(ABC):
     """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
 
     The current token is verified even if the controller stops, since its draft forward is already done. Each text has a
-    shallow copy of the controller: a list that is changed in place is shared by all texts unless ``start_text`` or
-    ``start_round`` makes a new one.
+    controller of its own, which ``for_text`` makes.
 
     Attributes:
         reads_target: whether it is given the target's states, by ``read_target``.
@@ -42,6 +43,14 @@ class LengthController(ABC):
             adapt, batch: as for :class:`.RateOptimal`.
         """
         return self
+
+    def for_text(self) -> Self:
+        """A controller for one text, which begins with ``start_text``; called once for each request.
+
+        Here it is a shallow copy: objects in attributes are shared by all texts, such as a list that is changed in
+        place or a fit, unless ``start_text`` makes new ones. A subclass overrides this to share less, or nothing.
+        """
+        return copy(self)
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling
         """Called with the sampling parameters of every generation; trained controllers warn if theirs differ."""

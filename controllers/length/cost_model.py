@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...common.errors import InputError, is_finite
+from ...common.errors import InputError, is_finite, naming
 from ...common.json_file import blaming, build, read_object
 
 LEAST_SHARE = 0.01  # of the time for one token, that a measured ``t_verify_token`` is at least
@@ -106,11 +106,37 @@ class CostModel:
             if not (ratio >= 0 and is_finite(ratio)):
                 raise InputError(f"cost={file}: must be a finite number ≥ 0, or a file of costs")
             return cls(ratio, 1.0, 0.0)
+        return read_costs(file)[0]
+
+
+def read_costs(file: str | Path | float) -> tuple[CostModel, str | None]:
+    """The costs in a file of ``specpilot bench cost``, and the machine that they were measured on, if it names one.
+
+    Raises:
+        InputError: the file does not exist or holds no costs.
+    """
+    with naming("cost", file):
+        if not Path(str(file)).expanduser().exists():
+            raise InputError(
+                f"{file}: no such file; give one that 'specpilot bench cost --output FILE' wrote, or the cost of a "
+                "draft step in units of a verification, such as 0.2"
+            )
         document = read_object(str(file), MEASURE)
         with blaming(str(file), MEASURE):
             if "cost" not in document:
                 raise InputError("holds no costs of a pair")
-            return build(cls, document["cost"], "cost")
+            return build(CostModel, document["cost"], "cost"), _machine(document)
+
+
+def _machine(document: Mapping[str, Any]) -> str | None:
+    """The device that the costs of ``document`` were measured on: a GPU, or the processor; None if it names none."""
+    machine, settings = document.get("machine"), document.get("settings")
+    if not isinstance(machine, dict):
+        return None
+    on_processor = isinstance(settings, dict) and settings.get("device") == "cpu"
+    devices = [] if on_processor else machine.get("devices")
+    name = devices[0] if isinstance(devices, list) and devices else machine.get("processor")
+    return name if isinstance(name, str) and name else None
 
 
 def as_number(value: str | Path | float) -> float | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from ...common.errors import InputError
-from .cost_model import CostModel, as_number
-
-AUTO = "auto"  # measure the costs
+from ...common.options import AUTO
+from .cost_model import CostModel, as_number, read_costs
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class PresetCosts:
 
     Attributes:
         cost: the cost model.
-        origin: its origin as a phrase: the file, or the number.
+        origin: its origin as a phrase: the file and its machine, the number, or a measurement.
         adapt: whether the rounds' wall times correct it while decoding. If not, drafts are determined by the seed.
     """
 
@@ -54,12 +53,12 @@ class MeasuredCosts:
 CostSource: TypeAlias = NoCosts | PresetCosts | MeasuredCosts
 
 
-def cost_source(cost: CostModel | str | Path | float | None, *, adapt: bool = False) -> CostSource:
+def cost_source(cost: CostSource | CostModel | str | Path | float | None, *, adapt: bool = False) -> CostSource:
     """The source that the options ``cost`` and ``adapt`` name. A cost file is read, nothing is measured.
 
     Args:
-        cost: a cost model, a file of ``specpilot bench cost --output``, the time of a draft step in units of a
-            verification, ``"auto"`` to measure, or None.
+        cost: a source, a cost model, a file of ``specpilot bench cost --output``, the time of a draft step in units of
+            a verification, ``"auto"`` to measure, or None.
         adapt: correct ``cost`` by the rounds' wall times; always true of measured costs.
 
     Raises:
@@ -69,10 +68,14 @@ def cost_source(cost: CostModel | str | Path | float | None, *, adapt: bool = Fa
         if adapt:
             raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
         return NoCosts()
+    if isinstance(cost, NoCosts | MeasuredCosts | PresetCosts):
+        return replace(cost, adapt=True) if adapt and isinstance(cost, PresetCosts) else cost
     if isinstance(cost, CostModel):
         return PresetCosts(cost, "a cost model passed in Python", adapt)
     if cost == AUTO:
         return MeasuredCosts()
     ratio = as_number(cost)
-    origin = f"the costs of {cost}" if ratio is None else f"a cost of {ratio:g} verifications per draft step"
-    return PresetCosts(CostModel.load(cost), origin, adapt)
+    if ratio is not None:
+        return PresetCosts(CostModel.load(cost), f"a cost of {ratio:g} verifications per draft step", adapt)
+    read, machine = read_costs(cost)
+    return PresetCosts(read, f"the costs of {cost}" + ("" if machine is None else f", measured on {machine}"), adapt)

@@ -69,7 +69,7 @@ class OnlineConfidence(PricedController):
                 "'online-confidence:0.4'"
             )
         if threshold is not None and not 0 <= threshold <= 1:
-            raise InputError(f"online-confidence:{threshold}: the threshold must be in [0, 1]")
+            raise InputError(f"length='online-confidence:{threshold:g}': the threshold must be in [0, 1]")
         self.stop_below, self.cost, self.batch = threshold or 0.0, cost, batch
         self.running = RunningCost(cost) if adapt and cost is not None else None
         self.fit = AcceptanceFit()

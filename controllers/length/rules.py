@@ -53,7 +53,9 @@ def first_length(rule: str, first: float) -> int:
         InputError: it is not a whole number from 1 to ``MAX_DRAFT``.
     """
     if not (1 <= first <= MAX_DRAFT and first == int(first)):
-        raise InputError(f"{rule}:{first:g}: the first draft length must be a whole number from 1 to {MAX_DRAFT}")
+        raise InputError(
+            f"length='{rule}:{first:g}': the first draft length must be a whole number from 1 to {MAX_DRAFT}"
+        )
     return int(first)
 
 
@@ -64,7 +66,7 @@ def checked(rule: str, threshold: float) -> float:
         InputError: it is not.
     """
     if not 0 <= threshold <= 1:
-        raise InputError(f"{rule}:{threshold}: the threshold must be in [0, 1]")
+        raise InputError(f"length='{rule}:{threshold:g}': the threshold must be in [0, 1]")
     return threshold
 
 
@@ -144,7 +146,7 @@ class Entropy(LengthController):
 
     def __init__(self, threshold: float, gamma: float = 0.2) -> None:
         if not (threshold <= 1 and math.isfinite(threshold)):
-            raise InputError(f"entropy:{threshold}: the threshold must be a finite number up to 1")
+            raise InputError(f"length='entropy:{threshold:g}': the threshold must be a finite number up to 1")
         if not (gamma >= 0 and math.isfinite(gamma)):
             raise InputError(f"gamma={gamma}: must be a finite number ≥ 0")
         self.threshold, self.gamma = threshold, gamma

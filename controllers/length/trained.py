@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...common.errors import InputError
+from ...common.errors import InputError, naming
 from ..acceptance.predictor import TrainedPredictor
 from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.fingerprint import PairFingerprint
@@ -41,7 +41,8 @@ def load_trained(
     Raises:
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
-    controller = load_controller(name)
+    with naming("length", name):
+        controller = load_controller(name)
     config = controller.config
     try:
         length = config.length_controller(controller.head, cost)

@@ -49,7 +49,9 @@ class Ngram:
 
     def __post_init__(self) -> None:
         if not 1 <= self.longest <= MAX_LONGEST:
-            raise InputError(f"{NGRAM}:{self.longest}: the longest n-gram must be from 1 to {MAX_LONGEST} tokens")
+            raise InputError(
+                f"draft='{NGRAM}:{self.longest}': the longest n-gram must be from 1 to {MAX_LONGEST} tokens"
+            )
 
 
 def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
@@ -79,6 +81,11 @@ def split_drafts(draft: Any) -> tuple[list[Any], Ngram | None]:
     """
     if isinstance(draft, str | Path) and draft:
         model, ngram = split_ngram(str(draft))
+        if model is not None and model.lower() == "none" and not Path(model).exists():
+            raise InputError(
+                f"draft={str(draft)!r}: no draft has this name; leave draft out for the default, give null to decode "
+                "without a draft model, or name a model, 'ngram' or 'MODEL+ngram'"
+            )
         return ([draft] if ngram is None else [] if model is None else [model]), ngram
     if not isinstance(draft, list | tuple):
         return [draft] if draft else [], None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from ...common.errors import InputError
+from ...common.errors import InputError, naming
 from ...controllers.acceptance import copy_head
 from ...controllers.acceptance.copy_head import CopyHead, CopyPredictor
 from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
@@ -84,7 +84,8 @@ def load_copies(
     """
     if tokenizer is None:
         raise InputError(f"copies={str(name)!r}: a trained controller is checked against the tokenizer; pass one")
-    controller = load_controller(name)
+    with naming("copies", name):
+        controller = load_controller(name)
     match controller:
         case Controller(copy_head.Config() as config, CopyHead() as head):
             target_only = PairFingerprint(model_fingerprint(target), None, tokenizer_fingerprint(tokenizer))
@@ -106,7 +107,8 @@ def load_policy(name: str | Path) -> tuple[RouterPolicy, policy.Config]:
     Raises:
         InputError: it cannot be loaded, or is a controller of another kind.
     """
-    controller = load_controller(name)
+    with naming("router", name):
+        controller = load_controller(name)
     network, config = controller.head, controller.config
     if not isinstance(network, RouterPolicy) or not isinstance(config, policy.Config):
         kind, given_as = config.kind, config.given_as

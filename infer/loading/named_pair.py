@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints import shipped
-from ...common.errors import InputError
+from ...common.errors import InputError, naming
+from ...common.options import AUTO
 from ...controllers.checkpoints.checkpoint import locate, read_config
 from ...controllers.length import names_rule, parse_rule
 from ...models.loading.model_files import find_files
-from ..options import AUTO
 
 
 def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple[Any, Any]:
@@ -31,8 +31,9 @@ def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple
             break
         if option == "length" and (names_rule(name) or parse_rule(name) is not None):
             continue
-        folder = locate(name)
-        provenance = read_config(folder).provenance
+        with naming(option, name):
+            folder = locate(name)
+            provenance = read_config(folder).provenance
         if target == AUTO:
             target = _found("target", provenance.target, option, name, folder)
         if draft == AUTO and provenance.draft is not None:

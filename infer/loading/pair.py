@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from transformers import PreTrainedTokenizerBase
 
 from ...common.console import logger
-from ...common.errors import InputError
+from ...common.errors import InputError, naming
 from ...models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
 from ...models.given import unwrapped
 from ...models.linear import QUANTIZATIONS, Quantization
@@ -31,12 +31,13 @@ def load_target(spec: TargetSpec) -> tuple[LoadedModel, PreTrainedTokenizerBase]
     """
     name, tokenizer, trust = spec.name, spec.tokenizer, spec.trust_remote_code
     own: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": trust}
-    text = load_tokenizer(name, **own) if tokenizer is None else load_tokenizer(tokenizer, trust_remote_code=trust)
-    model = load_any_model(name, **spec.loading, **spec.placement)
-    if isinstance(model, GgufModel):
-        check_gguf_tokenizer(model, text)
-    elif tokenizer is not None:
-        check_same_tokenizer(load_tokenizer(name, **own), text, "tokenizer")
+    with naming("tokenizer", tokenizer), naming("target", name):
+        text = load_tokenizer(name, **own) if tokenizer is None else load_tokenizer(tokenizer, trust_remote_code=trust)
+        model = load_any_model(name, **spec.loading, **spec.placement)
+        if isinstance(model, GgufModel):
+            check_gguf_tokenizer(model, text)
+        elif tokenizer is not None:
+            check_same_tokenizer(load_tokenizer(name, **own), text, "tokenizer")
     return model, text
 
 
@@ -49,7 +50,8 @@ def load_draft_model(spec: ModelSpec, target: LanguageModel, tokenizer: PreTrain
 
     def load(precision: str) -> LanguageModel:
         own = replace(spec, precision=precision)
-        draft = load_draft(spec.name, target.model, tokenizer, own.loading)
+        with naming("draft", spec.name):
+            draft = load_draft(spec.name, target.model, tokenizer, own.loading)
         wrapped = language_model(draft, quantization=quantization_of(own), graphs=spec.graphs)
         check_pair(target, wrapped)
         return wrapped

@@ -14,10 +14,10 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ...common.errors import InputError, check_count
+from ...common.options import AUTO
 from ...controllers.sampling import SamplingParams
 from .. import LoadedModel
 
-AUTO = "auto"  # take the setting from the checkpoint
 MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it
 
 # Supported settings, and those without effect on decoding without beams.

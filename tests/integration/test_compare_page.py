@@ -126,6 +126,17 @@ def test_unmeasured_figures_are_left_out() -> None:
         assert shown - {*without.of("h2")} == names
 
 
+def test_decoders_without_figures_are_explained() -> None:
+    full = comparison_report({"3": (1.2, False), "default": (1.1, False)})
+    replayed = with_figures(full, clock=None, tokens_per_second=None, accepted=None, replay=Interval(1.1, 1.0, 1.2))
+    rows = replayed.decoders | {"default": replace(replayed.decoders["default"], replay=None)}
+    (note,) = (section.note for section in document_of(replace(replayed, decoders=rows)).sections[:1])
+    assert "default" in note
+    assert "--no-clock" in note
+    for report_with_figures in (full, replayed):
+        assert "--no-clock" not in document_of(report_with_figures).sections[0].note
+
+
 def test_meaningless_figures_are_left_out() -> None:
     lines = {"all": {"1": GroupAcceptance(0.5, 100, 1), "2": GroupAcceptance(0.5, 9, 1)}}
     few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")

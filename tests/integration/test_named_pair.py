@@ -65,11 +65,11 @@ def test_the_pair_that_is_decoded_with(place: Path, given: dict[str, str], targe
     [
         ("--length models/gone", "length='models/gone': was trained for the draft 'runs/gone', which is not found"),
         ("--length models/hub", f"length='models/hub': was trained for the target '{HUB}', which is not found"),
-        ("--length run", "run: is the folder of a training run; export it with specpilot export run DIR"),
-        ("--copies run", "run: is the folder of a training run; export it with specpilot export run DIR"),
-        ("--router run", "run: is the folder of a training run; export it with specpilot export run DIR"),
-        ("--draft run", "run: is the folder of a training run; export it with specpilot export run DIR"),
-        ("--length data", "data: is a dataset; give what was trained on it"),
+        ("--length run", "length='run': is the folder of a training run"),
+        ("--copies run", "copies='run': is the folder of a training run"),
+        ("--router run", "router='run': is the folder of a training run"),
+        ("--draft run", "draft='run': is the folder of a training run"),
+        ("--length data", "length='data': is a dataset"),
     ],
 )
 def test_what_cannot_be_used(place: Path, words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:

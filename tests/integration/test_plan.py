@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from specpilot.infer.plan import (
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.server import Server
 
+ROUTER = str(Path(__file__).parents[1] / "files" / "router")
 PAIR: dict[str, Any] = {"target": "tiny", "draft": "tiny-draft"}
 COPYING: dict[str, Any] = {"target": "tiny", "draft": "tiny-draft+ngram"}
 DRAFT = ModelSpec(name="tiny-draft", precision="float32")
@@ -97,9 +99,9 @@ DEFAULT = Mixed(Lookup(4, MeasuredCosts(), None), Chain(FASTEST, LEARNING))
         (PAIR | {"verifier": "mtad:0.5", "length": 3}, Beams(DRAFT, 3, BeamSearch(4))),
         (PAIR | {"draft": None, "verifier": "mtjd", "beams": 2}, JointBeams(4, BeamSearch(2))),
         (
-            {"target": "tiny", "router": "some", "draft": ("tiny-draft", "ngram", "autoregressive")},
+            {"target": "tiny", "router": ROUTER, "draft": ("tiny-draft", "ngram", "autoregressive")},
             Routed(
-                "some",
+                ROUTER,
                 (
                     RoutedArm("tiny-draft", Chain(DRAFT, FOUR)),
                     RoutedArm("ngram", Copies(COPIED, WhilePaying())),
@@ -181,11 +183,11 @@ def test_rules(rule: str, name: str, exact: bool) -> None:
 
 
 GROWN = PAIR | {"tree": "auto", "length": "tiny-lag-free", "cost": 0.2}
-ROUTED: dict[str, Any] = {"target": "tiny", "router": "some", "draft": ("tiny-draft", "autoregressive")}
+ROUTED: dict[str, Any] = {"target": "tiny", "router": ROUTER, "draft": ("tiny-draft", "autoregressive")}
 REFUSED: list[tuple[dict[str, Any], str]] = [  # options, and what the error begins with: an option and its value
     (PAIR | {"sample_arm": True}, "sample_arm:"),
     (PAIR | {"length": (1, 2)}, "length:"),
-    (PAIR | {"length": "confidence:4"}, "confidence:4.0:"),
+    (PAIR | {"length": "confidence:4"}, "length='confidence:4':"),
     (PAIR | {"length": "4", "threshold": 0.5}, "threshold=0.5:"),
     (PAIR | {"threshold": 0.5}, "threshold=0.5:"),
     (PAIR | {"length": 4, "cost": 0.2}, "cost:"),
@@ -222,7 +224,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # options, and what the error beg
     (ROUTED | {"length": (1, 2, 3)}, "length: 3 for 2 arms"),
     (ROUTED | {"length": "oracle"}, "arm 'tiny-draft': length='oracle':"),
     (ROUTED | {"verifier": "mtad"}, "verifier='mtad':"),
-    (ROUTED | {"draft": ("tiny-draft",)}, "arms: tiny-draft:"),
+    (ROUTED | {"draft": ("tiny-draft",)}, "draft=tiny-draft:"),
+    (ROUTED | {"router": "tiny-head"}, "router='tiny-head':"),
+    (ROUTED | {"router": "tiny-router"}, "router='tiny-router':"),
+    ({"router": "tiny-head", "draft": "ngram"}, "router='tiny-head':"),
+    (PAIR | {"length": "none", "verifier": "typical"}, "verifier='typical':"),
+    (PAIR | {"draft": None, "verifier": "bild:2"}, "verifier='bild:2':"),
+    (PAIR | {"length": "none", "verifier": "mtad"}, "length='none':"),
+    (PAIR | {"length": "confidence:2"}, "length='confidence:2':"),
+    (PAIR | {"length": "heuristic:0"}, "length='heuristic:0':"),
+    (PAIR | {"length": "tiny-head:0.5"}, "length='tiny-head:0.5':"),
+    (PAIR | {"length": "tiny-head", "cost": "nowhere.json"}, "cost='nowhere.json':"),
+    (PAIR | {"draft": "tiny-draft+ngram:0"}, "draft='ngram:0':"),
+    (PAIR | {"draft": "none"}, "draft='none':"),
+    ({"length": "nowhere/at/all"}, "length='nowhere/at/all':"),
+    ({"copies": "nowhere"}, "copies='nowhere':"),
 ]
 
 
@@ -273,6 +289,44 @@ def test_a_decoders_plan_has_what_was_loaded() -> None:
     assert decoder.setup_for("3").plan.drafting == Chain(plan.drafts[0], length("3"))
 
 
+class Observing(Fixed):
+    """A number of tokens that keeps what rounds drafted, as a user may write it."""
+
+    def __init__(self, k: int = 0) -> None:
+        super().__init__(k)
+        self.drafted: list[int] = []
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.drafted.append(tokens)
+
+
+@pytest.mark.parametrize("draft", ["tiny-draft", "tiny-draft+ngram", "ngram", None])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_length_of_the_user_of_0_tokens_observes_rounds_without_drafts(draft: str | None, named: bool) -> None:
+    length = f"{__name__}:Observing" if named else Observing()
+    decoder = SpeculativeDecoder.from_pretrained("tiny", draft, length=length)
+    assert isinstance(decoder.length, Observing)
+    assert "a draft ends" not in decoder.plan.describe()
+    words = [5, 6, 7, 8] * 8  # which n-grams would copy
+    generation = decoder.generate(words, max_new_tokens=6, temperature=0.0)
+    assert generation.stats.n_drafted == 0
+    assert set(decoder.length.drafted) == {0}
+
+
+@pytest.mark.parametrize("draft", ["tiny-draft+ngram", None])
+def test_a_length_of_0_tokens_of_a_call_observes_its_rounds(draft: str | None) -> None:
+    length, decoder = Observing(), SpeculativeDecoder.from_pretrained("tiny", draft)
+    assert decoder.generate([5, 6, 7, 8] * 8, max_new_tokens=6, temperature=0.0, length=length).stats.n_drafted == 0
+    assert set(length.drafted) == {0}
+
+
+def test_a_lossy_rule_of_a_decoder_does_not_refuse_calls_without_drafts() -> None:
+    options = DecodingOptions(**PAIR, length=3, verifier="typical")
+    assert resolve(options, Call("none")).drafting == Autoregressive(DRAFT)
+    with pytest.raises(InputError, match=r"^verifier='bild'"):
+        resolve(options, Call("none", "bild"))
+
+
 def test_the_length_of_a_decoder_is_replaced() -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2)
     decoder.use_length(Fixed(5))
@@ -295,14 +349,19 @@ def test_the_server_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_comparison_prints_the_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cost.json"
+    machine = {"processor": "some processor", "devices": ["some GPU"]}
+    file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict(), "machine": machine}))
     run(
         CompareOptions(
-            **PAIR, length="3,ngram", limit=2, max_new_tokens=4, rules=False, cost=0.2, output=tmp_path / "out"
+            **PAIR, length="3,ngram", limit=2, max_new_tokens=4, rules=False, clock=False, cost=str(file),
+            output=tmp_path / "out",
         )
-    )
+    )  # fmt: skip
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("target: tiny, float32") for line in lines)
     (three,) = (line for line in lines if line.startswith("3: "))
     assert "a draft ends: after 3 tokens" in three
     (copies,) = (line for line in lines if line.startswith("ngram: "))
     assert "0.20 of a verification" in copies
+    assert f"the costs of {file}, measured on some GPU" in copies

@@ -72,7 +72,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: replace(CONFIGS["router"], arms=(ARMS[0], ARMS[0])), "'small': named twice"),
     (lambda: RouterPolicy(8, 1), "arms=1:"),
     *(
-        (partial(check_arms, ARMS, given), f"^arms: number {words}")
+        (partial(check_arms, ARMS, given), f"^draft: arm number {words}")
         for given, words in (
             (ARMS[:3], "4 is missing, where the router was trained with 'autoregressive'; give its arms"),
             (ARMS[1:], "1 is 'large', where the router was trained with 'small'"),

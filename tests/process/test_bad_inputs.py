@@ -20,7 +20,7 @@ SOME = "--validation-fraction 0.4"  # of the eight prompts of these datasets
 TABLES: dict[str, list[tuple[str, str]]] = {}
 
 TABLES["generate hello --target @place/{} --draft @place/draft"] = [
-    ("nothing", "nothing: no such model folder"),
+    ("nothing", "nothing': no such model folder"),
     ("cut", "a weight file is truncated or damaged"),
     ("weightless", "no file named model.safetensors"),
     ("pickled", "its weights are in .bin files, pickles"),
@@ -31,7 +31,7 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("layers-negative", "config.json: num_hidden_layers=-1:"),
     ("activation", "KeyError: 'shrug'"),
     ("defaults-penalty", "repetition_penalty=1.3"),
-    ("no-tokenizer", "no-tokenizer: has no tokenizer that can be loaded"),
+    ("no-tokenizer", "no-tokenizer': has no tokenizer that can be loaded"),
     ("tokenizer-cut", "has no tokenizer that can be loaded: a file is damaged, not JSON"),
     ("template", "the chat template does not support these messages (roles: user): no users here"),
     ("quant-magic", "weights quantised with 'magic'"),
@@ -44,13 +44,13 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
 TABLES["generate hello --target @place/target --draft {}"] = [
     ("@place/broken", "NaN or infinite logits"),
     ("''", "draft: it is empty"),
-    ("a/b/c/d", "a/b/c/d: no such folder"),
+    ("a/b/c/d", "draft='a/b/c/d': no such folder"),
     ("[]", "draft=[]:"),
     ("[@place/draft,@place/target]", "which only a router's arms can be"),
 ]
 TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
-    ("nothing", "nothing: no such controller"),
-    ("folder", "folder: not a controller, it holds no config.json"),
+    ("nothing", "nothing': no such controller"),
+    ("folder", "folder': not a controller"),
     ("target", "config.json: kind=None:"),
     ("head-flipped", "model.safetensors: truncated or changed"),
     ("head-cut", "config.json: not JSON"),
@@ -60,11 +60,11 @@ TABLES["generate hello --target @place/target --router @place/{}"] = [
     ("head-shipped", "is of kind 'acceptance-head', which chooses no arm"),
 ]
 TABLES["generate hello --length tiny-lag-free --cost {}"] = [
-    ("@place/nothing.json", "nothing.json: no such file; measure again"),
-    ("@place/cost-cut.json", "cost-cut.json: not JSON"),
-    ("@place/cost-none.json", "cost-none.json: holds no costs of a pair"),
+    ("@place/nothing.json", "nothing.json': no such file"),
+    ("@place/cost-cut.json", "cost-cut.json': not JSON"),
+    ("@place/cost-none.json", "cost-none.json': holds no costs of a pair"),
     ("@place/cost-text.json", "cost.t_draft='x':"),
-    ("@place/cost-negative.json", "cost-negative.json: t_draft=-1.0:"),
+    ("@place/cost-negative.json", "cost-negative.json': t_draft=-1.0:"),
     ("@place/cost-zero.json", "t_verify=0.0:"),
     ("nan", "cost=nan:"),
 ]
@@ -83,12 +83,15 @@ TABLES["generate {}"] = [
     ("hello --system \ud83d", "system: character 1"),
     ("hello --length tiny-lag-free", "length='tiny-lag-free':"),
     ("hello --length tiny-head --cost 0.2 --threshold 0.5", "give one of threshold and cost"),
-    ("hello --length tiny-hed", "tiny-hed: no such controller, did you mean 'tiny-head'? give a folder, tiny-copies"),
+    (
+        "hello --length tiny-hed",
+        "length='tiny-hed': no such controller, did you mean 'tiny-head'?",
+    ),
     (
         "hello --length confidense:0.4",
         "length='confidense:0.4': no such rule, did you mean 'confidence'? give a whole number or one of none, oracle",
     ),
-    ("hello --length ²", "²: no such controller"),
+    ("hello --length ²", "length='²': no such controller"),
     ("hello --tree 2x²", "tree='2x²':"),
     ("hello --draft ngram:²", "draft='ngram:²':"),
     (f"hello --length {'9' * 5000}", "no such rule; give a whole number"),
@@ -155,7 +158,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance --draft tiny-draft-math", "draft='tiny-draft-math':"),
     ("@files/acceptance --output @place/target", "is not empty (it holds"),
     ("@files/acceptance --output @place/run-cut", "run.yaml: not YAML"),
-    ("@files/acceptance --cost @place/cost-cut.json", "cost-cut.json: not JSON"),
+    ("@files/acceptance --cost @place/cost-cut.json", "cost-cut.json': not JSON"),
 ]
 TABLES[f"train router {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance", "acceptance: a dataset of kind 'acceptance'"),
@@ -212,7 +215,7 @@ TABLES["{}"] = [
     ("generate hi --config @place/typed.yaml", "typed.yaml: temperature: expected float or 'auto', got 'hot'"),
     (
         "generate --target @place/eagle hello",
-        "eagle: an EAGLE-3 draft, which has no tokenizer; give it as the draft of",
+        "eagle': an EAGLE-3 draft, which has no tokenizer; give it as the draft of",
     ),
     (
         "trim-vocabulary @place/eagle --target @place/target --keep 9 --data @place/prompts.txt --output @out",

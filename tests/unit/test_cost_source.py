@@ -24,8 +24,35 @@ def test_a_file_is_read_when_the_source_is_resolved(tmp_path: Path) -> None:
     file.write_text(json.dumps({"cost": COST.to_dict()}))
     source = cost_source(file)
     assert source == PresetCosts(COST, f"the costs of {file}")
-    with pytest.raises(InputError, match=r"nowhere\.json"):
+    with pytest.raises(InputError, match=r"^cost='\S*nowhere\.json'"):
         cost_source(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("document", "machine"),
+    [
+        ({"machine": {"processor": "a CPU", "devices": []}}, ", measured on a CPU"),
+        ({"machine": {"processor": "a CPU", "devices": ["a GPU"]}}, ", measured on a GPU"),
+        (
+            {"machine": {"processor": "a CPU", "devices": ["a GPU"]}, "settings": {"device": "cpu"}},
+            ", measured on a CPU",
+        ),
+        ({"machine": "somewhere", "settings": []}, ""),
+        ({"machine": {"processor": 3}}, ""),
+    ],
+)
+def test_the_source_names_the_machine_of_a_file(document: dict[str, object], machine: str, tmp_path: Path) -> None:
+    file = tmp_path / "cost.json"
+    file.write_text(json.dumps({"cost": COST.as_dict(), **document}))
+    assert cost_source(str(file)).describe() == f"the costs of {file}{machine}"
+
+
+def test_a_source_keeps_its_origin() -> None:
+    source = PresetCosts(COST, "costs of somewhere")
+    assert cost_source(source) == source
+    assert cost_source(source, adapt=True) == PresetCosts(COST, "costs of somewhere", adapt=True)
+    for other in (NoCosts(), MeasuredCosts()):
+        assert cost_source(other) == other
 
 
 def test_other_sources() -> None:

@@ -7,7 +7,6 @@ verified against are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,7 +44,7 @@ class DraftedRequest:
 
     Attributes:
         text: prompt and verified tokens.
-        shared_length: the engine's length controller; the request has a copy of it.
+        shared_length: the engine's length controller, which makes the request's own.
         sampling: sampling parameters that the draft is drawn with.
         budget: number of tokens that text may have at most.
         stop_tokens: tokens that end the text.
@@ -75,7 +74,7 @@ class DraftedRequest:
 
     def __post_init__(self) -> None:
         self.ngrams = NgramIndex(self.text)
-        self.length = copy(self.shared_length)
+        self.length = self.shared_length.for_text()
         self.length.start_text()
         self.length.check_sampling(self.sampling)
 
