@@ -7,6 +7,8 @@ the chosen command, and commands import slow modules in their bodies.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import inspect
 import os
 import sys
@@ -63,6 +65,9 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
     Bad input and errors of the operating system are reported in one line with an exit code; other errors keep their
     traceback.
     """
+    # At its end Python looks for cycles among all objects, which takes a second after a command that imports PyTorch
+    # and transformers. The end of the process frees them anyway.
+    atexit.register(gc.freeze)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding does not have
     words = list(sys.argv[1:] if argv is None else argv)

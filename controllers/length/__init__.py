@@ -1,12 +1,14 @@
-"""Length controllers, and their names on the command line."""
+"""Length controllers, and their names on the command line.
+
+A rule's file defines its ``RULE``, and ``FILES`` names it. Trained controllers are loaded by :mod:`.trained`, classes
+of the user by :mod:`.own`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 from ...checkpoints import shipped
 from ...common.errors import Misspelt, did_you_mean, is_whole
@@ -17,23 +19,22 @@ from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.specdec_head import HeadPredictor
 from ..acceptance.step import Step
 from ..own_modules import CHECKPOINT
+from .acceptance_length import AcceptanceLength
+from .adaptive_length import AdaptiveLength
 from .base import LengthController
+from .confidence import Confidence
 from .cost_model import CostModel
+from .cumulative_confidence import CumulativeConfidence
+from .entropy import Entropy
+from .fallback import Fallback
+from .fixed import Fixed
+from .heuristic import Heuristic
 from .online_confidence import OnlineConfidence
+from .oracle import Oracle
 from .own import load_own, names_own, own_class
 from .priced import PricedController, TrainedLength
 from .rate_optimal import RateOptimal
-from .rules import (
-    AcceptanceLength,
-    AdaptiveLength,
-    Confidence,
-    CumulativeConfidence,
-    Entropy,
-    Fallback,
-    Fixed,
-    Heuristic,
-    Oracle,
-)
+from .rule import Rule
 from .trained import load_trained
 
 __all__ = [
@@ -65,33 +66,19 @@ __all__ = [
 ]
 
 
-class Rule(NamedTuple):
-    """A rule with a short name.
-
-    Attributes:
-        make: makes it, of the number behind its name if there is one.
-        example: such a number, for messages; None if it takes none.
-        optional: whether the number may be left out.
-        priced: whether it then takes a cost model, as ``cost``.
-    """
-
-    make: Callable[..., LengthController]
-    example: str | None = None
-    optional: bool = False
-    priced: bool = False
-
-
-RULES = {
-    "none": Rule(partial(Fixed, 0)),
-    "oracle": Rule(Oracle),
-    "heuristic": Rule(Heuristic, "5"),
-    "confidence": Rule(Confidence, "0.4"),
-    "cumulative-confidence": Rule(CumulativeConfidence, "0.4"),
-    "entropy": Rule(Entropy, "0.5"),
-    "fallback": Rule(Fallback, "0.6"),
-    "adaptive-length": Rule(AdaptiveLength, "4", optional=True),
-    "online-confidence": Rule(OnlineConfidence, "0.4", optional=True, priced=True),
-}
+FILES = (
+    "fixed",
+    "oracle",
+    "heuristic",
+    "confidence",
+    "cumulative_confidence",
+    "entropy",
+    "fallback",
+    "adaptive_length",
+    "online_confidence",
+)
+_rules: list[Rule] = [import_module(f".{name}", __package__).RULE for name in FILES]
+RULES = {rule.name: rule for rule in _rules}
 NUMBER = re.compile(r"-?\d*\.?\d+")  # what follows a rule's name; no folder or hub id ends in ":" and a number
 
 
@@ -157,13 +144,13 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
             rules = ", ".join(RULES)
             raise Misspelt(f"length={spec!r}: no such rule{meant or ';'} give a whole number or one of {rules}")
         return None
-    make, example, optional, priced = RULES[name]
-    if not colon and (optional or example is None):
-        return make(cost=cost) if priced else make()
-    if example is None:
+    rule = RULES[name]
+    if not colon and (rule.optional or rule.example is None):
+        return rule.make(cost=cost) if rule.priced else rule.make()
+    if rule.example is None:
         raise Misspelt(f"length={spec!r}: the rule takes no number; give {name!r}")
     try:
         value = float(number)
     except ValueError:
-        raise Misspelt(f"length={spec!r}: give the rule's number, as in '{name}:{example}'") from None
-    return make(value)
+        raise Misspelt(f"length={spec!r}: give the rule's number, as in '{name}:{rule.example}'") from None
+    return rule.make(value)

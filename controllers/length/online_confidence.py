@@ -22,6 +22,7 @@ from ..acceptance.step import Step
 from .cost_model import BatchCosts, CostModel
 from .priced import PricedController, Probes
 from .rate import RunningRatio, drafting_pays, steady_rate
+from .rule import Rule
 from .running_cost import RunningCost
 
 POSITIONS = 8  # number of intercepts; later positions share the last one
@@ -100,7 +101,7 @@ class OnlineConfidence(PricedController):
         if self.cost is None:
             return True
         pays = drafting_pays(self.fit.mean(1), self.fit.mean(2), self.rate.value, self.cost)
-        return self._begin_draft(pays=pays, may_pay=not self.cost.never_pays)
+        return self.begin_draft(pays=pays, may_pay=not self.cost.never_pays)
 
     def observe(self, step: Step) -> bool:
         self.evidence.append(evidence_of(step))
@@ -175,3 +176,6 @@ def refitted(parameters: list[float], seen: Sequence[tuple[int, Evidence, bool]]
         hessian = (rows.T * newton_weights(p, labels)) @ rows + RIDGE * torch.eye(len(first), dtype=torch.float64)
         found = found - torch.linalg.solve(hessian, gradient)
     return found.tolist()
+
+
+RULE = Rule("online-confidence", OnlineConfidence, "0.4", optional=True, priced=True)

@@ -83,11 +83,15 @@ class PricedController(LengthController):
             return None if before is self.running else self.running.cost
         return None if self.batch is None else self.batch.at(rows)
 
-    def _begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
-        """Whether this round drafts; if not, it is counted. The arguments are those of ``Probes.start_round``.
+    def begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
+        """What ``start_round`` returns: whether this round drafts. A round without a draft is counted as one token.
 
-        With adapting costs a round now and then does not draft although that pays, or drafts although that does not
-        seem to pay, to measure what it takes then.
+        Now and then a round drafts as a probe although that does not seem to pay, to notice when it pays again.
+        With adapting costs a round now and then also does the opposite to measure what it takes then.
+
+        Args:
+            pays: whether drafting pays, as far as is known.
+            may_pay: whether it would pay if all tokens were accepted.
         """
         if self.running is None:
             drafts = self.probes.start_round(pays=pays, may_pay=may_pay)
@@ -120,6 +124,10 @@ class PricedController(LengthController):
 
 class TrainedLength(PricedController):
     """A priced controller that knows the mean acceptance of its training data before the first round.
+
+    The base of a user's controllers that stop by costs. A subclass calls ``begin_draft`` in ``start_round``, compares
+    in ``observe`` the gain of a token with ``rate.value`` tokens per second times its seconds by ``cost``, and calls
+    ``super()`` in other methods that it overrides.
 
     The rate is estimated on the current text with the times of the cost model. Wall times are used only with ``adapt``;
     otherwise drafts are determined by the seed.

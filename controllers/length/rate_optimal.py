@@ -77,7 +77,7 @@ class RateOptimal(TrainedLength):
         self.begun = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
-        return self._begin_draft(pays=pays, may_pay=self._price() < CERTAIN)
+        return self.begin_draft(pays=pays, may_pay=self._price() < CERTAIN)
 
     def of_state(self, hidden: Tensor) -> Tensor | None:
         return self.predictor.of_state(hidden)

@@ -12,10 +12,10 @@ from ..acceptance.predictor import TrainedPredictor
 from ..checkpoints.checkpoint import Controller, load_controller
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
+from .acceptance_length import AcceptanceLength
 from .base import LengthController
 from .cost_model import CostModel
 from .rate_optimal import RateOptimal
-from .rules import AcceptanceLength
 
 
 def load_trained(

@@ -262,7 +262,7 @@ class PlannedLength(TrainedLength):
         self.begun = True
         if self.plan is None or self.every == "round":
             self.plan = self.best_length(self.survivals(self.outcomes.rates, self.state))
-        return self._begin_draft(pays=self.plan > 0, may_pay=True)
+        return self.begin_draft(pays=self.plan > 0, may_pay=True)
 
     @property
     def planned(self) -> int | None:

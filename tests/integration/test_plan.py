@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import FrozenInstanceError
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from specpilot.cli import main as cli
@@ -318,6 +319,22 @@ def test_a_length_of_0_tokens_of_a_call_observes_its_rounds(draft: str | None) -
     length, decoder = Observing(), SpeculativeDecoder.from_pretrained("tiny", draft)
     assert decoder.generate([5, 6, 7, 8] * 8, max_new_tokens=6, temperature=0.0, length=length).stats.n_drafted == 0
     assert set(length.drafted) == {0}
+
+
+class Separate(Observing):
+    """Shares nothing between texts."""
+
+    def for_text(self) -> Self:
+        return deepcopy(self)
+
+
+def test_a_length_controller_decides_what_texts_share() -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
+    shared, separate = Observing(2), Separate(2)
+    for length in (shared, separate):
+        decoder.generate([[5, 6], [7, 8]], max_new_tokens=6, temperature=0.0, length=length)
+    assert len(shared.drafted) > 0
+    assert separate.drafted == []
 
 
 def test_a_lossy_rule_of_a_decoder_does_not_refuse_calls_without_drafts() -> None:

@@ -181,6 +181,16 @@ def read(*words: str) -> tuple[str, int, bool]:
     return options.prompt, options.n, options.chat
 
 
+def test_a_command_ends_without_a_search_for_cycles() -> None:
+    """It would take a second; handlers of atexit run in reverse order."""
+    program = (
+        "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "from specpilot.cli.main import main\nmain(['--version'])\nprint(gc.get_freeze_count())"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[1:] == ["0", "True"]
+
+
 def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("n: 2\nprompt: yaml\nchat: false")

@@ -13,6 +13,10 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+from specpilot.controllers.length import FILES as LENGTH_FILES
+from specpilot.infer.verify import FILES as VERIFIER_FILES
+
 ROOT = Path(__file__).parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
@@ -187,6 +191,22 @@ def test_the_plugin_for_vllm_imports_documented_modules() -> None:
                 module = node.module or ""
                 imported |= {module, *(f"{module}.{alias.name}" for alias in node.names)} & {module, *BY_NAME}
     assert {name for name in imported if name.partition(".")[0] == "specpilot"} - names == set()
+
+
+def test_published_rivals_use_no_private_names() -> None:
+    """What they need is what users need for controllers of their own."""
+    for path in (ROOT / "experiments" / "rivals").glob("*.py"):
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        used |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert {name for name in used - own if re.match(r"_[^_]", name)} == set(), path
+
+
+@pytest.mark.parametrize(("folder", "files"), [("controllers/length", LENGTH_FILES), ("infer/verify", VERIFIER_FILES)])
+def test_every_file_of_a_rule_is_named_once(folder: str, files: tuple[str, ...]) -> None:
+    paths = [path for path in (ROOT / folder).glob("*.py") if re.search(r"^RULE = ", path.read_text(), re.M)]
+    assert sorted(path.stem for path in paths) == sorted(files)
 
 
 def test_no_code_for_vllm_is_in_the_package() -> None:

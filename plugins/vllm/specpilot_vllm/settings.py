@@ -17,9 +17,8 @@ from specpilot.controllers.acceptance.lag_free_head import Config
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.provenance import EXACT, TOKENIZER
-from specpilot.controllers.length import load_rule, names_rule, takes_cost
+from specpilot.controllers.length import Oracle, load_rule, names_rule, takes_cost
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
-from specpilot.controllers.length.rules import Oracle
 from specpilot.controllers.length.trained import stopping_threshold
 
 from .build import check_interface, check_version, installed_version

@@ -1,0 +1,26 @@
+"""Stop by the draft's probability of all tokens of the draft."""
+
+from __future__ import annotations
+
+from ..acceptance.step import Step
+from .base import LengthController
+from .rule import Rule, checked
+
+
+class CumulativeConfidence(LengthController):
+    """Stop when the draft's probability of all drafted tokens falls below θ: ``Π q(y_i) < θ``."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = checked("cumulative-confidence", threshold)
+        self.product = 1.0
+
+    def start_round(self) -> bool:
+        self.product = 1.0
+        return True
+
+    def observe(self, step: Step) -> bool:
+        self.product *= step.confidence()
+        return self.product >= self.threshold
+
+
+RULE = Rule("cumulative-confidence", CumulativeConfidence, "0.4")

@@ -1,0 +1,22 @@
+"""BiLD's rule, which goes with the verification rule ``bild``."""
+
+from __future__ import annotations
+
+from ..acceptance.step import Step
+from .base import LengthController
+from .rule import Rule, checked
+
+MAX_FALLBACK = 10  # tokens of a round
+
+
+class Fallback(LengthController):
+    """BiLD (Kim et al. 2023, §3.2): stop when ``max_v q(v) < θ``, or after ten tokens."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = checked("fallback", threshold)
+
+    def observe(self, step: Step) -> bool:
+        return step.index < MAX_FALLBACK and step.top_probability() >= self.threshold
+
+
+RULE = Rule("fallback", Fallback, "0.6")

@@ -1,0 +1,43 @@
+"""A fixed number of tokens, and the base of all rules that count tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ...common.errors import InputError
+from .. import MAX_DRAFT
+from ..acceptance.step import Step
+from .base import LengthController
+from .rule import Rule
+
+
+class CountedLength(LengthController):
+    """Drafts ``k`` tokens, whatever they are.
+
+    Attributes:
+        k: number of tokens of the round's draft.
+    """
+
+    k: int
+
+    @property
+    def planned(self) -> int | None:
+        return self.k if type(self).observe is CountedLength.observe else None
+
+    def observe(self, step: Step) -> bool:
+        return step.index < self.k
+
+
+class Fixed(CountedLength):
+    """A fixed draft length K (Leviathan et al. 2023; Chen et al. 2023). K = 0 is autoregressive decoding."""
+
+    def __init__(self, k: int) -> None:
+        if not 0 <= k <= MAX_DRAFT:
+            raise InputError(f"length={k}: a fixed draft length must be between 0 (autoregressive) and {MAX_DRAFT}")
+        self.k = k
+
+    def start_round(self) -> bool:
+        return self.k > 0
+
+
+RULE = Rule("none", partial(Fixed, 0))

@@ -1,0 +1,55 @@
+"""The upper bound of all length rules at temperature 0."""
+
+from __future__ import annotations
+
+from ...common.errors import InputError
+from .. import MAX_DRAFT
+from ..acceptance.step import Step
+from ..sampling import SamplingParams
+from .base import LengthController
+from .rule import Rule
+
+
+class Oracle(LengthController):
+    """Stops just before the first token that would be rejected (SpecDec++, Huang et al. 2024, Lemma 2.1).
+
+    At temperature 0 that token is computed beforehand, from the target's greedy text and the draft's greedy choice at
+    each position. At other temperatures it would depend on random draws of the verification, which come later. It is an
+    upper bound for comparison: computing ``agrees`` costs more than it saves and is not part of measured times.
+
+    Attributes:
+        agrees: entry i is whether draft and target choose the same token after i tokens of the target's text.
+        place: number of tokens of the text.
+    """
+
+    def __init__(self) -> None:
+        self.agrees: list[bool] = []
+        self.place = 0
+
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        if sampling.temperature > 0:
+            raise InputError(
+                f"length='oracle': not defined at temperature {sampling.temperature}, where acceptance is random; "
+                "use temperature 0"
+            )
+
+    def start_text(self) -> None:
+        self.place = 1
+
+    def start_round(self) -> bool:
+        if self._will_agree(self.place):
+            return True
+        self.place += 1  # this round adds only the target's token
+        return False
+
+    def observe(self, step: Step) -> bool:
+        return step.index < MAX_DRAFT and self._will_agree(self.place + step.index)
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self.place += accepted + 1
+
+    def _will_agree(self, place: int) -> bool:
+        return place < len(self.agrees) and self.agrees[place]
+
+
+RULE = Rule("oracle", Oracle)
