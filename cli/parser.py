@@ -77,7 +77,7 @@ class CommandParser:
 
     def _add(self, group: Any, entry: Field[Any], hint: Any, text: str) -> None:
         flag = f"--{entry.name.replace('_', '-')}"
-        settings: dict[str, Any] = {"help": text.replace("%", "%%")}
+        settings: dict[str, Any] = {"help": text}
         if entry.default is not MISSING:
             settings["default"] = entry.default
         else:

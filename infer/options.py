@@ -154,15 +154,18 @@ class LengthOptions(Options):
     """Drafting.
 
     Attributes:
-        length: Draft length: a number of tokens, a controller checkpoint (folder or hub id), a rule such as
-            "cumulative-confidence:0.4", a class of your own, "package.module:Class", with its arguments after colons,
-            or "none" for autoregressive decoding. Null stops by costs and confidences that are fitted while decoding,
-            with copies from the text: "online-confidence", cost "auto" and "+ngram". Files of texts, whose bytes must
-            not depend on time, a router's arms and lossy verifiers then have 4 tokens.
-        threshold: Stopping threshold of a trained controller, instead of its checkpoint's.
-        cost: File of `specpilot bench cost --output`, or the cost of a draft step in units of a verification, such as
-            0.2. A trained controller then stops when another draft token no longer pays, without a threshold. "auto"
-            measures the cost in a second when the models are loaded, and adapts it while decoding.
+        length: When a draft ends: after a number of tokens, from 0 to 20; by a rule, "heuristic:5",
+            "adaptive-length:4", "confidence:0.4", "cumulative-confidence:0.4", "entropy:0.5", "fallback:0.6",
+            "online-confidence:0.4", or "oracle" at temperature 0; by a trained controller, "tiny-lag-free" or another
+            included one, a folder or a hub id; or by a class of your own, "package.module:Class", with its arguments
+            after colons. "none" decodes without drafts. Null stops by costs and confidences that are fitted while
+            decoding, with copies from the text: "online-confidence", cost "auto" and "+ngram". Files of texts, whose
+            bytes must not depend on time, a router's arms and lossy verifiers then have 4 tokens.
+        threshold: Stopping threshold of a trained controller, from 0 to 1, instead of its checkpoint's.
+        cost: What a draft costs: a file of `specpilot bench cost --output`, the cost of a draft step in units of a
+            verification, such as 0.2, or "auto". A trained controller then stops when another draft token no longer
+            pays, without a threshold. "auto" measures the cost in a second when the models are loaded, and adapts it
+            while decoding.
     """
 
     length: Annotated[int | str | tuple[int | str, ...] | None, Several(distinct=False), Objects()] = None
@@ -182,18 +185,19 @@ class DecodingOptions(
     Attributes:
         target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution. "auto"
             is the one that the trained controller was made for, else tiny.
-        draft: Draft model with the target's tokenizer. Several, as "[a,b]", are the arms of a router. "auto" is that of
-            the trained controller, else tiny-draft, or the router's arms; null decodes without a draft. "ngram" drafts
+        draft: Draft model with the target's tokenizer: a shipped model such as tiny-draft, a folder, a hub id, or a
+            GGUF file. Several, as "[a,b]", are the arms of a router. "auto" is that of the trained controller, else
+            tiny-draft, or the router's arms; null decodes without a draft model. "ngram" drafts
             the continuation of an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six);
             "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and both.
-        router: Trained router (folder or hub id) that chooses between several drafts by the prompt, such as
-            "[a,b,exit:2,ngram,autoregressive]". If no draft is given, it uses its own arms. The length is then one for
+        router: Trained router, a folder or hub id, that chooses between several drafts by the prompt. The drafts are
+            its own arms, or those of `draft`, such as "[a,b,exit:2,ngram,autoregressive]". The length is then one for
             all arms, or a list.
         sample_arm: Sample the arm from the router's policy instead of taking the most probable one.
         adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone. The
             distribution of the text does not change.
-        copies: Trained copy head (folder or hub id), which predicts for n-gram drafts whether the target accepts a
-            copied token; without it, that is the rate at which the text has gone on like its matches so far.
+        copies: Trained copy head, tiny-copies, a folder or hub id, which predicts for n-gram drafts whether the target
+            accepts a copied token; without it, that is the rate at which the text has gone on like its matches so far.
         tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
             "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
             predictor, or online-confidence) and `cost`.
