@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...common.errors import InputError
+from ...controllers.length import Fixed
 from ...controllers.sampling import require_finite
 from ...models import CausalLM, LanguageModel, Read, TextCache
 from ...models.sampled import Sampled
@@ -46,7 +47,8 @@ class Autoregressive(Drafter):
 
     @staticmethod
     def _may_run_ahead(request: Request) -> bool:
-        observed = request.hooks or request.reads_states or request.length.planned != 0
+        # A controller of the user's observes every round, also one of length 0.
+        observed = request.hooks or request.reads_states or type(request.length) is not Fixed
         return not (observed or request.streamed) and request.verify in (token_wise, block)
 
     def _run_ahead(self, requests: Sequence[Request], sampled: Sampled) -> list[Draft] | None:

@@ -20,6 +20,7 @@ from specpilot.controllers.length import (
     Confidence,
     Entropy,
     Fallback,
+    Fixed,
     HeadPredictor,
     LagFreePredictor,
     RateOptimal,
@@ -387,6 +388,25 @@ def test_buffers_for_the_longest_text_are_made_once() -> None:
         columns.add(cache.n_columns)
     assert len(columns) == 1
     assert 1000 < min(columns) < 1100
+
+
+class Timed(Fixed):
+    """No tokens; keeps the number of forwards of each round that it is told the time of."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.rounds: list[int] = []
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.rounds.append(forwards)
+
+
+def test_a_length_of_the_user_observes_every_step_of_a_target_alone() -> None:
+    one, length = without_drafts("static"), Timed()
+    one.stop_tokens = frozenset()
+    observed = one.generate(PROMPTS[0], max_new_tokens=20, seed=0, length=length)
+    assert length.rounds == [0] * 19  # all but the round that read the prompt
+    assert observed.tokens == one.generate(PROMPTS[0], max_new_tokens=20, seed=0).tokens
 
 
 def test_the_host_looks_at_every_token_that_someone_waits_for() -> None:

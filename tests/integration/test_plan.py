@@ -368,7 +368,7 @@ def test_the_server_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_comparison_prints_the_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cost.json"
     machine = {"processor": "some processor", "devices": ["some GPU"]}
-    file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).as_dict(), "machine": machine}))
+    file.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).to_dict(), "machine": machine}))
     run(
         CompareOptions(
             **PAIR, length="3,ngram", limit=2, max_new_tokens=4, rules=False, clock=False, cost=str(file),

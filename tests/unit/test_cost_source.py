@@ -43,7 +43,7 @@ def test_a_file_is_read_when_the_source_is_resolved(tmp_path: Path) -> None:
 )
 def test_the_source_names_the_machine_of_a_file(document: dict[str, object], machine: str, tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
-    file.write_text(json.dumps({"cost": COST.as_dict(), **document}))
+    file.write_text(json.dumps({"cost": COST.to_dict(), **document}))
     assert cost_source(str(file)).describe() == f"the costs of {file}{machine}"
 
 
