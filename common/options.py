@@ -13,6 +13,7 @@ import re
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -130,6 +131,12 @@ Device = Annotated[
 ]
 
 
+@cache
+def _types_of(kind: type) -> dict[str, Any]:
+    """The types of the fields of ``kind`` with their limits. To evaluate them takes a millisecond."""
+    return get_type_hints(kind, include_extras=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Base class: converts lists to tuples and paths, and checks every value against its field's type and its limits.
@@ -141,7 +148,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
+        hints = _types_of(type(self))
         for name, default in ((entry.name, entry.default) for entry in fields(self)):
             value, hint = getattr(self, name), hints[name]
             if value is default:

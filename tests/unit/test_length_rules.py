@@ -229,7 +229,7 @@ def taught(make_rule: Callable[[], LengthController], tree: str | None = None) -
     """A rule that has seen texts: its fit, rewards and averages are not those of the beginning."""
     rule = make_rule()
     decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule, tree=tree)
-    for seed in range(6):
+    for seed in range(3):
         decoder.generate([1, 2, 3], max_new_tokens=60, seed=seed)
     return rule
 

@@ -1,5 +1,6 @@
 """A controller replayed over traced texts has the distribution of rounds that it has in the decoder, exactly."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,13 +15,14 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
 from specpilot.models import TextReader
 from specpilot.simulate.replay import replay
-from specpilot.simulate.trace import END, trace
+from specpilot.simulate.trace import END, Trace, trace
 
 from ..helpers.drafts import SMALL, small
-from ..helpers.enumeration import output_distribution, rounds
+from ..helpers.enumeration import outcomes, output_distribution, rounds
 from ..helpers.traces import PROMPT, traced_text
 
 Counters = tuple[int, int, int, int]
+STOPS = frozenset([1])
 
 
 class UsesEverything(LengthController):
@@ -51,16 +53,23 @@ def decoded(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, 
     return _counters(generation.stats)
 
 
-def replayed(decoder: SpeculativeDecoder, sampling: SamplingParams, budget: int, rng: RandomSource) -> Counters:
-    text: list[int] = []
-    while len(text) < budget and not (text and text[-1] in decoder.stop_tokens):
-        reader, prompt = TextReader.begin(decoder.target, PROMPT)
-        logits, _ = reader.read([*prompt, *text], keep=1)
-        text.append(TokenDistribution.from_logits(sampling, logits).sample(0, rng))
-    traced = trace(
-        decoder.target, decoder.drafts[0], PROMPT, text, budget, sampling, rng, frozenset(decoder.stop_tokens)
-    )
-    return _counters(replay(traced, decoder.length, frozenset(decoder.stop_tokens)))
+models_of = cache(small)  # what they remember is computed once
+
+
+@cache
+def traces(sampling: SamplingParams, budget: int) -> list[tuple[float, Trace]]:
+    """Every traced text with its probability; they are the same for all rules."""
+    decoder = SpeculativeDecoder(*models_of("model", 4, Path()))
+
+    def traced(rng: RandomSource) -> Trace:
+        text: list[int] = []
+        while len(text) < budget and not STOPS & {*text[-1:]}:
+            reader, prompt = TextReader.begin(decoder.target, PROMPT)
+            logits, _ = reader.read([*prompt, *text], keep=1)
+            text.append(TokenDistribution.from_logits(sampling, logits).sample(0, rng))
+        return trace(decoder.target, decoder.drafts[0], PROMPT, text, budget, sampling, rng, STOPS)
+
+    return [*outcomes(traced)]
 
 
 def _counters(stats: object) -> Counters:
@@ -74,9 +83,6 @@ RULES = [
 ]  # fmt: skip
 
 
-models_of = cache(small)  # what they remember is computed once
-
-
 @pytest.mark.parametrize(
     "sampling",
     [SamplingParams(1.0, 2), SamplingParams(0.0), SamplingParams(0.7, None)],
@@ -88,9 +94,11 @@ def test_replay_has_the_distribution_of_decoding(
 ) -> None:
     decoder = SpeculativeDecoder(*models_of("model", 4, Path()))
     decoder.use_length(make_rule())
-    decoder.stop_tokens = frozenset([1])
+    decoder.stop_tokens = STOPS
     budget = 5 if sampling.top_k is not None else 4
-    found = output_distribution(lambda rng: replayed(decoder, sampling, budget, rng))
+    found: dict[Counters, float] = defaultdict(float)
+    for probability, traced in traces(sampling, budget):
+        found[_counters(replay(traced, decoder.length, STOPS))] += probability
     expected = output_distribution(lambda rng: decoded(decoder, sampling, budget, rng))
     assert found.keys() == expected.keys()
     if sampling.temperature > 0:
