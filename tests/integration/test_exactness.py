@@ -146,13 +146,14 @@ TEXTS = [
 ]
 
 
+NEW = 18  # tokens of each text
 COUNTERS = ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded", "n_verified_tokens")
 
 
 @cache
 def greedy_texts(architecture: str) -> list[list[int]]:
     """Transformers' own."""
-    return [transformers_greedy(pair(architecture)[0], prompt, 24) for prompt in PROMPTS]
+    return [transformers_greedy(pair(architecture)[0], prompt, NEW) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(
@@ -169,10 +170,10 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
     monkeypatch.setattr(linear, "SMALLEST", 1)  # small layers are rounded as well
     target, model = models(real, draft, architecture)
     decoder = SpeculativeDecoder(target, model, **options_of(way))
-    greedy: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0}
+    greedy: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.0}
     found = decoder.generate(PROMPTS, **greedy)
     assert [one.tokens for one in found] == greedy_texts(architecture)
-    sampled: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.8, "top_k": 8}
+    sampled: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8, "top_k": 8}
     outputs = []
     # Rules by confidence learn from one text for the next; what is in half precision is rounded otherwise in a list.
     apart = "by confidence" not in way and not any(name in draft for name in ROUNDED)
