@@ -194,7 +194,7 @@ def blaming(file: str | Path, remedy: str) -> Iterator[None]:
         raise InputError(f"{file}: {error}" + ("" if "; " in str(error) else f"; {remedy}")) from error
 
 
-def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool = False) -> T:
+def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool = False, finite: bool = True) -> T:
     """Convert a JSON value, path or tuple to ``kind``: a dataclass of numbers, text, lists, dictionaries and unions.
 
     Pydantic converts and checks the value as JSON, in its strict mode: text is no number, and a number is no switch.
@@ -202,13 +202,14 @@ def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool 
     Args:
         name: of ``value`` in error messages.
         ignore_unknown: leave out unknown keys of dataclasses instead of refusing them.
+        finite: refuse NaN and infinite numbers.
 
     Raises:
         InputError: a value has another type or is not finite, or a key is unknown or missing.
     """
     from pydantic import ValidationError
 
-    adapter = _adapter(cast(Hashable, kind), ignore_unknown)
+    adapter = _adapter(cast(Hashable, kind), ignore_unknown, finite)
     try:
         try:
             text = json.dumps([value], default=_path_text)
@@ -220,11 +221,11 @@ def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool 
 
 
 @cache
-def _adapter(kind: Any, ignore_unknown: bool) -> Any:
+def _adapter(kind: Any, ignore_unknown: bool, finite: bool) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     extra: Literal["ignore", "forbid"] = "ignore" if ignore_unknown else "forbid"
-    config = ConfigDict(strict=True, allow_inf_nan=False, extra=extra, arbitrary_types_allowed=True)
+    config = ConfigDict(strict=True, allow_inf_nan=not finite, extra=extra, arbitrary_types_allowed=True)
     return TypeAdapter(tuple[kind], config=config)  # in a tuple, since a dataclass alone takes no configuration
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +30,18 @@ class Record:
             InputError: a value has another type, or a key without a default is missing.
         """
         return build(cls, values, name, ignore_unknown=True)
+
+
+class SparseRecord(Record):
+    """A record that is stored without the fields that have their default."""
+
+    def to_dict(self) -> dict[str, Any]:
+        entries = fields(self)  # type: ignore[arg-type]
+        defaults = {
+            entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
+            for entry in entries
+        }
+        return {name: value for name, value in super().to_dict().items() if value != defaults[name]}
 
 
 def to_json(value: Any) -> Any:

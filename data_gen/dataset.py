@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from reprlib import repr as short
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, Self
 from ..common.errors import InputError
 from ..common.files import LOCK, MANIFEST, FolderLock, lacking, replacing, sha256
 from ..common.json_file import JsonObject, blaming, build, read_object
-from ..common.record import Identity, Record, to_json
+from ..common.record import Identity, Record, SparseRecord, to_json
 from ..controllers.arms import Arm
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.length.cost_model import CostModel
@@ -40,18 +40,6 @@ OUTCOME = ("shards", "mean_acceptance", "complete", "dataset_fingerprint")  # ke
 MAKE_AGAIN = "remove the folder and generate the data again"
 REPAIR = "run the command that made the dataset again: it makes such shards again"
 SERVED = "served requests cannot be made again: take the shard out of manifest.json"
-
-
-class SparseRecord(Record):
-    """A record that is stored without the fields that have their default."""
-
-    def to_dict(self) -> dict[str, Any]:
-        entries = fields(self)  # type: ignore[arg-type]
-        defaults = {
-            entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
-            for entry in entries
-        }
-        return {name: value for name, value in super().to_dict().items() if value != defaults[name]}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ from pytorch_lightning.loggers import WandbLogger
 
 from ..common.console import progress_bar, stderr_console
 from ..common.files import replacing
+from ..controllers.acceptance.metrics import Bin
+from .best_epoch import BestCheckpoint, BestEpoch
 from .modules import LOSSES, ControllerModule, controller, monitor, require_finite, score, total
 
 NOTED_EVERY = 0.5  # seconds; an accelerator is waited for to note its loss
@@ -150,26 +152,22 @@ class RunCheckpoints(Checkpoint):
         module = controller(pl_module)
         if score(module) > self.highest:
             self.highest = score(module)
-            best = {
-                "head": module.head.state_dict(),
-                "epoch": trainer.current_epoch + 1,
-                "step": trainer.global_step,
-                "metrics": module.validation,
-                **module.findings(),
-            }
+            best = module.add_findings(
+                BestEpoch(epoch=trainer.current_epoch + 1, step=trainer.global_step, metrics=module.validation)
+            )
             if trainer.is_global_zero:
-                self._log_table(trainer, best.get("reliability", []))
+                self._log_table(trainer, best.reliability)
                 content = io.BytesIO()  # on a full disk torch.save raises other errors than OSError
-                torch.save(best, content)
+                torch.save(BestCheckpoint(module.head.state_dict(), best).to_dict(), content)
                 with replacing(self.best) as temporary:
                     temporary.write_bytes(content.getvalue())
         self._save_last(trainer)
 
-    def _log_table(self, trainer: pl.Trainer, rows: list[dict[str, float]]) -> None:
+    def _log_table(self, trainer: pl.Trainer, rows: list[Bin]) -> None:
         for logger in trainer.loggers:
             if rows and isinstance(logger, WandbLogger):
-                data = [[*row.values()] for row in rows]
-                logger.log_table("reliability", [*rows[0]], data, step=trainer.global_step)
+                columns, data = [*vars(rows[0])], [[*vars(row).values()] for row in rows]
+                logger.log_table("reliability", columns, data, step=trainer.global_step)
 
     def _save_last(self, trainer: pl.Trainer) -> None:
         """All processes take part; the first one writes."""

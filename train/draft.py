@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..common.console import stderr_console
@@ -26,6 +26,7 @@ from ..models.loading.draft_folder import check_place, save_draft, shared_names,
 from ..models.loading.generation_defaults import stop_tokens_of
 from ..models.loading.names import load_model, load_tokenizer
 from ..models.trimmed_head import TrimmedHead, kept_tokens, trim_head
+from .best_epoch import BestEpoch
 from .draft_model import load_initial, of_layers, shared_with
 from .draft_module import DraftDataModule, DraftModule
 from .fitting import Training, TrainingResult, fit, train_run
@@ -92,8 +93,8 @@ def _manifest(
 
 def _train(
     run: Run[DraftTrainingOptions], target: PreTrainedModel, draft: PreTrainedModel, data: DraftDataModule
-) -> dict[str, Any]:
-    """Train ``draft``; return the result."""
+) -> BestEpoch:
+    """Train ``draft``; return the best epoch."""
     settings = run.settings
     left_out = shared_names(draft, shared_with(draft, settings, run.dataset.fingerprint["target"]))
     trained = 0
@@ -109,13 +110,13 @@ def _train(
     if settings.cache_states:
         states.fill(module.teacher, data.windows, stderr_console())
         data.states = states
-    result = fit(run, module, data)
+    best = fit(run, module, data)
     states.remove()
-    return result
+    return best
 
 
-def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: Path, *, overwrite: bool) -> None:
-    """Write the best weights of ``run`` as a draft folder, in bfloat16.
+def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], output: Path, *, overwrite: bool) -> None:
+    """Write the best ``weights`` of ``run`` as a draft folder, in bfloat16.
 
     Raises:
         InputError: the target or the initial draft cannot be loaded, or is another one now; ``output`` is not free.
@@ -134,7 +135,7 @@ def export_draft(run: Run[DraftTrainingOptions], best: dict[str, Any], output: P
                 f"initial={settings.initial!r}: is not the draft that the run began with; restore that one"
             )
     shared = shared_with(draft, settings, run.dataset.fingerprint["target"])
-    draft.load_state_dict(best["head"], strict=False)
+    draft.load_state_dict(weights, strict=False)
     save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
 
 

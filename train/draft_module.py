@@ -30,6 +30,7 @@ from ..models.causal_lm import forward_with_hidden
 from ..models.eagle import state_input_of
 from ..models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
 from ..models.trimmed_head import TrimmedHead
+from .best_epoch import BestEpoch
 from .data_module import ResumableData
 from .datasets import require_both, split
 from .modules import cosine, finish_validation, optimizers, require_finite, total, training_loss
@@ -215,8 +216,8 @@ class DraftModule(pl.LightningModule):
             names.pop()
         finish_validation(self, {name: value / max(1, count) for name, value in zip(names, sums, strict=False)})
 
-    def findings(self) -> dict[str, Any]:
-        return {}
+    def add_findings(self, best: BestEpoch) -> BestEpoch:
+        return best
 
 
 def _leave_out(names: set[str], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

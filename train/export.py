@@ -22,11 +22,12 @@ from ..controllers.registry import CONTROLLERS, OWN, controller_module
 from ..controllers.training_options import CopyTrainingOptions, RouterTrainingOptions, TrainingOptions
 from ..data_gen.dataset import Manifest, read_manifest
 from ..data_gen.kinds import LABELLED, read_dataset
+from .best_epoch import BestCheckpoint, read_best
 from .datasets import fingerprints, is_validation
 from .draft import KIND as DRAFT
 from .draft import export_draft
 from .options import DraftTrainingOptions
-from .run_folder import Run, read_checkpoint, read_run, run_kind
+from .run_folder import Run, read_run, run_kind
 
 # Options of the trainings that have a command of their own; a predictor's module has its options.
 OPTIONS: dict[str, type[TrainingOptions]] = {"copies": CopyTrainingOptions, "router": RouterTrainingOptions}
@@ -64,7 +65,7 @@ def export(
         if threshold is not None:
             raise InputError(f"threshold={threshold}: a {DRAFT} has none; leave it out")
         trained = read_run(run, DraftTrainingOptions)
-        export_draft(trained, _read_best(trained), output, overwrite=overwrite)
+        export_draft(trained, _read_best(trained).head, output, overwrite=overwrite)
     else:
         trained, head, config = best_controller(run, threshold, predictor)
         save_controller(output, head, config, overwrite=overwrite)
@@ -108,21 +109,22 @@ def best_controller(
     kind = controller_module(name)
     options = OPTIONS.get(name) or kind.TrainingOptions
     run = read_run(folder, options, {} if predictor is None else {"predictor": predictor})
-    best, dataset = _read_best(run), run.dataset
+    checkpoint, dataset = _read_best(run), run.dataset
+    best = checkpoint.epoch
     summary = DataSummary(
-        best.get("hidden_size", dataset.hidden_size or 0),
-        best.get("mean", 0.5),
-        best.get("examples", 0),
+        (dataset.hidden_size or 0) if best.hidden_size is None else best.hidden_size,
+        0.5 if best.mean is None else best.mean,
+        best.examples or 0,
         named_apart(dataset.arms),
     )
-    metrics = {name: value for name, value in best["metrics"].items() if math.isfinite(value)}
+    metrics = {name: value for name, value in best.metrics.items() if math.isfinite(value)}
     config = kind.to_checkpoint(run.settings, summary, origin_of(dataset, metrics, trained_prompts(run)))
     if threshold is not None:
         config = config.with_threshold(threshold)
     head = config.module()
-    head.load_state_dict(best["head"])
-    if "scale" in best:
-        head.absorb(torch.tensor(best["scale"]))
+    head.load_state_dict(checkpoint.head)
+    if best.scale is not None:
+        head.absorb(torch.tensor(best.scale))
     return run, head, config
 
 
@@ -153,7 +155,7 @@ def trained_prompts(run: Run[Any]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _read_best(run: Run[Any]) -> dict[str, Any]:
+def _read_best(run: Run[Any]) -> BestCheckpoint:
     if not run.best.exists():
         raise InputError(f"{run.folder}: no epoch is finished yet; continue with 'specpilot train … --resume'")
-    return read_checkpoint(run.best)
+    return read_best(run.best)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
@@ -23,9 +23,10 @@ from ..common.errors import InputError, optional_import
 from ..common.files import FolderLock
 from ..data_gen.dataset import Manifest
 from ..models.loading.devices import pick_device
+from .best_epoch import BestEpoch, read_best, read_step
 from .callbacks import LongerSchedule, Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly, Threads
 from .modules import controller
-from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, is_first_node, read_checkpoint
+from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, is_first_node
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class TrainingResult:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Training = Callable[[Run[Any]], dict[str, Any]]
-"""Trains in a run that is begun or continued, and returns what :func:`fit` does."""
+Training = Callable[[Run[Any]], BestEpoch]
+"""Trains in a run that is begun or continued, and returns its best epoch."""
 
 
 def train_run(
@@ -66,29 +67,29 @@ def train_run(
     with lock, threads(settings.threads):
         found = find_run(output, settings, dataset, resume=resume)
         further = found is not None and grows(found.settings, settings)
-        result = None if found is None else found.result()
-        if result is None or further:
+        best = None if found is None else found.result()
+        if best is None or further:
             train = load()
             run = found or begin_run(output, settings, dataset)
             run = grown(run, settings) if further else run
             run.log_command()
             try:
-                result = train(run)
+                best = train(run)
             except InputError:
                 if not (run.last.exists() or run.best.exists()):
                     run.discard()
                 raise
-            run.complete(result)
+            run.complete(best)
         else:
             print(f"{output}: the run is complete; nothing to do")
-    return TrainingResult(output, result["epoch"], result["step"], result["metrics"])
+    return TrainingResult(output, best.epoch, best.step, best.metrics)
 
 
-def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -> dict[str, Any]:
+def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -> BestEpoch:
     """Train to the end, from the run's last checkpoint if there is one.
 
     Returns:
-        What is stored of the best epoch besides weights: ``epoch``, ``step``, ``metrics`` and the module's findings.
+        The best epoch, with what the module adds to it.
 
     Raises:
         InputError: training diverges, or a checkpoint to continue from is damaged.
@@ -97,8 +98,8 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
     if run.writes:
         run.last.parent.mkdir(exist_ok=True)
     if run.best.exists():
-        read_checkpoint(run.best)
-    begun = read_checkpoint(run.last)["global_step"] if run.last.exists() else 0
+        read_best(run.best)  # fails now if it is damaged, not after the training
+    begun = read_step(run.last) if run.last.exists() else 0
     with quiet_lightning(), ended_by_signals():
         trainer = pl.Trainer(
             **lightning_devices(pick_device(settings.device), settings.devices, settings.num_nodes, settings.strategy),
@@ -130,20 +131,30 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
                 import wandb
 
                 wandb.finish()  # otherwise the next training of this process is logged to the same run
-    return {name: value for name, value in read_checkpoint(run.best).items() if name != "head"}
+    return read_best(run.best).epoch
 
 
-def lightning_devices(device: torch.device, count: int, nodes: int, strategy: str) -> dict[str, Any]:
+class TrainerDevices(TypedDict):
+    """Keywords of ``pl.Trainer`` that say where a training runs."""
+
+    num_nodes: int
+    strategy: str
+    accelerator: str
+    devices: int | list[int]
+
+
+def lightning_devices(device: torch.device, count: int, nodes: int, strategy: str) -> TrainerDevices:
     """Keywords of ``pl.Trainer`` for ``count`` processes on each of ``nodes``; ``cuda`` alone is the first GPU.
 
     Processes are spawned, so that training works when called as a function.
     """
     chosen = "auto" if strategy == "auto" and count == nodes == 1 else "ddp_spawn"
-    common = {"num_nodes": nodes, "strategy": chosen}
     if device.type == "cuda":
         first = device.index or 0
-        return common | {"accelerator": "gpu", "devices": list(range(first, first + count))}
-    return common | {"accelerator": "mps" if device.type == "mps" else "cpu", "devices": count}
+        indices = [*range(first, first + count)]
+        return {"num_nodes": nodes, "strategy": chosen, "accelerator": "gpu", "devices": indices}
+    accelerator = "mps" if device.type == "mps" else "cpu"
+    return {"num_nodes": nodes, "strategy": chosen, "accelerator": accelerator, "devices": count}
 
 
 def of_process(error: ProcessRaisedException) -> Exception:

@@ -11,10 +11,12 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from ..common.errors import InputError
 from ..controllers.training_options import TrainingOptions
+from .best_epoch import BestEpoch
 
 H = TypeVar("H", bound=nn.Module)
 LOSSES = ("kl", "regret")  # criteria of which the least is the best
@@ -35,8 +37,8 @@ class ControllerModule(Protocol):
     criterion: str
     validation: dict[str, float]
 
-    def findings(self) -> dict[str, Any]:
-        """Further results of the validation, stored with the best weights."""
+    def add_findings(self, best: BestEpoch) -> BestEpoch:
+        """``best``, the epoch of the last validation, with further results of it that are stored with the weights."""
 
 
 def controller(module: pl.LightningModule) -> ControllerModule:
@@ -62,7 +64,9 @@ def seeded(seed: int, make: Callable[[], H]) -> H:
         return make()
 
 
-def optimizers(module: pl.LightningModule, steps: int, *, fitted: bool = False, **adam: Any) -> dict[str, Any]:
+def optimizers(
+    module: pl.LightningModule, steps: int, *, fitted: bool = False, **adam: Any
+) -> OptimizerLRSchedulerConfig:
     """What ``configure_optimizers`` returns: AdamW for the trained parameters of the head, and its schedule.
 
     Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from ..data_gen.feature_shards import TRACES, FeatureDataset
 from ..infer.core import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace, from_tensors
+from .best_epoch import BestEpoch
 from .modules import cosine, finish_validation, gathered, optimizers, require_finite, seeded, total, training_loss
 
 PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
@@ -103,13 +105,16 @@ class PredictorModule(pl.LightningModule):
         metrics = self.kind.metrics(self.judged, self.settings)
         finish_validation(self, metrics | ({"simulated_speedup": self.simulated_speedup()} if self.traced else {}))
 
-    def findings(self) -> dict[str, Any]:
-        """The reliability table of the last validation, and the summary of the data for the checkpoint."""
+    def add_findings(self, best: BestEpoch) -> BestEpoch:
+        """With the reliability table, and the summary of the data for the checkpoint."""
         summary = self.summary
-        return {
-            "reliability": [vars(row) for row in self.judged["head"].reliability()],
-            "mean": summary.mean_acceptance, "examples": summary.examples, "hidden_size": summary.hidden_size,
-        }  # fmt: skip
+        return replace(
+            best,
+            reliability=self.judged["head"].reliability(),
+            mean=summary.mean_acceptance,
+            examples=summary.examples,
+            hidden_size=summary.hidden_size,
+        )
 
     def make_lengths(self) -> Callable[[Trace], LengthController]:
         """Makes the length controller, with the current weights on the CPU, that a trace is replayed with."""

@@ -9,6 +9,7 @@ Shapes: logits and rewards (B, A), uniforms (B,); N queries of a validation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from ..controllers.training_options import RouterTrainingOptions
 from ..data_gen.kinds import RouterRow
 from ..data_gen.router_dataset import RouterDataset, rewards
 from ..infer.random_source import draw
+from .best_epoch import BestEpoch
 from .data_module import ResumableData
 from .datasets import joint_manifest, require_both, router_rows, split
 from .fitting import Training, TrainingResult, fit, train_run
@@ -218,9 +220,9 @@ class RouterModule(pl.LightningModule):
         rewards = self.held_out.rewards.double().numpy()
         finish_validation(self, router_metrics(probabilities, rewards, self.held_out.domains))
 
-    def findings(self) -> dict[str, Any]:
-        """The divisor of the embeddings, which export folds into the policy's first layer."""
-        return {"scale": self.scale.tolist()}
+    def add_findings(self, best: BestEpoch) -> BestEpoch:
+        """With the divisors of the embeddings, which export folds into the policy's first layer."""
+        return replace(best, scale=self.scale.tolist())
 
 
 def train_router(settings: RouterTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
@@ -243,5 +245,4 @@ def _load(settings: RouterTrainingOptions) -> Training:
         f"prompts: {len(data.training.ids)} for training, {len(data.validation.ids)} for validation; "
         f"steps: {data.total_steps}; arms: {len(dataset.arms)}"
     )
-    # The scale is part of the policy.
-    return lambda run: {name: value for name, value in fit(run, module, data).items() if name != "scale"}
+    return lambda run: replace(fit(run, module, data), scale=None)  # the scale is part of the policy

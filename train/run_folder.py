@@ -13,14 +13,12 @@ import shlex
 import shutil
 import sys
 import uuid
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import torch
 import yaml
 
 from ..common.errors import InputError
@@ -29,6 +27,7 @@ from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.machine import machine, versions
 from ..controllers.training_options import TrainingOptions
 from ..data_gen.dataset import Manifest, parse_manifest
+from .best_epoch import BestEpoch
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them
 
@@ -60,7 +59,6 @@ LIMITS = ("epochs", "patience")  # settings that decide only when a training end
 
 
 TRAIN_AGAIN = "train again, into another folder"
-DAMAGED = "truncated or damaged; remove its folder and train again with --resume"
 
 S = TypeVar("S", bound=TrainingOptions)
 
@@ -87,10 +85,18 @@ class Run(Generic[S]):
     def last(self) -> Path:
         return self.folder / CHECKPOINTS / "last.ckpt"
 
-    def result(self) -> dict[str, Any] | None:
-        """The result: epoch, step, metrics and reliability table; None until the run is complete."""
+    def result(self) -> BestEpoch | None:
+        """The best epoch of a complete run; None until the run is complete.
+
+        Raises:
+            InputError: the file is damaged.
+        """
         file = self.folder / RESULT
-        return read_object(file, TRAIN_AGAIN) if file.exists() else None
+        if not file.exists():
+            return None
+        values = read_object(file, TRAIN_AGAIN)
+        with blaming(file, TRAIN_AGAIN):
+            return BestEpoch.from_dict(values)
 
     def log_command(self) -> None:
         """Add the command line to ``command.txt``."""
@@ -108,27 +114,10 @@ class Run(Generic[S]):
         for name in (CHECKPOINTS, STATES, WANDB, TENSORBOARD):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def complete(self, result: dict[str, Any]) -> None:
+    def complete(self, best: BestEpoch) -> None:
         """Mark the run complete."""
         if self.writes:
-            _write(self.folder / RESULT, json.dumps(result, indent=2))
-
-
-def read_checkpoint(file: Path) -> dict[str, Any]:
-    """The content of ``best.ckpt`` or ``last.ckpt``, after comparing its check sums.
-
-    Raises:
-        InputError: it is missing or damaged.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:  # PyTorch does not compare them
-            damaged = archive.testzip() is not None
-        content: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # the file may hold anything
-        raise InputError(f"{file}: {DAMAGED}") from error
-    if damaged:
-        raise InputError(f"{file}: {DAMAGED}")
-    return content
+            _write(self.folder / RESULT, json.dumps(best.to_dict(), indent=2))
 
 
 def run_kind(folder: str | Path) -> str:
@@ -142,7 +131,7 @@ def run_kind(folder: str | Path) -> str:
     return "router" if dataset.get("kind") == "router" else str(dataset.get("predictor", "specdec"))
 
 
-def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, Any] = MappingProxyType({})) -> Run[S]:
+def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, object] = MappingProxyType({})) -> Run[S]:
     """The run in ``folder``, with settings of class ``kind``.
 
     Args:

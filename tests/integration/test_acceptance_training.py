@@ -19,14 +19,17 @@ import yaml
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock
 from specpilot.controllers.acceptance import specdec_head
+from specpilot.controllers.acceptance.metrics import Bin
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.controllers.checkpoints.provenance import prompt_digest
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.training_options import RouterTrainingOptions
+from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.draft_states import mixing_for
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.train.acceptance import train_acceptance
+from specpilot.train.best_epoch import BestCheckpoint, BestEpoch, read_best
 from specpilot.train.callbacks import RunCheckpoints
 from specpilot.train.datasets import is_validation
 from specpilot.train.export import export
@@ -328,3 +331,29 @@ def test_export_gives_the_best_head(
     assert (config.threshold, config.threshold_source) == (0.4, "given at export")
     with pytest.raises(InputError, match=r"threshold=1\.5"):
         export(finished, tmp_path / "other", threshold=1.5)
+
+
+def test_the_best_epoch_is_stored_with_metrics_that_are_not_defined(tmp_path: Path, work: Path) -> None:
+    """As of greedy data, whose labels may all be 1: in the checkpoint and in the result of the run."""
+    best = BestEpoch(
+        epoch=2, step=8, metrics={"kl": 0.25, "auroc": math.nan}, reliability=[Bin(0.0, 0.1, 3, 0.05, 0.5)],
+        mean=1.0, examples=3, hidden_size=HIDDEN,
+    )  # fmt: skip
+    run = Run(tmp_path, specdec_head.TrainingOptions(data=str(work / "data")), read_manifest(work / "data"), id="1")
+    run.complete(best)
+    run.best.parent.mkdir()
+    torch.save(BestCheckpoint({"weight": torch.ones(2)}, best).to_dict(), run.best)
+    stored = read_best(run.best)
+    assert torch.equal(stored.head["weight"], torch.ones(2))
+    for found in (stored.epoch, run.result()):
+        assert math.isnan(found.metrics["auroc"])
+        assert replace(found, metrics={}) == replace(best, metrics={})
+    keys = ["epoch", "step", "metrics", "reliability", "mean", "examples", "hidden_size"]  # no scale, as of a router
+    assert [*json.loads((tmp_path / "result.json").read_text())] == keys
+
+
+@pytest.mark.parametrize("content", [{"epoch": 1, "step": 1, "metrics": {}}, {"head": {}, "step": 1, "metrics": {}}, 3])
+def test_a_checkpoint_of_another_content_is_refused(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "best.ckpt")
+    with pytest.raises(InputError, match=r"best.ckpt: .*; remove its folder and train again with --resume"):
+        read_best(tmp_path / "best.ckpt")

@@ -41,7 +41,8 @@ from specpilot.data_gen.rows import read_rows
 from specpilot.models.gguf_model import GgufFile
 from specpilot.models.loading.model_files import find_files
 from specpilot.models.loading.names import load_model
-from specpilot.train.run_folder import read_checkpoint, read_run
+from specpilot.train.best_epoch import read_best
+from specpilot.train.run_folder import read_run
 
 from ..helpers.eagle3 import write_draft
 from ..helpers.folders import one_bit
@@ -129,7 +130,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "manifest": Reader(data / "manifest.json", lambda: read_manifest(data)),
         "settings of a run": Reader(run / "run.yaml", lambda: read_run(run, specdec_head.TrainingOptions)),
         "environment of a run": Reader(run / "env.json", lambda: read_run(run, specdec_head.TrainingOptions)),
-        "checkpoint of a run": Reader(checkpoint, lambda: read_checkpoint(checkpoint)),
+        "checkpoint of a run": Reader(checkpoint, lambda: read_best(checkpoint)),
         "times": Reader(router / "times.json", lambda: Times.load(router)),
         "controller": Reader(head / "config.json", lambda: load_controller(head)),
         "weights": Reader(head / "model.safetensors", lambda: load_controller(head), seal),

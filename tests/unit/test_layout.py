@@ -249,19 +249,7 @@ UNTYPED: dict[str, set[str]] = {
         "unfollowed",
     },
     "train": {
-        "ControllerModule.findings",
-        "DraftModule.findings",
-        "PredictorModule.findings",
-        "RouterModule.findings",
-        "Run.complete",
-        "Run.result",
         "calibrate",
-        "export_draft",
-        "fit",
-        "lightning_devices",
-        "optimizers",
-        "read_checkpoint",
-        "read_run",
     },
 }
 SERIALIZERS = {"to_dict", "from_dict"}

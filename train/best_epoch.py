@@ -1,0 +1,103 @@
+"""The best epoch of a training: in ``best.ckpt`` with its weights, and in ``result.json`` once the run is complete."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..common.errors import InputError
+from ..common.json_file import blaming, build
+from ..common.record import SparseRecord
+from ..controllers.acceptance.metrics import Bin
+
+REMEDY = "remove its folder and train again with --resume"
+DAMAGED = f"truncated or damaged; {REMEDY}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestEpoch(SparseRecord):
+    """The best epoch of a training.
+
+    Attributes:
+        epoch: its number, from 1.
+        step: number of steps of the optimizer until its end.
+        metrics: metrics of its validation; NaN where a metric is not defined.
+        reliability: reliability table of a predictor.
+        mean, examples, hidden_size: of a predictor's data: mean acceptance, number of training examples, and size of
+            the states.
+        scale: of a router, the divisors of the embeddings, which export folds into the policy's first layer.
+    """
+
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+    reliability: list[Bin] = field(default_factory=list)
+    mean: float | None = None
+    examples: int | None = None
+    hidden_size: int | None = None
+    scale: list[float] | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Self:
+        return build(cls, values, name, ignore_unknown=True, finite=False)
+
+
+@dataclass(frozen=True)
+class BestCheckpoint:
+    """The content of ``best.ckpt``.
+
+    Attributes:
+        head: parameters and buffers of the trained network by name.
+        epoch: the epoch they are of.
+    """
+
+    head: dict[str, Tensor]
+    epoch: BestEpoch
+
+    def to_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and text, which load with ``weights_only=True``."""
+        return {"head": self.head, **self.epoch.to_dict()}
+
+
+def read_best(file: Path) -> BestCheckpoint:
+    """The content of ``best.ckpt``.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    content = _read(file)
+    head = content.pop("head", None)
+    if not isinstance(head, dict):
+        raise InputError(f"{file}: {DAMAGED}")
+    with blaming(file, REMEDY):
+        return BestCheckpoint(head, BestEpoch.from_dict(content))
+
+
+def read_step(file: Path) -> int:
+    """Number of steps of the optimizer before ``last.ckpt`` was saved.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    content = _read(file)
+    with blaming(file, REMEDY):
+        return build(int, content.get("global_step"), "global_step")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The dictionary in a checkpoint, after comparing its check sums."""
+    try:
+        with zipfile.ZipFile(file) as archive:  # PyTorch does not compare them
+            damaged = archive.testzip() is not None
+        content: object = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:  # the file may hold anything
+        raise InputError(f"{file}: {DAMAGED}") from error
+    if damaged or not isinstance(content, dict):
+        raise InputError(f"{file}: {DAMAGED}")
+    return content
