@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..common.errors import InputError
 from ..common.files import check_free
+from ..common.record import Record
 from ..controllers.acceptance import specdec_head
-from ..controllers.acceptance.calibration import Array, Calibration, fit_logistic, undo_weights
+from ..controllers.acceptance.calibration import UNCALIBRATED, Array, Calibration, fit_logistic, undo_weights
 from ..controllers.acceptance.metrics import Metrics
 from ..controllers.acceptance.specdec_head import AcceptanceHead
 from ..controllers.checkpoints.card import shortcomings
@@ -35,14 +35,29 @@ def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str,
     return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
 
 
-def calibrate(options: CalibrateOptions) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CalibrationResult(Record):
+    """What a calibration was fitted to, and what it changes.
+
+    Attributes:
+        method: the method whose calibration is stored.
+        fitted, judged: numbers of positions that it was fitted to and evaluated on.
+        metrics: metrics of the head before calibration (``none``) and under every method.
+        warnings: weaknesses that the metrics show, in words that follow "it is".
+    """
+
+    method: str
+    fitted: int
+    judged: int
+    metrics: dict[str, dict[str, float]]
+    warnings: list[str]
+
+
+def calibrate(options: CalibrateOptions) -> CalibrationResult:
     """Write the checkpoint ``options.controller`` with a calibration to ``options.output``.
 
     The calibration is fitted to half of the prompts and evaluated on the other half. If the data is the head's training
     data, only the prompts that training held out are used.
-
-    Returns:
-        Metrics of the head before calibration and under every method.
 
     Raises:
         InputError: the data is of another pair, incomplete or too small, or the output exists.
@@ -74,7 +89,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     calibrations = fit_all(before.numpy(), fitted_p, w_acc=config.w_acc, w_rej=config.w_rej)
     metrics = {
         name: Metrics(calibration.scale * after + calibration.shift, p).compute()
-        for name, calibration in {"none": Calibration(), **calibrations}.items()
+        for name, calibration in {"none": UNCALIBRATED, **calibrations}.items()
     }
     chosen = metrics[method]
     judged = {
@@ -83,7 +98,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
     }
     new = replace(
         config,
-        calibration={**calibrations[method].to_dict(), "dataset_fingerprint": manifest.dataset_fingerprint},
+        calibration=replace(calibrations[method], dataset_fingerprint=manifest.dataset_fingerprint),
         metrics={
             **config.metrics,
             **{name: value for name, value in judged.items() if math.isfinite(value)},
@@ -91,13 +106,7 @@ def calibrate(options: CalibrateOptions) -> dict[str, Any]:
         },
     )
     save_controller(options.output, head, new, overwrite=options.overwrite)
-    return {
-        "method": method,
-        "fitted": len(fitted_p),
-        "judged": len(p),
-        "metrics": metrics,
-        "warnings": shortcomings(judged),
-    }
+    return CalibrationResult(method, len(fitted_p), len(p), metrics, shortcomings(judged))
 
 
 def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:

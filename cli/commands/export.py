@@ -50,14 +50,14 @@ def calibrate(options: CalibrateOptions) -> None:
 
     console = begin()
     result = calibration.calibrate(options)
-    table = Table("calibration", "AUROC", "Brier", "KL", "ECE", title=f"{result['judged']} held-out positions")
-    for name, judged in result["metrics"].items():
+    table = Table("calibration", "AUROC", "Brier", "KL", "ECE", title=f"{result.judged} held-out positions")
+    for name, judged in result.metrics.items():
         table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))
     console.print(table)
-    for words in result["warnings"]:
+    for words in result.warnings:
         print(f"warning: the calibrated controller is {words}")
     print(f"{options.output}: the calibrated controller; with --cost FILE it needs no threshold")
-    finish(result, options, options.report)
+    finish(result.to_dict(), options, options.report)
 
 
 def trim_vocabulary(options: TrimOptions) -> None:

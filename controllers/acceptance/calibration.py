@@ -7,9 +7,8 @@ A head trained with loss weights (w_acc, w_rej) predicts â = a / (a + w·(1-a))
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from ...common.errors import InputError
 
-METHODS = ("none", "weights", "platt")
 Array = NDArray[np.float64]
 
 
@@ -50,11 +48,18 @@ def fit_logistic(x: Array, p: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """``sigmoid(scale·logit + shift)``. The scale must be positive, so that the order of logits is kept."""
+    """``sigmoid(scale·logit + shift)``. The scale must be positive, so that the order of logits is kept.
 
-    scale: float = 1.0
-    shift: float = 0.0
-    method: str = "none"
+    Attributes:
+        scale, shift: numbers of the formula.
+        method: how they were found.
+        dataset_fingerprint: SHA-256 of the data they were fitted to; None if they were not fitted.
+    """
+
+    scale: float
+    shift: float
+    method: Literal["none", "weights", "platt"]
+    dataset_fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         if not (self.scale > 0 and math.isfinite(self.scale) and math.isfinite(self.shift)):
@@ -66,28 +71,10 @@ class Calibration:
     def __call__(self, logit: float) -> float:
         return sigmoid(self.scale * logit + self.shift)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+
+UNCALIBRATED = Calibration(1.0, 0.0, "none")
 
 
 def undo_weights(w_acc: float, w_rej: float) -> Calibration:
     """The calibration that undoes the loss weights: odds(a) = (w_rej / w_acc)·odds(â)."""
     return Calibration(1.0, math.log(w_rej / w_acc), "weights")
-
-
-def parse_calibration(data: Mapping[str, Any]) -> Calibration:
-    """The calibration whose ``to_dict`` gave ``data``.
-
-    Raises:
-        InputError: the method is unknown, or its numbers are missing or invalid.
-    """
-    method = data.get("method")
-    if method not in METHODS:
-        raise InputError(f"calibration: method={method!r}: choose one of {', '.join(METHODS)}")
-    try:
-        scale, shift = float(data["scale"]), float(data["shift"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"calibration={dict(data)!r}: its numbers are missing or no numbers; calibrate again"
-        ) from error
-    return Calibration(scale, shift, method)

@@ -21,7 +21,7 @@ from .. import MAX_DEPTH
 from ..checkpoints.config import WIDEST, ControllerConfig, check_range
 from ..sampling import SamplingParams
 from ..training_options import COSINE, MIXED, Depth, MixingOptions, Predictor, PredictorTrainingOptions
-from .calibration import Calibration, parse_calibration, undo_weights
+from .calibration import UNCALIBRATED, Calibration, undo_weights
 from .ngram_index import NgramMatch
 from .predictor import TrainedPredictor, check_states
 from .step import DraftSignals, Step
@@ -107,8 +107,7 @@ class Config(ControllerConfig):
         check_states(self.hidden_size, embedding)
         calibration = None
         if calibrated:
-            known = self.calibration
-            calibration = undo_weights(self.w_acc, self.w_rej) if known is None else parse_calibration(known)
+            calibration = self.calibration or undo_weights(self.w_acc, self.w_rej)
         mean = self.metrics.get("mean_acceptance", UNKNOWN_MEAN)
         return HeadPredictor(head.to(device), calibration, mean, self.provenance.samplings)
 
@@ -233,7 +232,7 @@ class HeadPredictor(TrainedPredictor):
         mean: float = 0.5,
         samplings: tuple[SamplingParams, ...] = (),
     ) -> None:
-        self.calibration = calibration or Calibration()
+        self.calibration = calibration or UNCALIBRATED
         self.mean, self.samplings = mean, samplings
         # Plain tensors: for a single state, calling modules takes longer than their computation.
         linear = [block.linear for block in head.blocks if isinstance(block, ResidualBlock)]

@@ -47,7 +47,7 @@ def model_card(config: ControllerConfig) -> str:
         **({"draft": f"`{pair.draft}`"} if pair.draft else {}),
         **config.rows(),
         "trained under": "; ".join(map(_named, pair.samplings)),
-        "calibration": "none" if config.calibration is None else f"{config.calibration['method']} (see config.json)",
+        "calibration": "none" if config.calibration is None else f"{config.calibration.method} (see config.json)",
         "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
     }
     metrics = {name: f"{value:.4g}" for name, value in sorted(config.metrics.items())}

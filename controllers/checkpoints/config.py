@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.errors import InputError
-from ..acceptance.calibration import parse_calibration
+from ..acceptance.calibration import Calibration
 from .provenance import Provenance
 
 if TYPE_CHECKING:
@@ -48,11 +48,10 @@ class ControllerConfig(ABC):
     provenance: Provenance
     datasets: list[str]
     metrics: dict[str, float] = field(default_factory=dict)
-    calibration: dict[str, Any] | None = None
+    calibration: Calibration | None = None
 
-    def __post_init__(self) -> None:
-        if self.calibration is not None:
-            parse_calibration(self.calibration)
+    def __post_init__(self) -> None:  # noqa: B027 - not abstract: few kinds have checks
+        """Refuse invalid values. A subclass with checks of its own calls this method first."""
 
     @abstractmethod
     def module(self) -> nn.Module:

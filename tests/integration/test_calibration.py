@@ -12,7 +12,7 @@ import torch
 from specpilot.checkpoints import FOLDER
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.calibration import Calibration, fit_logistic, parse_calibration
+from specpilot.controllers.acceptance.calibration import UNCALIBRATED, fit_logistic
 from specpilot.controllers.acceptance.metrics import Metrics
 from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length import AcceptanceLength, FeaturePredictor, HeadPredictor, RateOptimal, load_trained
@@ -39,7 +39,7 @@ def test_each_method_finds_the_probabilities_it_can_express() -> None:
         assert [weighted[name](logit) for logit in LOGITS] == pytest.approx(sigmoid(LOGITS + math.log(6)), abs=1e-4)
     shifted = fit_all(LOGITS, sigmoid(0.7 * LOGITS - 0.4), w_acc=1, w_rej=6)
     assert (shifted["platt"].scale, shifted["platt"].shift) == pytest.approx((0.7, -0.4), abs=1e-3)
-    assert Calibration()(-1e5) >= 0
+    assert UNCALIBRATED(-1e5) >= 0
 
 
 def test_nothing_that_was_trained_on_is_taken() -> None:
@@ -80,7 +80,7 @@ def test_the_shipped_head_is_calibrated(
     old, calibrated = load_controller(FOLDER / "tiny-head"), load_controller(new)
     assert calibrated.config.calibration is not None
     assert calibrated.config.metrics["calibrated_ece"] == metrics[method]["ece"]
-    curve = parse_calibration(calibrated.config.calibration)
+    curve = calibrated.config.calibration
     pair, hidden = old.config.provenance.fingerprint, torch.linspace(-2, 2, old.config.hidden_size)
     logit = float(old.head(hidden))
     for cost, expected in ((CostModel(0.1, 1.0, 0.0), curve(logit)), (None, sigmoid(logit))):
@@ -101,7 +101,7 @@ def test_a_head_is_evaluated_on_what_its_training_held_out(data: Path, tmp_path:
     )
     result = calibrate(options)
     held_out = [row for row in read_dataset(data, AcceptanceRow) if is_validation(row.prompt_id, 0.4)]
-    assert 0 < result["fitted"] + result["judged"] == sum(len(row.x) for row in held_out)
+    assert 0 < result.fitted + result.judged == sum(len(row.x) for row in held_out)
 
 
 def test_features_are_trained(data: Path, tmp_path: Path) -> None:

@@ -227,10 +227,6 @@ UNTYPED: dict[str, set[str]] = {
         "decoders_of",
         "sampling_options",
     },
-    "controllers": {
-        "ControllerConfig.calibration",
-        "parse_calibration",
-    },
     "data_gen": {
         "PromptSourceOptions.source",
     },
@@ -248,9 +244,7 @@ UNTYPED: dict[str, set[str]] = {
         "stored_file",
         "unfollowed",
     },
-    "train": {
-        "calibrate",
-    },
+    "train": {},
 }
 SERIALIZERS = {"to_dict", "from_dict"}
 HOOKS = {"state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint"}  # of Lightning, with its types
