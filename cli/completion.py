@@ -12,12 +12,12 @@ from jsonargparse import ArgumentParser
 from ..common.errors import InputError
 from ..controllers.registry import PREDICTORS
 from .commands import train
-from .parser import CommandParser
+from .parser import CommandParser, Commands
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def completion_script(shell: str, commands: Mapping[str, Any], prog: str) -> str:
+def completion_script(shell: str, commands: Commands, prog: str) -> str:
     """The script that completes ``commands`` of the program ``prog`` in ``shell``.
 
     Raises:
@@ -33,7 +33,7 @@ def completion_script(shell: str, commands: Mapping[str, Any], prog: str) -> str
     return script
 
 
-def _add_commands(parser: ArgumentParser, commands: Mapping[str, Any]) -> None:
+def _add_commands(parser: ArgumentParser, commands: Commands) -> None:
     subcommands = parser.add_subcommands()
     for name, command in commands.items():
         prog = f"{parser.prog} {name}"

@@ -12,9 +12,8 @@ import gc
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
-from typing import TypeAlias, Union
 
 from ..common.errors import InputError, did_you_mean
 from .commands import (
@@ -28,10 +27,9 @@ from .commands import (
     serve,
     train,
 )
-from .parser import CommandParser
+from .parser import Command, CommandParser, Commands
 
-Command: TypeAlias = Callable[..., None]
-Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
+__all__ = ["COMMANDS", "Command", "Commands", "main", "overview", "run"]
 
 COMMANDS: Commands = {
     "data": {

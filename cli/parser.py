@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import ArgumentError, BooleanOptionalAction
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from itertools import accumulate
-from typing import Any, get_type_hints
+from typing import Any, TypeAlias, Union, get_type_hints
 
 from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
@@ -22,6 +22,9 @@ from jsonargparse import ArgumentParser, _loaders_dumpers
 
 from ..common.errors import InputError, did_you_mean
 from ..common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object, use_plain_values
+
+Command: TypeAlias = Callable[..., None]
+Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 
 DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
 
@@ -90,7 +93,7 @@ class CommandParser:
         if not entry.kw_only:
             self.bare.append(flag)
 
-    def read(self, words: list[str]) -> dict[str, Any]:
+    def read(self, words: list[str]) -> dict[str, object]:
         """The command's arguments given by `words`: one options object per parameter.
 
         Raises:

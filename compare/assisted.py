@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -14,7 +14,16 @@ from ..models import LanguageModel
 ASSISTED, LOOKUP = "assisted", "lookup"
 
 
-def sampling_options(sampling: SamplingParams) -> dict[str, Any]:
+class TransformersSampling(TypedDict, total=False):
+    """Keywords of transformers' ``generate`` for sampling."""
+
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+
+
+def sampling_options(sampling: SamplingParams) -> TransformersSampling:
     """Keywords of transformers' ``generate`` that sample under ``sampling``."""
     if sampling.temperature == 0:
         return {"do_sample": False}
@@ -53,7 +62,7 @@ class TransformersLoop:
         max_new_tokens: int,
     ) -> None:
         self.target: Any = target.model
-        self.options = sampling_options(sampling) | {"max_new_tokens": max_new_tokens}
+        self.options = {**sampling_options(sampling), "max_new_tokens": max_new_tokens}
         self.config: Any = None
         kind, _, value = how.partition("-")
         self.tokens = int(value) if is_whole(value) else None

@@ -29,6 +29,7 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.length.running_cost import fit_rounds
 from ..infer.costs import step_times
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.options import SamplingKeywords
 from .runner import decode_all
 
 READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
@@ -104,7 +105,7 @@ def bench_cost(
     console: Console,
     *,
     repeats: int,
-    sampling: dict[str, Any],
+    sampling: SamplingKeywords,
     judge: LengthController | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
@@ -167,7 +168,7 @@ def bench_cost(
 
 
 def decision_seconds(
-    decoder: SpeculativeDecoder, prompts: list[list[int]], judge: LengthController, sampling: dict[str, Any]
+    decoder: SpeculativeDecoder, prompts: list[list[int]], judge: LengthController, sampling: SamplingKeywords
 ) -> list[float]:
     """The median times of ``judge`` at a token and at a round's start while decoding; 0 where it was not asked."""
     length = JudgedFixed(judge)

@@ -160,7 +160,7 @@ def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecod
         return decoders_of(decoders, base)
 
 
-def decoders_of(decoders: Mapping[str, Any], base: DecodingOptions) -> list[ComparedDecoder]:
+def decoders_of(decoders: Mapping[str, object], base: DecodingOptions) -> list[ComparedDecoder]:
     """The decoders of a mapping of names to words, or to mappings of options.
 
     Raises:
@@ -169,7 +169,7 @@ def decoders_of(decoders: Mapping[str, Any], base: DecodingOptions) -> list[Comp
     return [
         _read_decoder(str(name), options, base)
         if isinstance(options, Mapping)
-        else replace(ComparedDecoder.parse(options, base), name=str(name))
+        else replace(ComparedDecoder.parse(str(options), base), name=str(name))
         for name, options in decoders.items()
     ]
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from ..common.console import progress_bar
 from ..common.record import Identity
 from ..infer.core import Generation, Stats
+from ..infer.options import SamplingKeywords
 from ..infer.prompting import Prompt
 from .store import Store
 
@@ -155,7 +156,7 @@ def interleave_stored(
 def decode_all(
     decoders: Mapping[str, Callable[..., Generation]],
     prompts: Sequence[Prompt],
-    settings: Mapping[str, Any],
+    settings: SamplingKeywords,
     console: Console,
     *,
     repeats: int | Mapping[str, int] = 1,
@@ -164,7 +165,7 @@ def decode_all(
 
     Args:
         decoders: ``generate`` functions by name.
-        settings: keywords of ``generate``.
+        settings: keywords of ``generate`` for sampling.
         repeats: passes over the prompts. The runs of a prompt differ only in time; the one of median time is returned.
 
     Returns:

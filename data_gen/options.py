@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from ..common.errors import InputError
 from ..common.options import (
@@ -30,6 +30,17 @@ HostPort = Annotated[
 
 
 BUILTIN = ("builtin", "builtin-large", "builtin-copy")
+
+
+class PromptSourceKeywords(TypedDict):
+    """The fields of :class:`PromptSourceOptions`."""
+
+    prompts: str
+    column: str | None
+    split: str
+    domains: tuple[str, ...] | None
+    chat: bool
+    system: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +77,12 @@ class PromptSourceOptions(Options):
             self.refuse_ignored(("split", "train_split"), f"{self.prompts!r} is a file or folder and has no splits")
 
     @property
-    def source(self) -> dict[str, Any]:
+    def source(self) -> PromptSourceKeywords:
         """These fields, for other options on the same prompts."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(PromptSourceOptions)}
+        return {
+            "prompts": self.prompts, "column": self.column, "split": self.split, "domains": self.domains,
+            "chat": self.chat, "system": self.system,
+        }  # fmt: skip
 
     @property
     def local(self) -> bool:

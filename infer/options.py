@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from ..common.errors import InputError
 from ..common.options import (
@@ -125,9 +125,19 @@ class PairCheckOptions(Options):
     pair_check: Literal["exact", "tokenizer"] = "exact"
 
 
-def _sampling(options: Options) -> dict[str, Any]:
+class SamplingKeywords(TypedDict, total=False):
+    """Keywords of ``SpeculativeDecoder.generate`` for sampling; what is left out is the decoder's default."""
+
+    max_new_tokens: int | Auto
+    temperature: float | Auto
+    top_k: int | Auto | None
+    top_p: float | Auto
+
+
+def _sampling(options: Options) -> SamplingKeywords:
     """Keywords of ``SpeculativeDecoder.generate``."""
-    return {name: getattr(options, name) for name in SAMPLING}
+    keywords: Any = {name: getattr(options, name) for name in SAMPLING}
+    return cast(SamplingKeywords, keywords)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..common.json_file import check_characters, parse_object
+from ..common.json_file import JsonObject, check_characters, parse_object
 
-Message: TypeAlias = dict[str, Any]
+Message: TypeAlias = JsonObject
 # One prompt in its plain form, as `as_prompts` returns it.
 Prompt: TypeAlias = str | list[int] | list[Message]
 # User input: one prompt or several, in any of these containers.
@@ -202,7 +202,7 @@ def _in_form(messages: list[Message], forms: tuple[bool, bool, bool]) -> list[Me
     """``messages`` in forms that the template shows: the texts of parts are joined by newlines."""
     takes_text, takes_parts, takes_objects = forms
 
-    def content(given: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    def content(given: str | list[JsonObject]) -> str | list[JsonObject]:
         if isinstance(given, str):
             return given if takes_text or not takes_parts else [{"type": "text", "text": given}]
         return given if takes_parts else text_of(given)
@@ -220,7 +220,7 @@ def _in_form(messages: list[Message], forms: tuple[bool, bool, bool]) -> list[Me
     return [fitted(message) for message in messages]
 
 
-def text_of(content: str | list[dict[str, Any]]) -> str:
+def text_of(content: str | list[JsonObject]) -> str:
     """The text of a message's content; that of its parts is joined by newlines."""
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 

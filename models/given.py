@@ -140,7 +140,7 @@ def _build(module: nn.Module) -> tuple[Any, ...]:
     return type(module), _settings(module), shapes, {*module._buffers}
 
 
-def _settings(module: nn.Module) -> dict[str, Any]:
+def _settings(module: nn.Module) -> dict[str, bool | int | float | str]:
     return {
         key: value
         for key, value in vars(module).items()
@@ -153,7 +153,7 @@ class State(NamedTuple):
 
     parts: tuple[Any, ...]
     weights: tuple[Any, ...]
-    settings: dict[str, Any]
+    settings: dict[str, bool | int | float | str]
     hooks: tuple[Any, ...]
 
     @classmethod

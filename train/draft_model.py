@@ -12,6 +12,7 @@ from transformers.initialization import no_init_weights
 
 from ..common.errors import InputError, naming
 from ..infer.loading.pair import load_draft
+from ..infer.options import LoadingKeywords
 from ..models import CausalLM, GgufModel
 from ..models.eagle import StateInput, add_state_input, state_input_of
 from ..models.early_exit import layers_name
@@ -144,12 +145,11 @@ def load_initial(
     """
     name = settings.initial
     assert name is not None
-    options = {
-        "dtype": "float32", "device": settings.device, "trust_remote_code": settings.trust_remote_code,
-        "decoder_only": True,
+    loading: LoadingKeywords = {
+        "dtype": "float32", "device": settings.device, "trust_remote_code": settings.trust_remote_code
     }  # fmt: skip
     with naming("initial", name):
-        draft = load_draft(name, target, tokenizer, options)
+        draft = load_draft(name, target, tokenizer, loading, decoder_only=True)
     if isinstance(draft, GgufModel) or not isinstance(state_input_of(draft), StateInput | None):
         kind = "a GGUF file" if isinstance(draft, GgufModel) else "an EAGLE-3 draft"
         raise InputError(f"initial={name!r}: {kind} cannot be trained here; give a draft in transformers' format")

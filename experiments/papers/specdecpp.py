@@ -32,10 +32,13 @@ DIFFERS = (
 
 def run(runner: Runner) -> Report:
     work = runner.work
+    source = work.source
+    if source["prompts"] == "builtin":
+        source["prompts"] = "builtin-large"
     sweep = SweepOptions(
         target=work.target,
         draft=work.draft,
-        **work.source | ({"prompts": "builtin-large"} if work.prompts == "builtin" else {}),
+        **source,
         train_prompts=work.train_limit,
         per_domain=-(-2 * work.limit // DOMAINS),
         max_new_tokens=work.max_new_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +20,7 @@ from specpilot.infer.core import Stats
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.loading.controllers import load_length
 from specpilot.infer.loading.routing import LoadedArm, Routing, load_arms
+from specpilot.infer.options import SamplingKeywords
 from specpilot.models import language_model
 from specpilot.models.loading.names import load_model, load_tokenizer
 
@@ -87,7 +88,7 @@ class ArmDecoders:
         *,
         routers: Mapping[str, SpeculativeDecoder] | None = None,
         repeated: Sequence[TimedArm] = (),
-        **sampling: Any,
+        **sampling: Unpack[SamplingKeywords],
     ) -> tuple[ArmTimings, dict[str, list[Stats]]]:
         """Time single arms and ``routers`` in turn.
 
@@ -98,7 +99,7 @@ class ArmDecoders:
         decoders |= routers or {}
         often = [*(routers or {}), *(f"{name}@{label}" for name, label in repeated)]
         runs = decode_all(
-            {name: decoder.generate for name, decoder in decoders.items()}, prompts, self.work.sampling | sampling,
+            {name: decoder.generate for name, decoder in decoders.items()}, prompts, {**self.work.sampling, **sampling},
             console, repeats=dict.fromkeys(often, self.work.repeats),
         )  # fmt: skip
         timings = ArmTimings({(name, label): runs[f"{name}@{label}"] for name, label in arms})

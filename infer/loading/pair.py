@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from ...models.loading.model_files import is_gguf
 from ...models.loading.names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
 from ..costs import fastest_step
 from ..model_spec import ModelSpec, Name, TargetSpec
+from ..options import LoadingKeywords
 
 Model: TypeAlias = LoadedModel | LanguageModel
 
@@ -77,21 +78,29 @@ def quantization_of(spec: ModelSpec) -> Quantization | None:
 
 
 def load_draft(
-    name: Name, target: LoadedModel, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
+    name: Name,
+    target: LoadedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: LoadingKeywords,
+    *,
+    decoder_only: bool = False,
 ) -> LoadedModel:
     """A draft model for a target and its tokenizer.
+
+    Args:
+        decoder_only: refuse an encoder-decoder.
 
     Raises:
         InputError: it cannot be loaded, or has another tokenizer.
     """
     if is_gguf(name):
-        model = load_any_model(name, **options)
+        model = load_any_model(name, decoder_only=decoder_only, **options)
         assert isinstance(model, GgufModel)
         check_gguf_tokens(model.file, tokenizer)
         return model
     if has_own_tokenizer(name):
         check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=options["trust_remote_code"]))
-    return load_any_model(name, target=target, **options)
+    return load_any_model(name, target=target, decoder_only=decoder_only, **options)
 
 
 def wrap_model(model: Any, role: str) -> LanguageModel:

@@ -17,6 +17,7 @@ from ...models.forwards import Graphs
 from ...models.linear import Quantization
 from ..drafters.ngram import Ngram
 from ..model_spec import ModelSpec, Name
+from ..options import LoadingKeywords
 from .controllers import load_policy
 from .pair import check_pair, load_draft, quantization_of
 
@@ -131,7 +132,7 @@ def load_arms(
         InputError: there are fewer than two arms, or one does not exist or has another vocabulary or architecture.
     """
     check_enough(specs)
-    loading = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
+    loading: LoadingKeywords = {"dtype": dtype, "device": device, "trust_remote_code": trust_remote_code}
     loaded = []
     for spec in specs:
         kind, layer = parse_arm(spec)

@@ -27,6 +27,7 @@ from ...controllers.checkpoints.fingerprint import model_fingerprint
 from .. import LoadedModel
 from ..eagle import add_state_input, state_input_of
 from ..trimmed_head import TrimmedHead, kept_tokens, spread_logits
+from .model_files import HubKeywords
 
 MARK, VERSION = "specpilot_draft", 1
 FILE, WEIGHTS, CONFIG = "draft.json", "draft.safetensors", "config.json"
@@ -136,7 +137,7 @@ def shared_of(model: PreTrainedModel) -> SharedWith | None:
     """The target whose weights the loaded draft ``model`` uses; None if all are its own."""
     if vars(model.config).get(MARK) is None:
         return None
-    file = stored_file(model.config._name_or_path, FILE, {}, AGAIN)
+    file = stored_file(model.config._name_or_path, FILE, AGAIN)
     return DraftFile.read(file, model.config.vocab_size).target
 
 
@@ -181,9 +182,9 @@ def load_saved_draft(
     Raises:
         InputError: a file is missing or damaged, or it uses the weights of another target.
     """
-    hub = {"revision": revision, "local_files_only": local_files_only}
+    hub: HubKeywords = {"revision": revision, "local_files_only": local_files_only}
     file, stored = (
-        stored_file(path, needed, hub, f"{path}: a draft without {needed}; {AGAIN}") for needed in (FILE, WEIGHTS)
+        stored_file(path, needed, f"{path}: a draft without {needed}; {AGAIN}", hub) for needed in (FILE, WEIGHTS)
     )
     draft = DraftFile.read(file, config.vocab_size)
     weights = load_file(stored)
@@ -264,10 +265,10 @@ def check_weights(file: Path, found: dict[str, Tensor], needed: dict[str, Tensor
             )
 
 
-def stored_file(path: str, name: str, hub: dict[str, Any], missing: str) -> Path:
+def stored_file(path: str, name: str, missing: str, hub: HubKeywords | None = None) -> Path:
     """The file ``name`` of a folder or a hub repository; ``missing`` is the error where the folder lacks it."""
     if not Path(path).is_dir():
-        return Path(hf_hub_download(path, name, **hub))
+        return Path(hf_hub_download(path, name, **(hub or {})))
     if not Path(path, name).is_file():
         raise InputError(missing)
     return Path(path, name)

@@ -18,12 +18,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.json_file import blaming, build
+from ...common.json_file import JsonObject, blaming, build
 from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
 from ..trimmed_head import TrimmedHead, spread_logits
 from .draft_folder import check_weights, lending, stored_file
+from .model_files import HubKeywords
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -39,7 +40,7 @@ UNUSED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # for train
 class Eagle3File:
     """The keys of ``config.json`` that tell what the draft computes, as speculators names them."""
 
-    transformer_layer_config: dict[str, Any]
+    transformer_layer_config: JsonObject
     draft_vocab_size: int
     norm_before_residual: bool
     target_hidden_size: int | None = None
@@ -49,7 +50,7 @@ class Eagle3File:
     norm_output: bool = False
 
     @classmethod
-    def of(cls, name: str | Path, found: Mapping[str, Any]) -> Eagle3File:
+    def of(cls, name: str | Path, found: JsonObject) -> Eagle3File:
         """Read the keys of ``config.json``.
 
         Raises:
@@ -65,7 +66,7 @@ class Eagle3File:
             return build(cls, known)
 
 
-def _original(found: Mapping[str, Any]) -> dict[str, Any]:
+def _original(found: JsonObject) -> JsonObject:
     """The keys of a draft by EAGLE-3's authors, whose configuration is that of its layer with more keys."""
     more = found.get("eagle_config") or {}
     if not more.get("use_aux_hidden_state", True):
@@ -79,7 +80,7 @@ def _original(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def is_eagle3(found: Mapping[str, Any]) -> bool:
+def is_eagle3(found: JsonObject) -> bool:
     """Whether the keys of a ``config.json`` are those of a checkpoint of speculators or of EAGLE-3's authors."""
     kinds = found.get("architectures") or ()
     return KIND in found or ORIGINAL in kinds or ("LlamaForCausalLM" in kinds and "draft_vocab_size" in found)
@@ -88,7 +89,7 @@ def is_eagle3(found: Mapping[str, Any]) -> bool:
 def load_eagle3(
     name: str | Path,
     path: str,
-    found: Mapping[str, Any],
+    found: JsonObject,
     *,
     lender: Callable[[], LoadedModel | None],
     dtype: torch.dtype | Literal["auto"],
@@ -107,8 +108,8 @@ def load_eagle3(
         InputError: a file is missing or damaged, or it does not belong to the target.
     """
     file = Eagle3File.of(name, found)
-    hub = {"revision": revision, "local_files_only": local_files_only}
-    stored = stored_file(path, WEIGHTS, hub, f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors")
+    hub: HubKeywords = {"revision": revision, "local_files_only": local_files_only}
+    stored = stored_file(path, WEIGHTS, f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors", hub)
     weights = {_renamed(key, file): value for key, value in load_file(stored).items() if key not in UNUSED}
     tokens = _tokens(stored, weights.pop("d2t", None), len(weights.get(HEAD, ())), file)
     config = _layer_config(name, file, weights)

@@ -116,7 +116,7 @@ def generation_defaults(model: LoadedModel) -> GenerationDefaults:
     return asked
 
 
-def unfollowed(given: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, Any]:
+def unfollowed(given: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, object]:
     """The settings of ``given``, with their values, that are not neutral, not supported and not ``without_effect``.
 
     All settings of the installed version of transformers are considered, in reverse order.
@@ -137,7 +137,7 @@ def _is_neutral(name: str, value: Any) -> bool:
     return value is None or value == default or (value is False and default is not True)
 
 
-def _refusal(refused: dict[str, Any]) -> str:
+def _refusal(refused: dict[str, object]) -> str:
     shown = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
     remedies = [f"model.generation_config.{name}={neutral(name)}" for name in refused]
     return (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TypedDict
 
 from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
@@ -55,6 +55,13 @@ def gguf_path(name: str | Path) -> Path:
     return path
 
 
+class HubKeywords(TypedDict):
+    """Keywords of functions that read a model's files, from a folder or the hub."""
+
+    revision: str | None
+    local_files_only: bool
+
+
 @dataclass(frozen=True)
 class Source:
     """The location of a model's files.
@@ -74,7 +81,7 @@ class Source:
     adapter: Source | None = None
 
     @property
-    def hub(self) -> dict[str, Any]:
+    def hub(self) -> HubKeywords:
         """Keywords of what reads its files."""
         return {"revision": self.revision, "local_files_only": self.local_files_only}
 

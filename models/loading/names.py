@@ -23,6 +23,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from ...common.errors import InputError, counted, listed
 from ...common.files import without_places
+from ...common.json_file import JsonObject
 from .. import GgufModel, LoadedModel
 from ..base import input_device
 from ..given import unwrapped
@@ -184,7 +185,7 @@ def has_own_tokenizer(name: str | Path) -> bool:
     return not is_eagle3(_config_keys(name, find_files(name)))
 
 
-def _config_keys(name: str | Path, source: Source) -> dict[str, Any]:
+def _config_keys(name: str | Path, source: Source) -> JsonObject:
     """The keys of the model's ``config.json``."""
     with refusing(name, "cannot be loaded as a language model"):
         found, _ = PreTrainedConfig.get_config_dict(source.path, **source.hub)
@@ -225,7 +226,7 @@ def load_stop_tokens(
     if is_gguf(name):
         return stop_tokens(None, tokenizer)
     source = find_files(name)
-    options = source.hub
+    options: dict[str, Any] = {**source.hub}
     with refusing(name, "its configuration cannot be read"):
         try:
             found = GenerationConfig.from_pretrained(source.path, **options)

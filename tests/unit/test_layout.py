@@ -216,35 +216,9 @@ def test_no_code_for_vllm_is_in_the_package() -> None:
 
 # Public functions that still take or return objects of JSON as dictionaries, by part. No name may be added.
 UNTYPED: dict[str, set[str]] = {
-    "cli": {
-        "CommandParser.read",
-        "completion_script",
-    },
     "compare": {
         "bench_cost",
-        "decision_seconds",
-        "decode_all",
-        "decoders_of",
-        "sampling_options",
     },
-    "data_gen": {
-        "PromptSourceOptions.source",
-    },
-    "infer": {
-        "load_draft",
-        "text_of",
-    },
-    "models": {
-        "Eagle3File.of",
-        "Eagle3File.transformer_layer_config",
-        "Source.hub",
-        "State.settings",
-        "is_eagle3",
-        "load_eagle3",
-        "stored_file",
-        "unfollowed",
-    },
-    "train": {},
 }
 SERIALIZERS = {"to_dict", "from_dict"}
 HOOKS = {"state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint"}  # of Lightning, with its types
