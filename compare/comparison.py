@@ -42,6 +42,7 @@ from ..infer.authors import COPY, DRAFT, pieces_by_author
 from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
+from ..infer.options import SamplingKeywords
 from ..infer.prompting import day_of
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
@@ -261,7 +262,10 @@ class _Comparing:
         """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
         rows = self.rows[-COST_PROMPTS:]
         budget = min(COST_TOKENS, self.task.max_new_tokens)
-        sampling = self.task.sampling.to_dict() | {"max_new_tokens": budget}
+        rule = self.task.sampling
+        sampling: SamplingKeywords = {
+            "temperature": rule.temperature, "top_k": rule.top_k, "top_p": rule.top_p, "max_new_tokens": budget
+        }  # fmt: skip
         measured: dict[str, dict[str, Any]] = {}
         pair = {} if self.drafting is None else {NONE: self.drafting}
         for name, spec in (pair | {n: s for n, s in self.specs.items() if s.uses_costs or s.trained}).items():
@@ -270,9 +274,7 @@ class _Comparing:
                 continue
             plain, prompts = SpeculativeDecoder(decoder.target, decoder.drafts, decoder.tokenizer), self._encoded(rows)
             key = {**self.identity, "prompts": _digest(rows)}
-            measure = partial(
-                bench_cost, plain, prompts, self.console, repeats=COST_REPEATS, sampling=sampling, quick=True
-            )
+            measure = partial(self._bench_cost, plain, prompts, sampling)
             measured[name] = self.store.compute(key | {"costs": _models(spec)}, measure)
             if spec.trained:
                 # Added to the pair's costs: measured anew, they would differ by noise from those of other decoders.
@@ -281,6 +283,13 @@ class _Comparing:
                 cost = with_decisions(CostModel(**measured[name]["cost"]), taken)
                 measured[name] = measured[name] | {"cost": cost.to_dict()}
         return measured
+
+    def _bench_cost(
+        self, decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: SamplingKeywords
+    ) -> dict[str, Any]:
+        """The measured costs of a pair as JSON values, which are stored."""
+        measured = bench_cost(decoder, prompts, self.console, repeats=COST_REPEATS, sampling=sampling, quick=True)
+        return measured.to_dict()
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
         """How many prompts, and how often each is decoded by the clock."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ from sklearn.metrics import r2_score
 from torch import Tensor
 
 from ..common.errors import InputError
+from ..common.record import Record, SparseRecord
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Step, names_rule
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.running_cost import fit_rounds
@@ -99,6 +100,77 @@ class JudgedFixed(Fixed):
         return super().observe(step)
 
 
+@dataclass(frozen=True)
+class StepCosts(Record):
+    """The cost model of single steps.
+
+    Attributes:
+        cost: the cost model; its numbers are stored beside the others.
+        r_squared: share of the variance of ``t_v`` that it explains.
+        t_v: seconds of the target's forward by number of tokens.
+    """
+
+    cost: CostModel
+    r_squared: float
+    t_v: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.cost.to_dict(), "r_squared": self.r_squared, "t_v": self.t_v}
+
+
+@dataclass(frozen=True)
+class RoundCosts(Record):
+    """The cost model of the rounds of the decoder.
+
+    Attributes:
+        t_draft: seconds of a drafted token.
+        t_target: seconds of a round without a draft.
+        r_squared: share of the variance of the rounds' times that it explains.
+        measured_over_fitted: measured over fitted times by draft length; None where no round was measured.
+    """
+
+    t_draft: float
+    t_target: float
+    r_squared: float
+    measured_over_fitted: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class DecisionTimes(Record):
+    """Seconds of a trained controller's decisions.
+
+    Attributes:
+        median_call: at a token.
+        at_a_start: at the start of a round.
+        draft_step: seconds of a draft step without a decision.
+        share_of_draft_step: ``median_call`` over ``draft_step``.
+    """
+
+    median_call: float
+    at_a_start: float
+    draft_step: float
+    share_of_draft_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostMeasurement(SparseRecord):
+    """The measured costs of a pair.
+
+    Attributes:
+        cost: the cost model that decoding uses: of the rounds, with a controller's decisions.
+        forward: the cost model of single steps.
+        loop: the cost model of the rounds.
+        prediction: the time of a controller's decisions; None without a controller.
+        warnings: what was clamped, and what that means.
+    """
+
+    cost: CostModel
+    forward: StepCosts
+    loop: RoundCosts
+    prediction: DecisionTimes | None = None
+    warnings: list[str]
+
+
 def bench_cost(
     decoder: SpeculativeDecoder,
     prompts: list[list[int]],
@@ -108,8 +180,8 @@ def bench_cost(
     sampling: SamplingKeywords,
     judge: LengthController | None = None,
     quick: bool = False,
-) -> dict[str, Any]:
-    """The cost model of the rounds, ``cost``, and that of single steps, ``forward``.
+) -> CostMeasurement:
+    """Measure the costs of a pair, of its rounds and of single steps.
 
     Costs that noise made negative are clamped, which ``warnings`` reports.
 
@@ -118,7 +190,7 @@ def bench_cost(
         prompts: token ids of what is generated from.
         repeats: how often each generation, and ten times that how often each step is timed; medians are taken.
         sampling: keywords of the decoder's ``generate``.
-        judge: a trained controller, whose decisions' time is added; ``prediction`` is that.
+        judge: a trained controller, whose decisions' time is added to ``cost``.
         quick: with fewer lengths, in a third of the time.
 
     Raises:
@@ -141,30 +213,28 @@ def bench_cost(
         )
     loop = fit_rounds(rounds)
     pair = split_sums(loop, bare.t_verify_token)
-    cost, prediction = pair, {}
+    cost, prediction = pair, None
     if judge is not None:
-        taken = decision_seconds(decoder, prompts, judge, sampling)
+        token, start = taken = decision_seconds(decoder, prompts, judge, sampling)
         cost = with_decisions(pair, taken)
-        prediction = {"prediction": {
-            "median_call": taken[0], "at_a_start": taken[1], "draft_step": loop.per_token,
-            "share_of_draft_step": taken[0] / loop.per_token if loop.per_token else math.inf,
-        }}  # fmt: skip
-    return {
-        "cost": cost.to_dict(),
-        "forward": {
-            **bare.to_dict(),
-            "r_squared": float(r2_score([*steps.verify.values()], [bare.round(n - 1, 0) for n in steps.verify])),
-            "t_v": {str(n): seconds for n, seconds in steps.verify.items()},
-        },
-        "loop": {
-            "t_draft": loop.per_token,
-            "t_target": loop.round(0),
-            "r_squared": float(r2_score([t for *_, t in rounds], [loop.round(n, m) for n, m, _ in rounds])),
-            "measured_over_fitted": {str(k): _misfit(pair, recorder.rounds) for k, recorder in recorders.items()},
-        },
-        **prediction,
-        "warnings": warnings(loop, bare.t_verify_token),
-    }
+        share = token / loop.per_token if loop.per_token else math.inf
+        prediction = DecisionTimes(token, start, loop.per_token, share)
+    return CostMeasurement(
+        cost=cost,
+        forward=StepCosts(
+            bare,
+            float(r2_score([*steps.verify.values()], [bare.round(n - 1, 0) for n in steps.verify])),
+            {str(n): seconds for n, seconds in steps.verify.items()},
+        ),
+        loop=RoundCosts(
+            loop.per_token,
+            loop.round(0),
+            float(r2_score([t for *_, t in rounds], [loop.round(n, m) for n, m, _ in rounds])),
+            {str(k): _misfit(pair, recorder.rounds) for k, recorder in recorders.items()},
+        ),
+        prediction=prediction,
+        warnings=warnings(loop, bare.t_verify_token),
+    )
 
 
 def decision_seconds(

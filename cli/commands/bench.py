@@ -15,6 +15,6 @@ def cost(options: CostBenchOptions) -> None:
     decoder, prompts = load(options)
     judge = None if options.judge is None else trained_judge(decoder, options.judge)
     result = bench_cost(decoder, prompts, console, repeats=options.repeats, sampling=options.sampling, judge=judge)
-    for warning in result["warnings"]:
+    for warning in result.warnings:
         console.print(f"warning: {warning}")
-    finish(result, options, options.output)
+    finish(result.to_dict(), options, options.output)

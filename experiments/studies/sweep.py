@@ -93,7 +93,7 @@ def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> d
     def measure() -> dict[str, Any]:
         console.print("costs of the pair on this machine")
         decoder, prompts = load(work)
-        return bench_cost(decoder, prompts, console, repeats=COST_REPEATS, sampling=work.sampling)
+        return bench_cost(decoder, prompts, console, repeats=COST_REPEATS, sampling=work.sampling).to_dict()
 
     identity = {"work": vars(work), "machine": machine().to_dict(), "repeats": COST_REPEATS}
     return dict(store.compute(identity, measure))

@@ -51,20 +51,20 @@ def test_throughput_is_equation_2_3() -> None:
 def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _, *pair = timed_pair(monkeypatch, *KNOWN)
     result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
-    assert result["warnings"] == []
+    assert result.warnings == []
     known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
-    assert result["cost"] == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-7)
-    assert {name: result["forward"][name] for name in known} == pytest.approx(known)
-    assert result["forward"]["t_v"] == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
-    assert [result[part]["r_squared"] for part in ("forward", "loop")] == pytest.approx([1.0, 1.0])
-    measured_over_fitted = result["loop"]["measured_over_fitted"]
+    assert result.cost.to_dict() == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-7)
+    assert {name: result.to_dict()["forward"][name] for name in known} == pytest.approx(known)
+    assert result.forward.t_v == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
+    assert [part.r_squared for part in (result.forward, result.loop)] == pytest.approx([1.0, 1.0])
+    measured_over_fitted = result.loop.measured_over_fitted
     assert {"0", "1", str(MAX_DRAFT)} <= measured_over_fitted.keys()
     assert [*measured_over_fitted.values()] == pytest.approx([1.0] * len(measured_over_fitted))
     # The target's first forward after the draft's takes longer; a text's last round may have no room for a draft.
     _, *pair = timed_pair(monkeypatch, *KNOWN, start=0.003)
     result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 30})
-    assert result["cost"]["t_draft_start"] == pytest.approx(0.003, rel=0.05)
-    assert CostModel(**result["cost"]).round(0) == pytest.approx(0.011)
+    assert result.cost.t_draft_start == pytest.approx(0.003, rel=0.05)
+    assert result.cost.round(0) == pytest.approx(0.011)
 
 
 def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +80,8 @@ def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyP
         SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
         judge=RateOptimal(predictor, cost),
     )  # fmt: skip
-    assert result["cost"]["t_draft"] == pytest.approx(0.003)
-    assert result["prediction"]["share_of_draft_step"] == pytest.approx(0.001 / 0.003)
+    assert result.cost.t_draft == pytest.approx(0.003)
+    assert result.prediction.share_of_draft_step == pytest.approx(0.001 / 0.003)
 
 
 def test_costs_without_a_share_are_reported() -> None:
