@@ -148,7 +148,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints = _types_of(type(self))
+        hints = _types_of(type(self))  # type: ignore[arg-type]
         for name, default in ((entry.name, entry.default) for entry in fields(self)):
             value, hint = getattr(self, name), hints[name]
             if value is default:
