@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
 
-from ..common.errors import InputError, did_you_mean
+from ..common.errors import InputError, did_you_mean, disk_error
 from .commands import (
     bench,
     compare,
@@ -82,8 +82,7 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
     except InputError as error:
         return _fail(str(error), 2)
     except OSError as error:
-        place = f": {error.filename}" if error.filename is not None else ""
-        return _fail(f"{error.strerror}{place}" if error.strerror else str(error), 2)
+        return _fail(disk_error(error), 2)
     return 0
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import SupportsFloat
+
+# Numbers of errors of the operating system that have a remedy.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+ENOTSUPP = 524  # Linux's, without a name in Python; some network file systems give it to flock
+UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, ENOTSUPP)
 
 
 class InputError(ValueError):
@@ -16,6 +23,18 @@ class InputError(ValueError):
 
 class Misspelt(InputError):
     """A name that nothing has: leaving it out of a list of names is not what was meant."""
+
+
+def disk_error(error: OSError) -> str:
+    """The place, the reason and the remedy of an error of the operating system, in one line."""
+    reason = error.strerror or str(error)
+    if error.errno in FULL:
+        reason = f"{reason}; free space or choose another place"
+    elif error.errno in FORBIDDEN:
+        reason = f"{reason}; choose another place, or change who may write there"
+    elif error.errno in UNLOCKABLE:
+        reason = f"files cannot be locked there ({reason}); choose a folder on another disk, for example a local one"
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 @contextmanager

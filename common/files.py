@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from .errors import InputError
+from .errors import UNLOCKABLE, InputError, disk_error
 
 LOCK = ".lock"
 RUN = "run.yaml"  # in the folder of a training run
@@ -28,16 +28,24 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed to ``path`` if the block succeeds, and removed if it fails."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.filename is None:  # for example a full disk
-            error.filename = str(path)
-        raise
+        with named_errors(path):
+            yield temporary
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Name ``path`` in an error of the operating system that names no file, for example that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
@@ -104,7 +112,7 @@ class FolderLock:
         doing: the holder's activity, for the error message: ``"is training in it"``.
 
     Raises:
-        InputError: another process holds the lock, or ``folder`` is a file.
+        InputError: another process holds the lock, ``folder`` is a file, or its file system has no locks.
     """
 
     def __init__(self, folder: Path, doing: str) -> None:
@@ -117,6 +125,14 @@ class FolderLock:
             self._lock.acquire(blocking=False)
         except Timeout:
             raise InputError(f"{folder}: another process {doing}; wait for it, or stop it") from None
+        except OSError as error:
+            if error.errno not in UNLOCKABLE:
+                raise
+            if self._made:
+                (folder / LOCK).unlink(missing_ok=True)
+                folder.rmdir()
+            error.filename = str(folder)
+            raise InputError(disk_error(error)) from error
 
     def release(self) -> None:
         """Release the lock, and remove the folder if it was created for the lock and is empty."""

@@ -12,7 +12,7 @@ from reprlib import repr as short
 from typing import Self
 
 from ..common.errors import InputError
-from ..common.files import FolderLock, replacing
+from ..common.files import FolderLock, named_errors, replacing
 from ..common.json_file import blaming, parse_object, read_object
 from ..common.record import Identity
 from .dataset import differences
@@ -108,7 +108,7 @@ class TextFile:
                 file.write_text(json.dumps(self.identity, indent=1), encoding="utf-8")
             self._begun = True
         line = f"{json.dumps({**self.heads[number], **text}, ensure_ascii=False)}\n".encode()
-        with self.path.open("ab") as file:
+        with named_errors(self.path), self.path.open("ab") as file:
             file.write(line)
         self._lines[number] = line
 

@@ -1,5 +1,6 @@
 """Digests of controllers, by which results are filed, and folders that one process holds at a time."""
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -98,3 +99,16 @@ def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; give a folder"):
         FolderLock(tmp_path / "file", "is at work")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, 524])
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """As on some network file systems; nothing is left there."""
+
+    def flock(*_: object) -> None:
+        raise OSError(number, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(InputError, match=rf"^{tmp_path / 'a'}: .*choose a folder on another disk"):
+        FolderLock(tmp_path / "a", "is at work")
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """The command line from outside: what it prints, where, and how it ends."""
 
 import ast
+import errno
 import inspect
 import json
 import math
@@ -412,7 +413,9 @@ def test_every_device_count_and_seed_has_a_limit() -> None:
     ("error", "code", "line"),
     [
         (InputError("temperature=-1:\n  must be at least 0"), 2, "temperature=-1: must be at least 0"),
-        (OSError(28, "No space left on device", "runs/x"), 2, "No space left on device: runs/x"),
+        (OSError(errno.ENOSPC, "Full", "runs/x"), 2, "runs/x: Full; free space or choose another place"),
+        (OSError(errno.EACCES, "Denied", "x"), 2, "x: Denied; choose another place, or change who may write there"),
+        (OSError(errno.EIO, "Input/output error", "x"), 2, "x: Input/output error"),
         (BrokenPipeError(32, "Broken pipe"), 141, ""),  # a reader that leaves is no error
         (KeyboardInterrupt(), 130, "interrupted"),
         (ValueError("a defect"), None, None),  # it keeps its traceback

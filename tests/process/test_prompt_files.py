@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from specpilot.cli.main import main
+from specpilot.common.errors import disk_error
 from specpilot.data_gen.columns import read_examples
+from specpilot.data_gen.text_file import TextFile
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from ..helpers.processes import kill_and_resume
@@ -104,3 +106,13 @@ def test_several_samples(made: Path) -> None:
     assert read(folder)[0].keys() == {"id", "prompt", "sample", "seed", "completion", "finish_reason"}
     read_back = read_examples(str(folder / "texts.jsonl"), notes=Counter())
     assert [one.turns[-1]["content"] for one in read_back] == [row["completion"] for row in read(folder)]
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    """Also where a line is appended, whose error names no file by itself."""
+    (tmp_path / "texts.jsonl").symlink_to("/dev/full")
+    file = TextFile(tmp_path / "texts.jsonl", {}, [{"seed": 1}])
+    with pytest.raises(OSError, match="No space left") as raised:
+        file.write({"completion": "text"}, 0)
+    file.close()
+    assert disk_error(raised.value).startswith(f"{tmp_path / 'texts.jsonl'}: ")
