@@ -110,11 +110,8 @@ class Builder:
         self._copies: dict[str, CopyPredictor] = {}
         self._measured: CostModel | None = None
 
-    def build(self, plan: Plan, length: LengthController | None = None) -> Setup:
+    def build(self, plan: Plan) -> Setup:
         """The drafters, length controllers and the rule of ``plan``.
-
-        Args:
-            length: a controller that takes the place of the plan's.
 
         Raises:
             InputError: a controller cannot be loaded, or does not fit the models or the plan.
@@ -124,7 +121,7 @@ class Builder:
         if isinstance(plan.costs, MeasuredCosts):
             plan = plan.priced(self._measure())
         verify = candidates if _grows(plan.drafting) else parse_verifier(plan.verifier.name)[1]
-        return Setup(plan, self._arms(plan, length), verify)
+        return Setup(plan, self._arms(plan), verify)
 
     def _measure(self) -> CostModel:
         """Costs of the pair, or of the target alone, measured once."""
@@ -135,30 +132,28 @@ class Builder:
 
     # what drafts
 
-    def _arms(self, plan: Plan, length: LengthController | None) -> list[DraftingArm]:
+    def _arms(self, plan: Plan) -> list[DraftingArm]:
         if not isinstance(plan.drafting, plans.Routed):
             draft = self.models.drafts[0] if self.models.drafts else None
-            return [self._arm(plan.drafting, draft, plan, length)]
+            return [self._arm(plan.drafting, draft, plan)]
         assert self.models.routing is not None
         arms = []
         for arm, loaded in zip(plan.drafting.arms, self.models.routing.arms, strict=True):
             try:
-                arms.append(self._arm(arm.drafting, loaded.model, plan, None))
+                arms.append(self._arm(arm.drafting, loaded.model, plan))
             except InputError as error:
                 raise InputError(f"arm {arm.name!r}: {error}") from error
         return arms
 
-    def _arm(
-        self, drafting: plans.Drafting, draft: LanguageModel | None, plan: Plan, given: LengthController | None
-    ) -> DraftingArm:
-        """A drafter and its length controller, which is ``given`` unless it is None."""
+    def _arm(self, drafting: plans.Drafting, draft: LanguageModel | None, plan: Plan) -> DraftingArm:
+        """A drafter and its length controller."""
         engine, size = self.engine, self.engine.target.vocab_size
         drafter: Drafter
         length: LengthController
         match drafting:
             case plans.Autoregressive(_, observer):
                 drafter = self._once(None, partial(Autoregressive, engine.target, engine.cache))
-                length = given or (Fixed(0) if observer is None else self._length(observer, draft, plan))
+                length = Fixed(0) if observer is None else self._length(observer, draft, plan)
             case plans.JointBeams(steps, search):
                 joint = partial(JointDrafter, engine.target, engine.cache, search, steps)
                 drafter, length = self._once(("joint", search, steps), joint), Fixed(steps)
@@ -167,14 +162,12 @@ class Builder:
                 copying = partial(NgramDrafter, size, engine.target.device, ngram, planned=planned)
                 drafter = self._once(("ngram", ngram, planned), copying)
                 # Copies that are planned end where the drafter decides.
-                length = given or (
-                    Fixed(MAX_DRAFT) if isinstance(ends, WhilePaying) else self._length(ends, None, plan)
-                )
+                length = Fixed(MAX_DRAFT) if isinstance(ends, WhilePaying) else self._length(ends, None, plan)
             case plans.Routed():
                 raise AssertionError("an arm has no router")
             case _:
                 assert draft is not None
-                drafter, length = self._with_model(drafting, draft, plan, given)
+                drafter, length = self._with_model(drafting, draft, plan)
         return DraftingArm(drafter, length)
 
     def _with_model(
@@ -182,9 +175,8 @@ class Builder:
         drafting: plans.Chain | plans.Tree | plans.GrownTree | plans.Mixed | plans.Beams,
         draft: LanguageModel,
         plan: Plan,
-        given: LengthController | None,
     ) -> tuple[Drafter, LengthController]:
-        """The drafter of a draft model and its length controller; arguments as for :meth:`_arm`."""
+        """The drafter of a draft model and its length controller."""
         size = self.engine.target.vocab_size
         drafter: Drafter
         length: LengthController
@@ -200,16 +192,16 @@ class Builder:
                 tree = partial(TreeDrafter, draft, size, children, replacement=not distinct)
                 drafter, length = self._once(("tree", children, distinct), tree), Fixed(LENGTH)
             case plans.GrownTree(_, ends):
-                length = _growing(given or self._length(ends, draft, plan))
+                length = _growing(self._length(ends, draft, plan))
                 drafter = self._once("best-first", partial(BestFirstDrafter, draft, size))
             case plans.Mixed(lookup, model):
-                length, ngram = given or self._length(model.length, draft, plan), self._ngram(lookup, plan)
+                length, ngram = self._length(model.length, draft, plan), self._ngram(lookup, plan)
                 kind: type[MixedDrafter | MixedTreeDrafter] = MixedDrafter
                 if isinstance(model, plans.GrownTree):
                     length, kind = _growing(length), MixedTreeDrafter
                 drafter = self._once((kind, ngram), partial(kind, draft, size, ngram))
             case plans.Chain(_, ends):
-                length = given or self._length(ends, draft, plan)
+                length = self._length(ends, draft, plan)
                 drafter = self._chains(draft, length)
         return drafter, length
 

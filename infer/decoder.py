@@ -141,6 +141,7 @@ class SpeculativeDecoder:
         self.builder = Builder(engine, models._replace(target=self.target))
         self.setup = self.builder.build(plan)
         self._calls: dict[tuple[str, str | None], Setup] = {}  # of calls with a length that is named, and their rule
+        self._replaced: LengthController | None = None  # by use_length
         self._warn_of_short_drafts()
         self.scheduler = Scheduler(engine, plan.max_running)
 
@@ -420,9 +421,9 @@ class SpeculativeDecoder:
 
         A length takes the place of a tree, unless the tree grows by it.
         """
-        call = Call(length, verifier)
         if length is None and verifier is None:
             return self.setup
+        call = Call(self._replaced if length is None else length, verifier)
         if isinstance(length, LengthController):
             return self._setup_of(call)
         key = str(length), verifier
@@ -434,8 +435,13 @@ class SpeculativeDecoder:
         return self.builder.build(resolve(self.options, call, steady=self.steady))
 
     def use_length(self, length: LengthController) -> None:
-        """Use ``length`` in the place of the present length controller; requests that run keep theirs."""
-        self.setup = self.builder.build(self.plan, length)
+        """Use ``length`` in all later calls that give no other; requests that run keep theirs.
+
+        Raises:
+            InputError: it does not fit the decoder's options.
+        """
+        self.setup = self._setup_of(Call(length))
+        self._replaced = length
         self._calls.clear()
 
     def load_length(

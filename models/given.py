@@ -122,15 +122,24 @@ def _compiled(module: nn.Module) -> bool:
     return inner is not None and getattr(inner, "__func__", None) is type(module).forward
 
 
+REMEMBERED = 16
+_EXPECTED: dict[
+    tuple[type, str | None, str], dict[str, tuple[Any, ...]]
+] = {}  # by class and config; making one is slow
+
+
 def as_built(model: PreTrainedModel) -> bool:
     """Whether the model's parts are what its class makes of its config: nothing is replaced or set otherwise."""
-    with torch.device("meta"), no_init_weights():
-        fresh = type(model)(deepcopy(model.config))
+    key = type(model), model.config._attn_implementation, model.config.to_json_string(use_diff=False)
+    if key not in _EXPECTED:
+        with torch.device("meta"), no_init_weights():
+            fresh = type(model)(deepcopy(model.config))
+        while len(_EXPECTED) >= REMEMBERED:
+            _EXPECTED.pop(next(iter(_EXPECTED)))
+        _EXPECTED[key] = {name: _build(module) for name, module in fresh.named_modules()}
     ours = tuple(name for name, module in model.named_modules() if isinstance(module, OURS))
-    expected, found = (
-        {name: _build(module) for name, module in one.named_modules() if not name.startswith(ours)}
-        for one in (fresh, model)
-    )
+    expected = {name: build for name, build in _EXPECTED[key].items() if not name.startswith(ours)}
+    found = {name: _build(module) for name, module in model.named_modules() if not name.startswith(ours)}
     return expected == found
 
 

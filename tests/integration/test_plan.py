@@ -347,8 +347,17 @@ def test_a_lossy_rule_of_a_decoder_does_not_refuse_calls_without_drafts() -> Non
 def test_the_length_of_a_decoder_is_replaced() -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2)
     decoder.use_length(Fixed(5))
-    assert isinstance(decoder.length, Fixed)
-    assert decoder.length.k == 5
+    for setup in (decoder.setup, decoder.setup_for(verifier="block")):
+        assert isinstance(setup.arms[0].length, Fixed)
+        assert setup.arms[0].length.k == 5
+    assert decoder.generate("hello", max_new_tokens=8, length=1, temperature=0).stats.n_draft_forwards > 0
+
+
+def test_a_length_of_0_takes_the_place_of_copies_too() -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length=2)
+    decoder.use_length(Fixed(0))
+    output = decoder.generate([5, 6, 5, 6, 5, 6, 5], max_new_tokens=20, temperature=0)
+    assert not any(round.drafted for round in output.rounds)
 
 
 def test_generate_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
