@@ -2,18 +2,19 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import strategies as st
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.truncation import nucleus
 from specpilot.infer.core import Generation, TokenDistribution
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource
-from specpilot.infer.verify.otm import Transport, optimal_transport
+from specpilot.infer.verify.k_seq import division_factor, k_seq
+from specpilot.infer.verify.otm import optimal_transport
 from specpilot.models import CausalLM, LanguageModel, RaggedKVCache, Read, TextReader
 from specpilot.models.longrope import TokenKVCache
 from torch import Tensor
@@ -78,19 +79,29 @@ def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]
         choices[-1] += 1
 
 
-@lru_cache(maxsize=1000)
-def solved(p: tuple[float, ...], q: tuple[float, ...], k: int) -> Transport:
-    return optimal_transport(torch.tensor(p, dtype=torch.float64), torch.tensor(q, dtype=torch.float64), k)
+def once(function: Callable[..., T]) -> Callable[..., T]:
+    """``function`` computed once for equal tensors and numbers: enumeration meets the same ones all the time."""
+    found: dict[tuple[Any, ...], T] = {}
+
+    def computed(*arguments: Any) -> T:
+        key = tuple(
+            (one.shape, one.dtype, one.numpy().tobytes()) if isinstance(one, Tensor) else one for one in arguments
+        )
+        if key not in found:
+            found[key] = function(*arguments)
+        return found[key]
+
+    return computed
 
 
 def output_distribution(procedure: Callable[[RandomSource], T]) -> dict[T, float]:
-    """The distribution of ``procedure``'s result. Linear programs are the same for many outcomes, and solved once."""
+    """The distribution of ``procedure``'s result. What is the same for many outcomes is computed once."""
     total: dict[T, float] = {}
-
-    def once(p: Tensor, q: Tensor, k: int) -> Transport:
-        return solved(tuple(p.tolist()), tuple(q.tolist()), k)
-
-    with patch.dict(optimal_transport.__globals__, optimal_transport=once):
+    with (
+        patch.dict(optimal_transport.__globals__, optimal_transport=once(optimal_transport)),
+        patch.dict(k_seq.__globals__, division_factor=once(division_factor)),
+        patch.dict(SamplingParams.top.__globals__, nucleus=once(nucleus)),
+    ):
         for probability, result in outcomes(procedure):
             total[result] = total.get(result, 0.0) + probability
     return total
