@@ -13,6 +13,7 @@ from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint, tokenizer_fingerprint
 from specpilot.controllers.length import Fixed
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
@@ -21,8 +22,10 @@ from specpilot.models.gguf_model import GgufModel
 from specpilot.models.llama_context import library
 from specpilot.models.loading.names import load_any_model, load_model, load_tokenizer
 
+from experiments.__main__ import main as experiments
 from experiments.gguf import write_gguf
 from experiments.router.single_arm import SingleArm
+from experiments.studies.llama_loops import LlamaLoop
 
 from ..helpers.gguf import random_llama
 
@@ -310,3 +313,22 @@ def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, cap
     assert capfd.readouterr().err == ""
     with pytest.raises(InputError, match="another target and draft is given"):
         SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=exported, cost=0.2)
+
+
+def test_llama_cpps_own_loops_have_the_greedy_text(folder: Path, tmp_path: Path) -> None:
+    """Those of the study that times them: without drafts, and with as many tokens as it drafts."""
+    one = decoder(folder, length=2)
+    target, draft = one.target.model, one.drafts[0].model
+    assert isinstance(target, GgufModel)
+    assert isinstance(draft, GgufModel)
+    expected = one.generate(PROMPT, max_new_tokens=24, temperature=0)
+    for longest in (0, 2):
+        loop = LlamaLoop(target, draft, longest, SamplingParams(0.0), 24, one.stop_tokens)
+        for _ in range(2):  # the contexts are used again
+            assert loop.generate(expected.prompt_tokens, 0) == expected.tokens
+
+    words = ["llama-loops", "--target", str(folder / "tiny.gguf"), "--draft", str(folder / "tiny-draft.gguf")]
+    words += ["--lengths", "[0,2]", "--max-new-tokens", "8", "--limit", "2", "--output", str(tmp_path / "loops.json")]
+    assert experiments([*words, "--repeats", "1"]) == 0
+    rates = json.loads((tmp_path / "loops.json").read_text())
+    assert {"llama.cpp 0", "specpilot 0", "llama.cpp 2", "specpilot 2"} <= {*json.dumps(rates).split('"')}

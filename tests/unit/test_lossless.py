@@ -138,6 +138,31 @@ def by_tensors(rule: Verifier) -> Verifier:
 
 
 LOSSLESS = {name: rule.verifier() for name, rule in sorted(ALL_RULES.items()) if rule.lossless and not rule.takes_trees}
+
+
+class Dense:
+    """Gives distributions without zeros in the place of drawn ones, which are often of one token."""
+
+    def __init__(self, seed: int, vocab: int) -> None:
+        self.generator, self.vocab = torch.Generator().manual_seed(seed), vocab
+
+    def draw(self, strategy: object) -> list[float]:
+        weights = torch.rand(self.vocab, generator=self.generator, dtype=torch.float64) ** 2 + 0.02
+        return (weights / weights.sum()).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("form", ["lists", "long lists", "tensors"])
+@pytest.mark.parametrize("rule", LOSSLESS)
+def test_chains_of_distributions_without_zeros(rule: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of the three forms that distributions are computed in: short lists, long ones, and all tokens."""
+    if form == "long lists":
+        monkeypatch.setattr("specpilot.infer.core.FEW", 0)
+    draws = Dense(7, vocab=3)
+    lists = form != "tensors"
+    draw = lambda q, rng: draw_tree((1, 1), q, True, rng, lists)  # noqa: E731
+    assert_lossless(draws, 2, 3, draw, LOSSLESS[rule], lists=lists)  # type: ignore[arg-type]
+
+
 SHAPES = [((), 5), ((1,), 5), ((1, 1), 3)]
 FEW_SHAPES = [((1,), 3), ((1, 1), 2)]  # of chains by tensors
 
