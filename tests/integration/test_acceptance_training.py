@@ -120,6 +120,13 @@ def test_training_learns(settings: specdec_head.TrainingOptions, tmp_path: Path)
     assert result.metrics["auroc"] > 0.85  # 0.9 is the most: P is 0.95 or 0.15
 
 
+def test_decay_makes_weights_smaller(finished: Path, settings: specdec_head.TrainingOptions, tmp_path: Path) -> None:
+    train_acceptance(replace(settings, weight_decay=20.0), output=tmp_path / "run")
+    runs = finished, tmp_path / "run"
+    plain, decayed = (sum(float(weight.square().sum()) for weight in last_weights(run).values()) for run in runs)
+    assert decayed < 0.9 * plain
+
+
 def test_run_folder(finished: Path, settings: specdec_head.TrainingOptions, work: Path) -> None:
     rows = metrics_rows(finished)
     validation = [row for row in rows if row["val_kl"]]

@@ -22,6 +22,7 @@ from specpilot.train.router import Batch, Table, policy_loss, router_metrics, ta
 from experiments.router.study import fit_policy
 
 from ..helpers.router_rows import ARMS, TIMES, make_router_rows, write_router_dataset
+from ..helpers.training import metrics_rows
 
 
 def dataset(rows: list[RouterRow]) -> RouterDataset:
@@ -143,6 +144,15 @@ def test_it_learns_which_draft_is_good_where(settings: RouterTrainingOptions, op
     metrics = router_metrics(probabilities, other.rewards.double().numpy(), other.domains)
     assert metrics["domain_accuracy"] == 1.0
     assert metrics["regret"] < 0.01 < metrics["oracle"] - metrics["best_single"]
+
+
+def test_the_epoch_of_least_regret_is_kept(settings: RouterTrainingOptions, tmp_path: Path) -> None:
+    """With steps so large that later epochs are worse than earlier ones."""
+    result = train_router(replace(settings, lr=0.5, epochs=8), output=tmp_path / "run")
+    regrets = [float(row["val_regret"]) for row in metrics_rows(tmp_path / "run") if row["val_regret"]]
+    assert len({*regrets}) > 1
+    assert result.metrics["regret"] == pytest.approx(min(regrets))
+    assert result.epoch == 1 + regrets.index(min(regrets))
 
 
 def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions, tmp_path: Path) -> None:

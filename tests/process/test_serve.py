@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletionMessage
 from specpilot import SpeculativeDecoder
 from specpilot.compare.labelled import read_labelled
 from specpilot.compare.options import CompareOptions
+from specpilot.controllers.length import AcceptanceLength
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.infer.text_stream import TextStream
@@ -312,6 +313,14 @@ def test_a_controller_is_loaded_again(running: tuple[Server, str], decoder: Spec
     assert (card["name"], card["kind"], card["reloads"]) == ("tiny-lag-free", "RateOptimal", server.reloads)
     assert decoder.length is not before
     assert httpx.get(f"{address}/v1/controllers").json() == card
+
+
+def test_a_controller_is_loaded_again_with_its_threshold() -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", threshold=0.31)
+    with serving(decoder, length="tiny-head", threshold=0.31) as (_, address):
+        assert httpx.post(f"{address}/v1/controllers/reload").status_code == 200
+    assert isinstance(decoder.length, AcceptanceLength)
+    assert decoder.length.threshold == 0.31
 
 
 def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) -> None:
