@@ -55,7 +55,7 @@ ENDS: dict[int, Callable[[Ended], bool]] = {
     signal.SIGKILL: lambda ended: ended.code == -signal.SIGKILL,
     # Without a word; the shell shows 143 either way.
     signal.SIGTERM: lambda ended: ended.code in (-signal.SIGTERM, 128 + signal.SIGTERM) and not ended.complaint,
-    signal.SIGINT: lambda ended: (ended.code, ended.complaint) == (130, "interrupted"),
+    signal.SIGINT: lambda ended: ended.code == 130 and ended.complaint.partition(";")[0] == "interrupted",
 }
 
 
