@@ -217,21 +217,22 @@ def _write_settings(folder: Path, settings: TrainingOptions) -> None:
 
 def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> None:
     if run.dataset.dataset_fingerprint != dataset.dataset_fingerprint:
-        raise InputError(f"{run.folder}: belongs to a run on other data; choose another folder")
-    ours, theirs = asdict(settings), asdict(run.settings)
-    for name in LIMITS:
-        if larger(name, settings, run.settings):
-            if not resume:
-                raise InputError(
-                    f"{run.folder}: holds a run with {name}={theirs[name]}; pass --resume to train it further"
-                )
-            del ours[name]
-    for name in ours:
-        if name != "data" and ours[name] != theirs[name]:  # the same data may have been moved
-            raise InputError(
-                f"{run.folder}: belongs to a run with {name}={theirs[name]}, now it is {ours[name]}; "
-                "choose another folder or the same settings"
-            )
+        raise InputError(f"{run.folder}: belongs to a run on other data; give its --data, or another --output")
+    before, now = asdict(run.settings), asdict(settings)
+    longer = [name for name in LIMITS if larger(name, settings, run.settings)]
+    changed = [
+        f"{name} was {before[name]} and is {now[name]}"
+        for name in now
+        if name not in ("data", *longer) and now[name] != before[name]  # the same data may have been moved
+    ]
+    if changed:
+        raise InputError(
+            f"{run.folder}: belongs to a run with other settings: {'; '.join(changed)}; give what it was, or another "
+            "--output"
+        )
+    if longer and not resume:
+        name = longer[0]
+        raise InputError(f"{run.folder}: holds a run with {name}={before[name]}; pass --resume to train it further")
 
 
 def _write(path: Path, text: str) -> None:

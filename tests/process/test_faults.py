@@ -235,4 +235,4 @@ def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.C
         ours, theirs = map(last_weights, runs)
         assert all(bool((ours[weight] == theirs[weight]).all()) for weight in ours)
     assert cli.main([*words, "--resume", "--epochs", "1"]) == 2
-    assert "belongs to a run with epochs=2, now it is 1" in capsys.readouterr().err
+    assert "belongs to a run with other settings: epochs was 2 and is 1; give what it was" in capsys.readouterr().err
