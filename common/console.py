@@ -63,6 +63,15 @@ def said_at_the_end() -> Iterator[None]:
         logger.handle(record)
 
 
+@contextmanager
+def warned_at_the_end() -> Iterator[None]:
+    """Show warnings of the block when it has ended, after what it prints; none where it fails."""
+    with warnings.catch_warnings(record=True) as held:
+        yield
+    for one in held:
+        warnings.showwarning(one.message, one.category, one.filename, one.lineno)
+
+
 def stderr_console() -> Console:
     """A console on standard error that shows text as it is: not wrapped, and ``[x]`` in a path is no markup."""
     return Console(stderr=True, markup=False, emoji=False, soft_wrap=True)

@@ -24,6 +24,7 @@ from ..infer.loading.controllers import length_digests
 from ..infer.options import GenerateOptions
 from ..infer.prompting import day_of
 from ..infer.random_source import RandomSource, seeds_of
+from .builder import context_limits
 from .dataset import day_in
 from .options import BatchOptions
 from .prompts import read_prompts
@@ -62,6 +63,8 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
             where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
             raise InputError(f"{where}{error}") from error
         heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
+    for line in context_limits([request.output.finish_reason == "context" for request in requests], decoder.context):
+        console.print(f"{batch.output}: {line}", soft_wrap=True)
     identity = _settings(options, batch, decoder) | sampling.to_dict() | {"day": day}
     with TextFile(batch.output, identity, heads) as file:
         make = partial(_decode, decoder, batch.trace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..common.console import duration, logger, stderr_console
-from ..common.errors import InputError, naming
+from ..common.errors import InputError, counted, naming
 from ..common.files import MANIFEST
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
@@ -72,12 +72,18 @@ class EncodedPrompts:
     Attributes:
         items: the prompts that are used.
         left_out: number of prompts that were too long.
+        context: shortest context of the models in tokens; None if it is not limited.
         identity: the part of the dataset's identity that describes prompts and settings.
     """
 
     items: list[Item]
     left_out: int
+    context: int | None
     identity: Identity
+
+    def limits(self, max_new_tokens: int) -> list[str]:
+        """A line if the context leaves room for fewer than ``max_new_tokens`` after some prompts, else none."""
+        return context_limits([item.budget < max_new_tokens for item in self.items], self.context)
 
     def shards(self, size: int) -> list[list[Item]]:
         """The prompts of each shard."""
@@ -95,6 +101,16 @@ class GivenTexts:
 
     tokens: dict[str, list[int]]
     source: ResponseSource
+
+
+def context_limits(is_limited: Sequence[bool], context: int | None) -> list[str]:
+    """A line with the number of texts for whose ``max_new_tokens`` the ``context`` has no room, if there are any."""
+    if not any(is_limited):
+        return []
+    return [
+        f"max_new_tokens: the context of {context} tokens leaves room for fewer in {sum(is_limited)} of "
+        f"{counted(len(is_limited), 'text')}"
+    ]
 
 
 def encode_prompts(
@@ -154,7 +170,7 @@ def encode_prompts(
         },
         **({} if given is None else {"responses": given.source.to_dict()}),
     }
-    return EncodedPrompts(items, left_out, identity)
+    return EncodedPrompts(items, left_out, context, identity)
 
 
 def pair_identity(
@@ -290,6 +306,8 @@ def make_dataset(
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
         prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), given)
         shards = prompts.shards(settings.shard_size)
+        for line in prompts.limits(settings.max_new_tokens):
+            console.print(f"{output}: {line}", soft_wrap=True)
         with ShardWriter(output, {**group.description.identity, **prompts.identity}) as writer:
             if prepare is not None:
                 prepare(group, prompts.items)
@@ -319,6 +337,7 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> st
             f"prompts      {len(items)} from {name_of(settings.prompts)} ({prompts.left_out} left out as too long)",
             f"shards       {len(shards)} of up to {settings.shard_size} rollouts",
             f"tokens       at most {most:,} ({each} per prompt, fewer after an end token)",
+            *(f"             {line}" for line in prompts.limits(settings.max_new_tokens)),
             f"disk         at most about {size / 1e6:.1f} MB",
             f"time         at most about {duration(most / rate / busy)} by a probe's {rate:,.0f} tokens/s{shared}",
         ]

@@ -10,6 +10,7 @@ Models and decoders hold no state of a request, so any number of requests may sh
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..common.errors import counted
 from ..controllers.acceptance.ngram_index import NgramIndex
 from ..controllers.acceptance.step import FEW
 from ..controllers.length import LengthController
@@ -675,3 +677,14 @@ class Request:
             if self.ended:
                 break
         return emitted
+
+
+def warn_of_context(outputs: Sequence[Generation], context: int | None) -> None:
+    """Warn if texts ended at the ``context``, in tokens, before they had ``max_new_tokens``."""
+    count = sum(output.finish_reason == "context" for output in outputs)
+    if count:
+        warnings.warn(
+            f"max_new_tokens: {count} of {counted(len(outputs), 'text')} ended earlier, at the context of {context} "
+            "tokens; shorten the prompt, or take a model that reads more",
+            stacklevel=3,
+        )

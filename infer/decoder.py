@@ -31,7 +31,7 @@ from ..controllers.sampling import SamplingParams
 from ..models import EncoderDecoder, GgufModel, LanguageModel
 from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .build import Builder, Models, Setup, load_models
-from .core import Generation, Request
+from .core import Generation, Request, warn_of_context
 from .drafters.beams import Beams
 from .drafters.ngram import Ngram
 from .engine import Engine
@@ -227,7 +227,8 @@ class SpeculativeDecoder:
                 tokenizer's result for several texts is decoded as one batch; up to rounding, each text is the same as
                 when decoded alone.
             n: number of independent samples of each prompt.
-            max_new_tokens: maximum number of new tokens; an end token may end the text earlier.
+            max_new_tokens: maximum number of new tokens; an end token may end the text earlier. A text that ends
+                earlier at the target's context has the ``finish_reason`` ``"context"``, and there is a warning.
             temperature, top_k, top_p: sampling of both models; temperature 0 is greedy, top_k None keeps every token.
                 ``"auto"`` is the target's ``generation_config``, else 1, 50 and 1 (and 128 new tokens).
             seed: the same seed gives the same output on one device; the global random state is neither read nor
@@ -267,6 +268,7 @@ class SpeculativeDecoder:
             for tokens in self.scheduler.tokens(requests[0]):
                 on_tokens(tokens)
         outputs = [self.finish(request) for request in requests]
+        warn_of_context(outputs, self.context)
         if single:
             return outputs[0] if n == 1 else outputs
         return outputs if n == 1 else [outputs[i : i + n] for i in range(0, len(outputs), n)]
@@ -304,6 +306,7 @@ class SpeculativeDecoder:
         for tokens in self.scheduler.tokens(request):
             yield text.push(tokens)
         yield text.flush()
+        warn_of_context([request.output], self.context)
 
     def __call__(
         self, model: PreTrainedModel, input_ids: Tensor, *, stop_strings: Stop = None, **prepared: Any

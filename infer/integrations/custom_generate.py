@@ -33,7 +33,7 @@ from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
 from ...models import LanguageModel
 from ...models.loading.generation_defaults import neutral, unfollowed
-from ..core import Request
+from ..core import Request, warn_of_context
 from ..random_source import RandomSource, seeds_of
 from ..scheduler import Scheduler
 from ..text_stream import TextStyle
@@ -95,6 +95,7 @@ def custom_generate(
         for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
     ]
     _run(scheduler, requests, call["streamer"])
+    warn_of_context([request.output for request in requests], target.context)
     outputs = [request.output.tokens for request in requests]
     sequences = torch.cat([input_ids, _padded(outputs, generation_config._pad_token_tensor).to(input_ids)], 1)
     if generation_config.return_dict_in_generate:

@@ -165,6 +165,10 @@ def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkey
     text = plan(AcceptanceDatasetBuilder(base))
     assert "prompts      24" in text
     assert re.search(r"(?s)at most 288 .* at most about \d+ s by a probe's [\d,]+ tokens/s$", text)
+    assert "max_new_tokens" not in text
+    assert re.search(
+        r"max_new_tokens: .* 24 of 24 texts", plan(AcceptanceDatasetBuilder(replace(base, max_new_tokens=9999)))
+    )
     assert list(tmp_path.iterdir()) == []
 
 

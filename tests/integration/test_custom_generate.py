@@ -197,3 +197,10 @@ def test_models_and_inputs_that_do_not_fit() -> None:
         model.generate(BATCH, attention_mask=MASK, custom_generate=decoder, streamer=Recorder())
     with pytest.raises(InputError, match=r"^pad_token_id=None:"):
         model.generate(BATCH, attention_mask=MASK, max_new_tokens=127, custom_generate=decoder)
+
+
+def test_a_text_that_the_context_cuts_is_named() -> None:
+    model = make(context=32)
+    decoder = SpeculativeDecoder(model, make(layers=1, context=32))
+    with pytest.warns(UserWarning, match="^max_new_tokens: 1 of 1 text .* context of 32 tokens"):
+        model.generate(IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=90, custom_generate=decoder)

@@ -1,5 +1,6 @@
 """The decoder on real (tiny, random) models: greedy parity with transformers, counters, ends, seeds, streaming."""
 
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -94,6 +95,10 @@ def test_budgets_and_the_context_end_each_row(architecture: str) -> None:
         short, long = decoder.generate([[1, 2], [*range(25)]], max_new_tokens=budget)
         assert (len(short.tokens), short.finish_reason) == (budget, "length")
         assert (len(long.tokens), long.finish_reason) == ((7, "context") if budget > 7 else (budget, "length"))
+    with pytest.warns(UserWarning, match="^max_new_tokens: 1 of 2 texts .* context of 32 tokens"):
+        decoder.generate([[1, 2], [*range(25)]], max_new_tokens=20)
+    with warnings.catch_warnings(action="error"):
+        decoder.generate([[1, 2], [*range(25)]], max_new_tokens=7)
     with pytest.raises(InputError, match="prompt: 32 tokens, but the context holds 32"):
         decoder.generate([1] * 32)
 
