@@ -1,12 +1,8 @@
-"""The HTTP application: routes, the web page's files, keys, limits on bodies, and errors in OpenAI's format."""
+"""The HTTP application: routes, the web page's files, access, limits on bodies, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -19,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .access import Access
 from .errors import ApiError
 from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_json, parse_request
 from .responses import DONE, chunk, event, usage
@@ -27,14 +24,16 @@ from .service import Call, Service
 from .worker import in_own_thread
 
 PATHS = "texts are at /v1/chat/completions and /v1/completions"
-OPEN = ("/health",)  # needs no key
 CLIENT_LEFT = 499  # nginx's status for it; nobody reads it
 
 
 def create_app(server: Server) -> FastAPI:
-    """The application, with the key, the origins and the limit on bodies of the server's options."""
+    """The application, with the access rules and the limit on bodies of the server's options.
+
+    Raises:
+        InputError: the key is one that no client can send.
+    """
     options = server.options
-    key = options.api_key or os.environ.get("SPECPILOT_API_KEY")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -48,8 +47,7 @@ def create_app(server: Server) -> FastAPI:
     _add_state_routes(app, server, options.max_body)
     add_page(app)
 
-    if key is not None:
-        app.add_middleware(KeyCheck, server=server, key=key)
+    app.add_middleware(AccessCheck, server=server, access=Access.from_options(options))
     if options.allow_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=options.allow_origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -57,35 +55,19 @@ def create_app(server: Server) -> FastAPI:
     return app
 
 
-class KeyCheck:
-    """ASGI middleware that refuses requests without the key, except for ``/health``."""
+class AccessCheck:
+    """ASGI middleware that refuses requests that ``access`` does not let in."""
 
-    def __init__(self, app: ASGIApp, server: Server, key: str) -> None:
-        self.app, self.server, self.key = app, server, key
+    def __init__(self, app: ASGIApp, server: Server, access: Access) -> None:
+        self.app, self.server, self.access = app, server, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        free = scope["type"] != "http" or scope["path"] in OPEN or scope["method"] == "OPTIONS"
-        if free or has_key(dict(scope["headers"]).get(b"authorization", b""), self.key):
-            await self.app(scope, receive, send)
-            return
-        error = ApiError(401, "Authorization: missing or wrong key; send 'Authorization: Bearer KEY'")
-        await refusal(self.server, error)(scope, receive, send)
-
-
-def has_key(header: bytes, key: str) -> bool:
-    """Whether an Authorization header holds the key: as a bearer token or, from a browser, as a password.
-
-    Keys are compared in constant time.
-    """
-    kind, _, given = header.partition(b" ")
-    if kind.lower() == b"basic":
         try:
-            given = base64.b64decode(given, validate=True).partition(b":")[2]
-        except binascii.Error:
-            return False
-    elif kind.lower() != b"bearer":
-        return False
-    return hmac.compare_digest(given, os.fsencode(key))  # a variable's bytes may be no UTF-8
+            self.access.check(scope)
+        except ApiError as error:
+            await refusal(self.server, error)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 async def read_body(request: Request, most: int) -> bytes:

@@ -6,6 +6,7 @@ from ..common.json_file import JsonObject
 
 TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",
     429: "rate_limit_error",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def serve(options: ServeOptions) -> None:
     """Serve a pair over OpenAI's API, with metrics and a page."""
-    listener = _listen(options.host, options.port)  # before seconds of loading
+    options.resolve_key()  # refused before seconds of loading
+    listener = _listen(options.host, options.port)
     with optional_import("serve"):
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
