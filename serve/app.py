@@ -13,10 +13,12 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .access import Access
 from .errors import ApiError
+from .middleware import HeadAsGet, WholeBodies
 from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_json, parse_request
 from .responses import DONE, chunk, event, usage
 from .server import Server
@@ -24,6 +26,7 @@ from .service import Call, Service
 from .worker import in_own_thread
 
 PATHS = "texts are at /v1/chat/completions and /v1/completions"
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy passes every event on at once
 CLIENT_LEFT = 499  # nginx's status for it; nobody reads it
 
 
@@ -52,6 +55,8 @@ def create_app(server: Server) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=options.allow_origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(WholeBodies)
     return app
 
 
@@ -101,6 +106,11 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
         messages = {404: f"{path}: no such path; {PATHS}", 405: f"{request.method} {path}: use another method"}
         return refusal(server, ApiError(error.status_code, messages.get(error.status_code, str(error.detail))))
 
+    @app.exception_handler(ClientDisconnect)
+    async def client_left(request: Request, error: ClientDisconnect) -> Response:
+        server.metrics.cancelled.inc()
+        return Response(status_code=CLIENT_LEFT)
+
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
         return refusal(server, ApiError(500, f"internal error: {type(error).__name__}"))
@@ -122,7 +132,7 @@ def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
     async def respond(request: Request, given: ChatCompletionRequest | CompletionRequest) -> Response:
         call = await service.accept(given)
         if given.stream:
-            return StreamingResponse(stream(service, call, given), media_type="text/event-stream")
+            return StreamingResponse(stream(service, call, given), media_type="text/event-stream", headers=UNBUFFERED)
         return await whole_unless_gone(service, call, request)
 
     @app.get("/v1/models")

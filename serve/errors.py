@@ -13,6 +13,7 @@ TYPES = {
     500: "server_error",
     503: "service_unavailable_error",
 }
+MAX_MESSAGE = 1000  # characters of an error; what it quotes may be as long as a body
 
 
 class ApiError(Exception):
@@ -46,7 +47,13 @@ class ApiError(Exception):
         kind = TYPES.get(self.status, "invalid_request_error")
         # What a message quotes may hold half a character, which UTF-8 does not have.
         message, param = (
-            None if text is None else " ".join(text.split()).encode(errors="backslashreplace").decode()
+            None if text is None else shortened(" ".join(text.split())).encode(errors="backslashreplace").decode()
             for text in (self.message, self.param)
         )
         return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+
+
+def shortened(text: str) -> str:
+    """``text`` without its middle if it is long: at its ends are the field's name and the remedy."""
+    half = MAX_MESSAGE // 2
+    return text if len(text) <= MAX_MESSAGE else f"{text[:half]} … {text[-half:]}"

@@ -14,11 +14,16 @@ from .choice import Choice, Delta
 from .metrics import speculation_report
 
 DONE = "data: [DONE]\n\n"
+LINE_ENDS = {ord(character): json.dumps(character)[1:-1] for character in "\x85\u2028\u2029"}  # of str.splitlines
 
 
 def event(content: JsonObject) -> str:
-    """One server-sent event."""
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    """One server-sent event.
+
+    Characters at which some clients end a line besides the line feed are escaped.
+    """
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).translate(LINE_ENDS)
+    return f"data: {text}\n\n"
 
 
 def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:

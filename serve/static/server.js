@@ -1,11 +1,11 @@
-// What the page asks the server; nothing here touches the document.
+// What the page asks the server; nothing here touches the document. Paths are relative: a proxy may add a prefix.
 
 const AWAY = "the server does not answer; look whether it still runs";
 const BROKEN = "the answer broke off; look whether the server still runs";
 
 // The model's and the controller's descriptions.
 export async function served() {
-  const [models, controller] = await Promise.all(["/v1/models", "/v1/controllers"].map(async (path) => {
+  const [models, controller] = await Promise.all(["v1/models", "v1/controllers"].map(async (path) => {
     const response = await reached(fetch(path), AWAY);
     if (!response.ok) throw new Error(await refusal(response));
     return response.json();
@@ -15,14 +15,14 @@ export async function served() {
 
 // How many texts are being decoded and how many wait.
 export async function queue() {
-  const text = await (await reached(fetch("/metrics"), AWAY)).text();
+  const text = await (await reached(fetch("metrics"), AWAY)).text();
   const value = (name) => Number((text.match(new RegExp(`^specpilot:${name} (\\S+)$`, "m")) || [0, 0])[1]);
   return { running: value("num_requests_running"), waiting: value("num_requests_waiting") };
 }
 
 // Calls onChoice with every part of a streamed text.
 export async function complete(body, chat, signal, onChoice) {
-  const response = await reached(fetch(chat ? "/v1/chat/completions" : "/v1/completions", {
+  const response = await reached(fetch(chat ? "v1/chat/completions" : "v1/completions", {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
   }), AWAY);
   if (!response.ok) throw new Error(await refusal(response));

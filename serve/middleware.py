@@ -1,0 +1,50 @@
+"""What holds for every path: HEAD where there is GET, and bodies that are read to their end."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class HeadAsGet:
+    """ASGI middleware: a path that answers GET answers HEAD with the same headers; the connection sends no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self.app(scope | {"method": "GET"} if head else scope, receive, send)
+
+
+class WholeBodies:
+    """ASGI middleware that reads the rest of a body after the response that refuses it, before the connection closes.
+
+    A connection that is closed with bytes unread is reset, and the client may lose the response.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        waits = b"expect" in headers  # the client sends no body before it is asked for it
+        unread = (
+            scope["type"] == "http" and not waits and not {b"content-length", b"transfer-encoding"}.isdisjoint(headers)
+        )
+
+        async def received() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = unread and bool(message.get("more_body"))
+            return message
+
+        async def sent(message: Message) -> None:
+            last = message["type"] == "http.response.body" and not message.get("more_body")
+            if last and unread:
+                await send(message | {"more_body": True})
+                while unread:
+                    await received()
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        await self.app(scope, received, sent)

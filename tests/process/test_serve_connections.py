@@ -1,0 +1,145 @@
+"""What becomes of connections: bodies that are refused, clients that leave, HEAD, streams and their characters."""
+
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from specpilot import SpeculativeDecoder
+from specpilot.serve import app as server_app
+from specpilot.serve.responses import event
+from specpilot.serve.server import Server
+
+from ..helpers.serving import serving, wait_until
+
+STATIC = Path(server_app.__file__).parent / "static"
+MODEL = "m" * 500_000
+
+
+@pytest.fixture(scope="module")
+def decoder() -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2)
+
+
+@pytest.fixture(scope="module")
+def running(decoder: SpeculativeDecoder) -> Iterator[tuple[Server, str]]:
+    with serving(decoder) as server:
+        yield server
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def head(path: str, length: int, *lines: str) -> bytes:
+    """The head of a request with a body of ``length`` bytes."""
+    first = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *lines]
+    return "\r\n".join([*first, "", ""]).encode()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What is received until the server closes."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
+def test_no_character_of_a_stream_ends_a_line_before_its_end(character: str) -> None:
+    """httpx and others split by str.splitlines."""
+    content = {"text": f"a{character}b", "é": "日本"}
+    (line, empty) = event(content).splitlines()
+    assert (json.loads(line.removeprefix("data: ")), empty) == (content, "")
+    assert "日本" in line
+
+
+def test_streams_are_passed_on_at_once(running: tuple[Server, str]) -> None:
+    body = {"prompt": "What is 12 plus 30?", "max_tokens": 4, "stream": True}
+    headers = httpx.post(f"{running[1]}/v1/completions", json=body).headers
+    assert (headers["x-accel-buffering"], headers["cache-control"]) == ("no", "no-cache")
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/", "/page.js", "/metrics", "/v1/models", "/v1/models/tiny", "/v1/controllers"]
+)
+def test_head(running: tuple[Server, str], path: str) -> None:
+    with httpx.Client(base_url=running[1]) as client:
+        found = client.head(path)
+        assert (found.status_code, found.content) == (200, b"")
+        whole = client.get(path)
+        assert found.headers["content-type"] == whole.headers["content-type"]
+    assert httpx.head(f"{running[1]}/v1/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"), [("/v1/completions", "k", 413), ("/v1/models", "k", 405), ("/v1/models", "", 401)]
+)
+def test_a_body_that_is_refused_is_read_before_the_connection_closes(
+    decoder: SpeculativeDecoder, path: str, key: str, status: int
+) -> None:
+    """The response is whole before the end of the body, and no reset follows when the rest comes."""
+    with serving(decoder, api_key="k", max_body=1000) as (_, address), connect(address) as connection:
+        length = 200_000
+        connection.sendall(head(path, length, "Connection: close", f"Authorization: Bearer {key}") + b"x" * 100_000)
+        received = b""
+        while not received.endswith(b"}}"):
+            part = connection.recv(1 << 16)
+            assert part, received
+            received += part
+        assert received.startswith(f"HTTP/1.1 {status} ".encode())
+        connection.sendall(b"x" * 50_000)
+        connection.sendall(b"x" * 50_000)
+        assert read_all(connection) == b""  # an end, no reset
+
+
+def test_a_client_that_leaves_inside_its_body_is_no_fault(
+    running: tuple[Server, str],
+) -> None:
+    _, address = running
+    seen = []
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    watch = Watch()
+    logging.getLogger("uvicorn.error").addHandler(watch)
+    try:
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/controllers/reload"):
+            with connect(address) as connection:
+                connection.sendall(head(path, 1000) + b"{")
+        wait_until(lambda: "specpilot:request_cancelled_total 3.0" in httpx.get(f"{address}/metrics").text)
+        text = httpx.get(f"{address}/metrics").text
+    finally:
+        logging.getLogger("uvicorn.error").removeHandler(watch)
+    assert seen == []
+    assert 'status="500"' not in text
+
+
+BAD: list[tuple[str, Any]] = [
+    ("/v1/completions", {"prompt": "a", "model": MODEL}),
+    ("/v1/completions", {"prompt": "a", MODEL: 1}),
+    ("/v1/completions", {"prompt": "a", "speculation": {"length": MODEL}}),
+    ("/v1/controllers/reload", {MODEL: 1}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BAD)
+def test_errors_quote_little_of_what_was_sent(running: tuple[Server, str], path: str, body: Any) -> None:
+    found = httpx.post(running[1] + path, json=body)
+    assert found.status_code in (400, 404)
+    assert len(found.content) < 5000
+    assert "mmm" in found.json()["error"]["message"]
+    if path == "/v1/completions" and "model" in body:
+        assert found.json()["error"]["message"].endswith("not served here; it is 'tiny'")
+
+
+def test_the_page_works_below_a_prefix() -> None:
+    """Its files and what they ask are relative to the page."""
+    for file in STATIC.iterdir():
+        text = file.read_text()
+        for absolute in ('href="/', 'src="/', 'fetch("/', '"/v1', 'from "/'):
+            assert absolute not in text, file.name
