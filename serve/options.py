@@ -31,6 +31,7 @@ class ServeOptions(DecodingOptions):
         max_queue: Texts that may wait for a place; beyond it clients get 429.
         time_limit: Seconds a request may take.
         max_body: Bytes of a request's body.
+        keep_alive: Seconds that a connection stays open between two requests; longer than that of proxies in front.
         drain: Seconds that running requests have to finish after SIGTERM.
         log_rounds: Folder that gets served rounds as a dataset for `specpilot train acceptance`. It contains prompts
             and texts.
@@ -46,6 +47,7 @@ class ServeOptions(DecodingOptions):
     max_queue: Natural = 256
     time_limit: Positive = 600.0
     max_body: Count = 4 << 20
+    keep_alive: Count = 75
     drain: Positive = 60.0
     log_rounds: Folder | None = None
     log_requests: bool = False

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
+from typing import Any
 
 import uvicorn
 
@@ -65,18 +66,27 @@ def response(reason: str) -> bytes:
 SWITCH_INTERVAL = 0.001  # seconds that a thread may keep the interpreter: the decoder waits for the event loop
 
 
+def http_config(server: Server, **settings: Any) -> uvicorn.Config:
+    """uvicorn's configuration for the application of ``server``; ``settings`` are uvicorn's own.
+
+    Raises:
+        InputError: the key is one that no client can send.
+    """
+    keep_alive = server.options.keep_alive
+    return uvicorn.Config(create_app(server), timeout_keep_alive=keep_alive, server_header=False, **settings)
+
+
 def run_server(server: Server, listener: socket.socket) -> None:
     """Serve on ``listener`` until SIGINT or SIGTERM; SIGHUP loads the controller again.
 
     What was accepted is finished first.
     """
     drain = max(1, round(server.options.drain))  # seconds that running requests have to finish after the signal
-    config = uvicorn.Config(
-        create_app(server),
+    config = http_config(
+        server,
         log_level="info" if server.options.log_requests else "error",
         access_log=server.options.log_requests,
         timeout_graceful_shutdown=drain,
-        server_header=False,
     )
     sys.setswitchinterval(SWITCH_INTERVAL)
     host, port = listener.getsockname()[:2]

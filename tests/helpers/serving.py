@@ -9,9 +9,9 @@ from typing import Any
 
 import uvicorn
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.serve.app import create_app
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.round_log import RoundLog
+from specpilot.serve.run import http_config
 from specpilot.serve.server import Server
 
 PATIENCE = 30.0  # seconds until something that must happen counts as missing
@@ -35,9 +35,8 @@ def serving(
     """A running server with ``options`` of ``specpilot serve``, and its address."""
     server = Server(decoder, ServeOptions(**{"target": "tiny", "max_body": 1 << 20, **options}), log)
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(server)
     # No logging configuration: to install one closes all handlers, and that of absl closes the stream it writes to.
-    settings = uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=5)
+    settings = http_config(server, log_config=None, log_level="warning", timeout_graceful_shutdown=5)
     http = uvicorn.Server(settings)
     thread = threading.Thread(target=http.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

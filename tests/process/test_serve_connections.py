@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import httpx
 import pytest
 from specpilot import SpeculativeDecoder
 from specpilot.serve import app as server_app
+from specpilot.serve.options import ServeOptions
 from specpilot.serve.responses import event
+from specpilot.serve.run import http_config
 from specpilot.serve.server import Server
 
 from ..helpers.serving import serving, wait_until
@@ -143,3 +146,12 @@ def test_the_page_works_below_a_prefix() -> None:
         text = file.read_text()
         for absolute in ('href="/', 'src="/', 'fetch("/', '"/v1', 'from "/'):
             assert absolute not in text, file.name
+
+
+def test_idle_connections_stay_open_as_long_as_the_option_says(decoder: SpeculativeDecoder) -> None:
+    assert http_config(Server(decoder, ServeOptions())).timeout_keep_alive == 75
+    with serving(decoder, keep_alive=1) as (_, address), connect(address) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        start = time.monotonic()
+        assert read_all(connection).endswith(b'{"status":"ok"}')  # and then the end
+        assert time.monotonic() - start > 0.9
