@@ -19,6 +19,7 @@ from .errors import UNLOCKABLE, InputError, disk_error
 LOCK = ".lock"
 RUN = "run.yaml"  # in the folder of a training run
 MANIFEST = "manifest.json"  # in the folder of a dataset
+POINTER = b"version https://git-lfs.github.com/spec/"  # the beginning of a git LFS pointer
 
 T = TypeVar("T")
 
@@ -85,6 +86,19 @@ def sha256(path: Path) -> str:
     """SHA-256 of a file, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_no_pointer(file: Path) -> None:
+    """Raise InputError if ``file`` is a git LFS pointer, three lines that a clone has in place of a large file.
+
+    A file that does not exist, or cannot be read, is left to its reader.
+    """
+    start = b""
+    with suppress(OSError), file.open("rb") as opened:
+        start = opened.read(len(POINTER))
+    if start == POINTER:
+        folder = shlex.quote(str(file.parent))
+        raise InputError(f"{file}: a git LFS pointer, not the file itself; fetch the file: cd {folder} && git lfs pull")
 
 
 def lacking(folder: Path, name: str) -> str:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from types import NoneType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from .errors import InputError, did_you_mean
+from .files import check_no_pointer
 
 MAX_BYTES = 256 * 2**20  # larger files are refused
 MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
@@ -51,7 +54,7 @@ def read_text(file: str | Path, remedy: str) -> str:
     """The text of a UTF-8 file, without a byte order mark.
 
     Raises:
-        InputError: the file does not exist, cannot be read, is too large or is not UTF-8.
+        InputError: the file does not exist, cannot be read, is too large, is a git LFS pointer or is not UTF-8.
     """
     path = Path(file).expanduser()
     try:
@@ -59,16 +62,43 @@ def read_text(file: str | Path, remedy: str) -> str:
             raise InputError(f"{file}: is a folder, where a file is expected; {remedy}")
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{file}: {path.stat().st_size} bytes, more than {MAX_BYTES}; {remedy}")
-        return path.read_text(encoding="utf-8-sig")
+        check_no_pointer(path)
+        text = path.read_text(encoding="utf-8-sig")
+        if "\0" in text and (conversion := _conversion(path)):
+            raise InputError(f"{file}: not UTF-8 text; {conversion}")
+        return text
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; {remedy}") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text (byte {error.start}); {remedy}") from None
+        raise InputError(f"{file}: not UTF-8 text (byte {error.start}); {_conversion(path) or remedy}") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{file}: cannot be read ({reason})") from error
+
+
+def _conversion(path: Path) -> str:
+    """The advice to convert a text file that is not UTF-8, with the command; "" if the file is no text."""
+    data = path.read_bytes()
+    condition = ""
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        encoding = "UTF-32"
+    elif data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "UTF-16"
+    elif b"\0" in data:  # text in Latin script has them in every second place
+        odd, even = (data[start::2].count(0) * 4 > len(data) for start in (1, 0))
+        if odd == even:
+            return ""
+        encoding = "UTF-16LE" if odd else "UTF-16BE"
+    else:
+        condition, encoding = "if it is Latin-1 or Windows-1252, ", "WINDOWS-1252"
+        try:
+            data.decode(encoding)
+        except UnicodeDecodeError:
+            encoding = "ISO-8859-1"
+    old, new = (shlex.quote(str(name)) for name in (path, path.with_name(f"{path.stem}.utf8{path.suffix}")))
+    return f"{condition}convert it, and give the new file: iconv -f {encoding} -t UTF-8 {old} > {new}"
 
 
 def check_characters(value: object, name: str = "") -> None:
@@ -170,11 +200,12 @@ def read_parquet(path: Path, remedy: str) -> list[JsonObject]:
     """The rows of a Parquet file.
 
     Raises:
-        InputError: the file cannot be read, or is none.
+        InputError: the file cannot be read, is none, or is a git LFS pointer.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_no_pointer(path)
     try:
         rows: list[JsonObject] = pq.ParquetFile(path).read().to_pylist()
     # OSError without a number: a damaged page; ValueError: a name that is no text; OverflowError: a date out of range.

@@ -16,7 +16,7 @@ from reprlib import repr as short
 from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError
-from ..common.files import LOCK, MANIFEST, FolderLock, lacking, replacing, sha256
+from ..common.files import LOCK, MANIFEST, FolderLock, check_no_pointer, lacking, replacing, sha256
 from ..common.json_file import JsonObject, blaming, build, read_object
 from ..common.record import Identity, Record, SparseRecord, to_json
 from ..controllers.arms import Arm
@@ -482,6 +482,7 @@ def shard_files(folder: str | Path) -> Iterator[Path]:
     manifest = read_manifest(folder)
     for shard in manifest.shards:
         if damaged_shards(folder, [shard]):
+            check_no_pointer(folder / shard.file)
             remedy = SERVED if manifest.served else REPAIR
             raise InputError(f"{folder / shard.file}: missing or changed since it was written; {remedy}")
         yield folder / shard.file

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..common.errors import InputError, listed
+from ..common.files import check_no_pointer
 from ..common.json_file import MAX_BYTES, blaming, parse_object, read_parquet, read_text
 
 Record: TypeAlias = dict[str, Any]
@@ -31,6 +33,7 @@ KINDS = {
 }  # fmt: skip
 ABOUT = ("dataset_info.json", "dataset_infos.json", "state.json")  # JSON files of a folder that hold no rows
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # gzip, bzip2, xz, zstd, zip
+QUOTES = 'quote fields that have quotation marks, and double these: "say ""hi"" to him"'
 REMEDY = "give a JSON Lines (.jsonl), CSV (.csv), Parquet (.parquet) or text (.txt) file"
 
 
@@ -69,6 +72,8 @@ def _by_name(source: str, split: str) -> Iterable[Record]:
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
         import datasets
 
+        for file in path.rglob("*.arrow"):
+            check_no_pointer(file)
         try:
             saved = datasets.load_from_disk(str(path))
         except Exception as error:  # the folder may hold anything
@@ -163,9 +168,18 @@ def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
 
 
 def _read_table(path: Path, text: str) -> list[Record]:
-    """The rows of a CSV file, separated by the character of its header; every value is text."""
+    """The rows of a CSV file, separated by the character of its header; every value is text.
+
+    In a file with tabs whose lines all have the columns of the header, each line is a row: a field that begins with a
+    quotation mark does not continue in the next line.
+    """
     header = text.partition("\n")[0]
-    separator = next((mark for mark in "\t,;" if mark in header), ",")
+    separator = next((mark for mark in "\t,;" if mark in header), "\t" if path.suffix.lower() == ".tsv" else ",")
+    if separator == "\t":
+        lines = [line.split("\t") for line in re.split(r"\r\n|\r|\n", text) if line]
+        if all(len(line) == len(lines[0]) for line in lines):
+            names, *values = [[_unquoted(field) for field in line] for line in lines]
+            return [dict(zip(names, row, strict=True)) for row in values]
     csv.field_size_limit(MAX_BYTES)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     rows: list[Record] = []
@@ -175,8 +189,16 @@ def _read_table(path: Path, text: str) -> list[Record]:
                 raise InputError(f"{path}:{reader.line_num}: more values than the header has names; quote separators")
             rows.append(row)
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not CSV ({error}); {REMEDY}") from None
+        raise InputError(  # line_num is the last line that was read without an error
+            f"{path}:{reader.line_num + 1}: not CSV ({error}): a quotation mark of the row that begins here is not "
+            f"that of a quoted field; {QUOTES}"
+        ) from None
     return rows
+
+
+def _unquoted(field: str) -> str:
+    """``field`` without the quotation marks around it, of which those inside are doubled; otherwise as it is."""
+    return field[1:-1].replace('""', '"') if re.fullmatch(r'"(?:[^"]|"")*"', field) else field
 
 
 def _read_hub(source: str, split: str) -> list[Record]:

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ..common.errors import InputError, optional_import
+from ..common.files import check_no_pointer
 from ..controllers.checkpoints.fingerprint import FingerprintedModel
 from .llama_context import LlamaContext, first_error, library
 
@@ -67,6 +68,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_no_pointer(path)
         try:
             with path.open("rb") as file:
                 head = file.read(len(MAGIC))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import InputError
+from ..common.files import check_no_pointer
 from ..common.json_file import blaming, build
 from ..common.record import SparseRecord
 from ..controllers.acceptance.metrics import Bin
@@ -92,6 +93,7 @@ def read_step(file: Path) -> int:
 
 def _read(file: Path) -> dict[str, Any]:
     """The dictionary in a checkpoint, after comparing its check sums."""
+    check_no_pointer(file)
     try:
         with zipfile.ZipFile(file) as archive:  # PyTorch does not compare them
             damaged = archive.testzip() is not None

@@ -21,7 +21,15 @@ from torch import Tensor, nn
 
 from ...checkpoints import shipped, shipped_controllers
 from ...common.errors import InputError, Misspelt, did_you_mean
-from ...common.files import check_free, check_no_run, lacking, replacing_folder, sha256, without_places
+from ...common.files import (
+    check_free,
+    check_no_pointer,
+    check_no_run,
+    lacking,
+    replacing_folder,
+    sha256,
+    without_places,
+)
 from ...common.json_file import blaming, build, read_object
 from ..own_modules import CHECKPOINT
 from ..registry import config_class, controller_module
@@ -130,6 +138,7 @@ def read_config(folder: Path) -> ControllerConfig:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise InputError(f"{folder}: holds no {WEIGHTS}; {FETCH_AGAIN}")
+    check_no_pointer(weights)
     if digest != sha256(weights):
         raise InputError(f"{weights}: truncated or changed, its SHA-256 is not the one in {CONFIG}; {FETCH_AGAIN}")
     return config

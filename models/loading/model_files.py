@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from ...checkpoints import shipped, shipped_models
 from ...common.errors import InputError, Misspelt
-from ...common.files import check_no_run
+from ...common.files import check_no_pointer, check_no_run
 from ...common.json_file import blaming, build, read_object
 from ..gguf_model import SUFFIX
 
@@ -35,6 +35,7 @@ CONFIG, TOKENIZER, ADAPTER, WEIGHTS = (
     "config.json", "tokenizer_config.json", "adapter_config.json", "model.safetensors",
 )  # fmt: skip
 MODEL = re.compile(r"(model|pytorch_model)\b.*\.(safetensors|bin)")  # weights of a whole model
+READ = re.compile(r"(model|adapter_model|draft)\b.*\.safetensors|.*\.(json|model|jinja|txt)")  # files that are read
 PICKLES = re.compile(r"(pytorch_model|adapter_model)\b.*\.bin")
 
 
@@ -211,10 +212,13 @@ def _names() -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Raise InputError for configuration files that are not JSON objects, and for absurd sizes.
+    """Raise InputError for git LFS pointers, configuration files that are not JSON objects, and absurd sizes.
 
     transformers silently ignores a damaged generation_config.json, and builds models of any size in config.json.
     """
+    for file in sorted(folder.iterdir()):
+        if READ.fullmatch(file.name):
+            check_no_pointer(file)
     for name in (CONFIG, "generation_config.json", TOKENIZER):
         if not (folder / name).is_file():
             continue

@@ -23,10 +23,14 @@ FILES = Path(__file__).parents[1] / "files"  # a small dataset, run and controll
 # A file's other bytes, other keys of its JSON object, or None: it is gone
 Change = bytes | dict[str, Any] | None | Callable[[bytes], bytes]
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"  # a git LFS pointer
+
 COPIES: dict[str, dict[str, dict[str, Change]]] = {  # what is copied → the copies' names → their changed files
     "target": {
         "cut": {"model.safetensors": lambda content: content[:-64]},
         "weightless": {"model.safetensors": None},
+        "lfs": {"model.safetensors": LFS},
+        "lfs-tokenizer": {"tokenizer.json": LFS},
         "pickled": {"model.safetensors": None, "pytorch_model.bin": b"\x80\x04."},
         "no-config": {"config.json": None},
         "config-cut": {"config.json": b'{"model_type": '},
@@ -44,9 +48,11 @@ COPIES: dict[str, dict[str, dict[str, Change]]] = {  # what is copied → the co
     },
     "acceptance-head": {
         "head-flipped": {"model.safetensors": lambda content: content[:-1] + b"?"},
+        "head-lfs": {"model.safetensors": LFS},
         "head-cut": {"config.json": b"{"},
     },
     "acceptance": {
+        "data-lfs": {SHARD["file"]: LFS},
         "data-cut": {"manifest.json": b"{"},
         "data-new": {"manifest.json": {"schema_version": 99}},
         "data-kind": {"manifest.json": {"kind": "poems"}},
@@ -71,6 +77,7 @@ COPIES: dict[str, dict[str, dict[str, Change]]] = {  # what is copied → the co
         "run-settingless": {"run.yaml": None},
         "run-data-kind": {"dataset.json": {"kind": 3}},
         "run-env": {"env.json": {"run_id": 3}},
+        "run-best-lfs": {"checkpoints/best.ckpt": LFS},
         "run-best-cut": {"checkpoints/best.ckpt": b"PK\x03\x04"},
         "run-bestless": {"checkpoints/best.ckpt": None},
     },
@@ -79,6 +86,13 @@ CONTENTS = {
     "prompts.txt": "".join(f"prompt {i}\n" for i in range(6)).encode(),
     "long.txt": b"long " * 60 + b"\n",
     "latin.txt": b"caf\xe9\n",
+    "some latin.csv": "prompt\ncaf\xe9 \x81\n".encode("latin-1"),
+    "utf16.jsonl": '{"prompt": "café"}\n'.encode("utf-16"),
+    "utf16le.txt": "hello there\n".encode("utf-16-le"),
+    "utf16be.txt": "hello, caf\xe9\n".encode("utf-16-be"),
+    "utf32.txt": "hello\n".encode("utf-32"),
+    **dict.fromkeys(("lfs.txt", "lfs.jsonl", "lfs.parquet", "lfs.json"), LFS),
+    "open.csv": b'id,prompt\n1,one\n2,"two\n3,three\n',
     "null.txt": b"a\0b\n",
     "blank.txt": b"\n \n",
     "table.csv": b"prompt,domain\nhello,a,b\n",

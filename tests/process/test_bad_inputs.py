@@ -23,6 +23,8 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("nothing", "nothing': no such model folder"),
     ("cut", "a weight file is truncated or damaged"),
     ("weightless", "no file named model.safetensors"),
+    ("lfs", "place/lfs/model.safetensors: a git LFS pointer, not the file itself; fetch the file: cd "),
+    ("lfs-tokenizer", "place/lfs-tokenizer && git lfs pull"),
     ("pickled", "its weights are in .bin files, pickles"),
     ("no-config", "in transformers' format, it holds no config.json"),
     ("config-cut", "config.json: not JSON"),
@@ -53,6 +55,7 @@ TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("folder", "folder': not a controller"),
     ("target", "config.json: kind=None:"),
     ("head-flipped", "model.safetensors: truncated or changed"),
+    ("head-lfs", "place/head-lfs && git lfs pull"),
     ("head-cut", "config.json: not JSON"),
     ("head-shipped", "another target and draft and tokenizer is given"),
 ]
@@ -61,6 +64,7 @@ TABLES["generate hello --target @place/target --router @place/{}"] = [
 ]
 TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/nothing.json", "nothing.json': no such file"),
+    ("@place/lfs.json", "lfs.json': a git LFS pointer"),
     ("@place/cost-cut.json", "cost-cut.json': not JSON"),
     ("@place/cost-none.json", "cost-none.json': holds no costs of a pair"),
     ("@place/cost-text.json", "cost.t_draft='x':"),
@@ -109,7 +113,24 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/nothing.txt", "nothing.txt: no such file"),
     ("@place/folder", "the folder holds no .parquet, .jsonl, .json"),
     ("@place/long.txt", "300 tokens, but the context holds 128; leave such prompts out with --max-prompt-tokens 64"),
-    ("@place/latin.txt", "latin.txt: not UTF-8 text (byte 3)"),
+    (
+        "@place/latin.txt",
+        "latin.txt: not UTF-8 text (byte 3); if it is Latin-1 or Windows-1252, convert it, and give the new file: "
+        "iconv -f WINDOWS-1252 -t UTF-8 @place/latin.txt > @place/latin.utf8.txt",
+    ),
+    ("'@place/some latin.csv'", "iconv -f ISO-8859-1 -t UTF-8 '@place/some latin.csv' > '@place/some latin.utf8.csv'"),
+    ("@place/utf16.jsonl", "(byte 0); convert it, and give the new file: iconv -f UTF-16 -t UTF-8 @place/utf16.jsonl"),
+    ("@place/utf16le.txt", "utf16le.txt: not UTF-8 text; convert it, and give the new file: iconv -f UTF-16LE -t"),
+    ("@place/utf16be.txt", "(byte 21); convert it, and give the new file: iconv -f UTF-16BE -t"),
+    ("@place/utf32.txt", "iconv -f UTF-32 -t"),
+    ("@place/lfs.txt", "lfs.txt: a git LFS pointer, not the file itself; fetch the file: cd @place && git lfs pull"),
+    ("@place/lfs.jsonl", "lfs.jsonl: a git LFS pointer"),
+    ("@place/lfs.parquet", "lfs.parquet: a git LFS pointer"),
+    (
+        "@place/open.csv",
+        "open.csv:3: not CSV (unexpected end of data): a quotation mark of the row that begins here is not that of a "
+        "quoted field; quote fields that have quotation marks, and double these",
+    ),
     ("@place/null.txt", "null.txt: a binary file; give a JSON Lines"),
     ("@place/blank.txt", "blank.txt: holds no rows"),
     ("@place/table.csv", "table.csv:2: more values than the header has names; quote separators"),
@@ -146,6 +167,7 @@ TABLES["data {} --output @out"] = [
 TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/nothing", "nothing: no dataset, there is no such folder"),
     ("@place/data-cut", "manifest.json: not JSON"),
+    ("@place/data-lfs", "place/data-lfs && git lfs pull"),
     ("@place/data-new", "manifest.json: schema_version=99:"),
     ("@place/data-kind", "a dataset of kind 'poems'"),
     ("@place/data-incomplete", "the dataset is incomplete"),
@@ -173,6 +195,7 @@ TABLES["export {} @out"] = [
     ("@place/run-text", "run.yaml: depth='deep':"),
     ("@place/run-settingless", "it holds no run.yaml"),
     ("@place/run-data-kind", "dataset.json: kind=3:"),
+    ("@place/run-best-lfs", "best.ckpt: a git LFS pointer"),
     ("@place/run-best-cut", "best.ckpt: truncated or damaged"),
     ("@place/run-bestless", "no epoch is finished yet"),
     ("@files/router --threshold 0.5", "threshold=0.5:"),

@@ -53,6 +53,22 @@ def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
     assert named == [PromptRow("7", "doubt", "why?")]
 
 
+@pytest.mark.parametrize(
+    ("text", "prompts"),
+    [
+        ('id\tprompt\n1\t"Why\n2\tfoo\n3\tbar"\n', ['"Why', "foo", 'bar"']),
+        ('prompt\tother\n"Why\tA\nfoo\tB\nbar"\tC\n', ['"Why', "foo", 'bar"']),
+        ('prompt\n"Why, then\nfoo\n"a ""b"""\n', ['"Why, then', "foo", 'a "b"']),
+        ('prompt\tother\r\n"5"" disk"\tA\r\n\r\n6" disk\tB\r\n', ['5" disk', '6" disk']),
+        ('prompt\tother\n"two\nlines"\tA\n"a\tb"\tB\n', ["two\nlines", "a\tb"]),
+    ],
+)
+def test_quotation_marks_of_tab_separated_files(text: str, prompts: list[str], tmp_path: Path) -> None:
+    """A mark at a field's start continues the field in the next line only where the lines are no rows of the header."""
+    (tmp_path / "a.tsv").write_bytes(text.encode())
+    assert [one.prompt for one in load_prompts(str(tmp_path / "a.tsv"))] == prompts
+
+
 USER, SAID = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 SYSTEM, TOOL = {"role": "system", "content": "s"}, {"role": "tool", "content": "t"}
 MORE, END = {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}
