@@ -16,7 +16,9 @@ from typing import Any, TypedDict
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.utilities.exceptions import SIGTERMException
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError, optional_import
@@ -26,7 +28,7 @@ from ..models.loading.devices import pick_device
 from .best_epoch import BestEpoch, read_best, read_step
 from .callbacks import LongerSchedule, Progress, RefuseDivergence, RunCheckpoints, RunLog, StopEarly, Threads
 from .modules import controller
-from .run_folder import METRICS, TENSORBOARD, Run, S, begin_run, find_run, grown, grows, is_first_node
+from .run_folder import METRICS, TENSORBOARD, VARIABLES, Run, S, begin_run, find_run, grown, grows, is_first_node
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class TrainingResult:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# By these variables srun, torchrun, mpirun and jsrun number and connect the processes that they start.
+LAUNCHER_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "SLURM_PROCID", "JSM_NAMESPACE_RANK",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)  # fmt: skip
 Training = Callable[[Run[Any]], BestEpoch]
 """Trains in a run that is begun or continued, and returns its best epoch."""
 
@@ -100,9 +107,10 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
     if run.best.exists():
         read_best(run.best)  # fails now if it is damaged, not after the training
     begun = read_step(run.last) if run.last.exists() else 0
-    with quiet_lightning(), ended_by_signals():
+    with quiet_lightning(), ended_by_signals(), without_launcher(settings.num_nodes):
         trainer = pl.Trainer(
             **lightning_devices(pick_device(settings.device), settings.devices, settings.num_nodes, settings.strategy),
+            plugins=LightningEnvironment(),  # otherwise Lightning looks for SLURM, LSF, MPI and torchrun
             precision=settings.precision,
             max_epochs=settings.epochs,
             logger=loggers(run, begun),
@@ -155,6 +163,32 @@ def lightning_devices(device: torch.device, count: int, nodes: int, strategy: st
         return {"num_nodes": nodes, "strategy": chosen, "accelerator": "gpu", "devices": indices}
     accelerator = "mps" if device.type == "mps" else "cpu"
     return {"num_nodes": nodes, "strategy": chosen, "accelerator": accelerator, "devices": count}
+
+
+@contextmanager
+def without_launcher(nodes: int) -> Iterator[None]:
+    """Hide the variables of a launcher such as srun or torchrun, and restore the environment afterwards.
+
+    The processes of a training are started here. With these variables Lightning would take them for those that the
+    launcher started: it would wait for others, or write nothing because this process is not the first one.
+
+    Args:
+        nodes: number of machines. Several find each other by ``NODE_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``, which
+            are hidden on a single one.
+    """
+    hidden = LAUNCHER_VARIABLES if nodes > 1 else (*LAUNCHER_VARIABLES, *VARIABLES)
+    environment, rank = {name: os.environ.get(name) for name in (*LAUNCHER_VARIABLES, *VARIABLES)}, rank_zero_only.rank
+    try:
+        for name in hidden:
+            os.environ.pop(name, None)
+        rank_zero_only.rank = 0  # Lightning read it from the environment when it was imported
+        yield
+    finally:
+        rank_zero_only.rank = rank
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def of_process(error: ProcessRaisedException) -> Exception:

@@ -1,6 +1,7 @@
 """Training in several processes and on several machines: two do the work of one."""
 
 import json
+import os
 import socket
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from specpilot.common.errors import InputError
 from specpilot.controllers.acceptance import lag_free_head
 from specpilot.data_gen.acceptance import make_acceptance_data
@@ -23,6 +25,13 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 from ..helpers.processes import Process, command
 from ..helpers.tiny import pair_and_prompts
 from ..helpers.training import metrics_rows
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_NODEID": "0",
+         "SLURM_LOCALID": "1", "SLURM_PROCID": "1"}  # fmt: skip
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": "1", "LOCAL_RANK": "1",
+            "GROUP_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # fmt: skip
+JSRUN = {"LSB_JOBID": "7", "LSB_DJOB_RANKFILE": "/no/such/file", "JSM_NAMESPACE_LOCAL_RANK": "1",
+         "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +66,16 @@ def assert_same_metrics(one: Path, two: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_and_two_machines_do_what_one_does(
-    settings: lag_free_head.TrainingOptions, tmp_path: Path
+    settings: lag_free_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, batches that do not divide by two, and a last batch of one example."""
+    """With dropout, uneven batches, and a last batch of one example; the two processes in a batch job."""
     rows = sum(shard.rows for shard in read_manifest(settings.folders[0]).shards if shard.part.startswith("train"))
     ours = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
     train_acceptance(ours, output=tmp_path / "one")
-    train_acceptance(replace(ours, devices=2, strategy="ddp"), output=tmp_path / "two")
+    with monkeypatch.context() as job:
+        for name, value in {**SLURM, **TORCHRUN}.items():
+            job.setenv(name, value)
+        train_acceptance(replace(ours, devices=2, strategy="ddp"), output=tmp_path / "two")
     assert_same_metrics(tmp_path / "one", tmp_path / "two")
 
     # Two processes that share nothing but the folders, each with the number of its machine.
@@ -73,11 +85,31 @@ def test_two_processes_and_two_machines_do_what_one_does(
     folder, given = tmp_path / "machines", tmp_path / "settings.yaml"
     given.write_text(json.dumps(asdict(replace(ours, num_nodes=2))))  # JSON is YAML
     words = ["train", "acceptance", "--predictor", "lag-free", "--config", str(given), "--output", str(folder)]
-    where = {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    where = SLURM | {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     machines = [Process(command(*words), folder, environment=where | {"NODE_RANK": str(rank)}) for rank in range(2)]
     assert [machine.end().code for machine in machines] == [0, 0]
     assert_same_metrics(tmp_path / "one", folder)
     assert (folder / "command.txt").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("launcher", [SLURM, TORCHRUN, JSRUN], ids=["slurm", "torchrun", "jsrun"])
+def test_one_process_of_a_batch_job_trains_as_outside_of_it(
+    launcher: dict[str, str],
+    settings: lag_free_head.TrainingOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # as Lightning sets it when it is imported in such a job
+    before = dict(os.environ)
+    train_acceptance(replace(settings, tensorboard=True), output=tmp_path / "run")
+    assert [*(tmp_path / "run" / "tensorboard").glob("events.*")]  # which only the first of several processes writes
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["epoch"] in (1, 2)
+    assert "epoch 2 of 2" in capsys.readouterr().out
+    assert dict(os.environ) == before
+    assert rank_zero_only.rank == 1
 
 
 def test_settings_required_on_every_machine(
@@ -90,7 +122,7 @@ def test_settings_required_on_every_machine(
             train_acceptance(replace(settings, **changes), output=tmp_path / "run")
 
     known = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name in known:  # Lightning leaves some of them behind in a process that has trained on several devices
+    for name in known:
         monkeypatch.delenv(name, raising=False)
     for name, value in known.items():
         refused(f"num_nodes=2: {name} is not set")
