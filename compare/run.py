@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from typing import Any
 from ..checkpoints import shipped
 from ..common.errors import InputError
 from ..common.options import AUTO
+from ..common.wandb_project import WandbProject, find_project
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..controllers.sampling import SamplingParams
@@ -19,6 +20,7 @@ from ..data_gen.prompts import prompts_of
 from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.options import PairOptions
+from ..models.loading.model_files import one_line
 from ..train.fitting import threads
 from .comparison import MEASURED, compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
@@ -117,9 +119,13 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
         raise InputError(f"against={options.against!r}: is compared with a dataset; name that with --data")
     if options.data is not None and decoders is not None:
         raise InputError(f"data={options.data!r}: nothing is decoded; give controllers as a list")
+    project = None if options.wandb is None else find_project(options.wandb)
     comparison = _of_decoders(options, decoders) if options.data is None else _of_data(options)
-    if options.wandb is not None:
-        log(comparison, options.wandb)
+    if project is not None:
+        try:
+            log(comparison, project)
+        except Exception as error:  # of the package, the network or the service: the comparison is made
+            warnings.warn(f"wandb={options.wandb!r}: the report was not logged ({one_line(error)})", stacklevel=2)
     return comparison
 
 
@@ -167,16 +173,15 @@ def paired(options: CompareOptions) -> CompareOptions:
     return replace(options, target=target, draft=PairOptions.draft if draft == AUTO else str(draft) if draft else None)
 
 
-def log(comparison: Comparison, project: str) -> None:
-    """Log the figures and the page to a project of Weights & Biases; offline without WANDB_API_KEY."""
+def log(comparison: Comparison, project: WandbProject) -> None:
+    """Log the figures and the page to a project of Weights & Biases."""
     import wandb
 
     report, folder = comparison.report, comparison.folder
     values = report.to_dict()
     names = ("data", "target", "draft", "task", "prompts", "passes", "machine")
     logger = wandb.init(
-        project=project, name=folder.name, dir=folder, job_type="compare",
-        mode=None if os.environ.get("WANDB_API_KEY") else "offline",
+        **project.options, name=folder.name, dir=folder, job_type="compare",
         config={name: values.get(name) for name in names},
     )  # fmt: skip
     for name, row in report.decoders.items():

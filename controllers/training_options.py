@@ -91,7 +91,8 @@ class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions
             rates are those of a training of all epochs.
         checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
         log_every: Steps between two rows of metrics.csv; there is also one at the end of each epoch.
-        wandb: Weights & Biases project to log to; offline if WANDB_API_KEY is not set. `export` adds the checkpoint.
+        wandb: Weights & Biases project to log to, as PROJECT or TEAM/PROJECT; offline if WANDB_API_KEY is not set or
+            the server cannot be reached. `export` adds the checkpoint.
         tensorboard: Write the metrics for TensorBoard too, in the run folder.
         threads: CPU threads per process; by default PyTorch's choice.
         devices: Number of devices of each machine to train on, one process each. Batches are split among them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import warnings
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from ..common.errors import InputError
+from ..common.wandb_project import find_project
 from ..controllers.acceptance.training import DataSummary, Origin
 from ..controllers.arms import named_apart
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
@@ -81,9 +81,9 @@ def _add_to_wandb(run: Run[Any], output: Path) -> None:
     """Add the checkpoint in ``output`` to the run's own run of Weights & Biases, as an artifact."""
     import wandb
 
+    project = find_project(str(run.settings.wandb))
     started = wandb.init(
-        project=run.settings.wandb, name=run.folder.name, id=run.id, resume="allow", dir=run.folder,
-        mode=None if os.environ.get("WANDB_API_KEY") else "offline",
+        **project.options, name=run.folder.name, id=run.id, resume="allow", dir=run.folder,
     )  # fmt: skip
     artifact = wandb.Artifact(re.sub(r"[^\w.-]", "-", run.folder.name), type="model")
     artifact.add_dir(str(output))

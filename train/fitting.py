@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,6 +23,7 @@ from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError, optional_import
 from ..common.files import FolderLock
+from ..common.wandb_project import find_project, refusing_wandb
 from ..data_gen.dataset import Manifest
 from ..models.loading.devices import pick_device
 from .best_epoch import BestEpoch, read_best, read_step
@@ -76,8 +77,9 @@ def train_run(
         further = found is not None and grows(found.settings, settings)
         best = None if found is None else found.result()
         if best is None or further:
+            project = None if settings.wandb is None else find_project(settings.wandb)
             train = load()
-            run = found or begin_run(output, settings, dataset)
+            run = replace(found or begin_run(output, settings, dataset), wandb=project)
             run = grown(run, settings) if further else run
             run.log_command()
             try:
@@ -131,7 +133,10 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
             log_every_n_steps=settings.log_every,
         )
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True)
+            with refusing_wandb(settings.wandb):
+                trainer.fit(
+                    module, datamodule=data, ckpt_path=run.last if run.last.exists() else None, weights_only=True
+                )
         except ProcessRaisedException as error:
             raise of_process(error) from error
         finally:
@@ -224,14 +229,15 @@ def ended_by_signals() -> Iterator[None]:
 def loggers(run: Run[S], begun: int) -> list[Logger]:
     """What the run logs to besides metrics.csv; it goes on after step ``begun``."""
     found: list[Logger] = []
-    if run.settings.wandb is not None:
+    if run.wandb is not None:
         found.append(
             WandbLogger(
-                project=run.settings.wandb,
+                project=run.wandb.project,
+                entity=run.wandb.entity,
                 name=run.folder.name,
                 id=run.id,
                 resume="allow",
-                offline=not os.environ.get("WANDB_API_KEY"),
+                offline=run.wandb.offline,
                 save_dir=run.folder,
                 config=vars(run.settings),
             )

@@ -25,6 +25,7 @@ from ..common.errors import InputError
 from ..common.files import LOCK, RUN, lacking, replacing
 from ..common.json_file import blaming, build, parse_yaml, read_object
 from ..common.machine import machine, versions
+from ..common.wandb_project import WandbProject
 from ..controllers.training_options import TrainingOptions
 from ..data_gen.dataset import Manifest, parse_manifest
 from .best_epoch import BestEpoch
@@ -69,6 +70,7 @@ class Run(Generic[S]):
 
     Attributes:
         writes: whether this process writes to it; on several machines only that of the first one does.
+        wandb: the project that it is logged to, if it is trained now with ``--wandb``.
     """
 
     folder: Path
@@ -76,6 +78,7 @@ class Run(Generic[S]):
     dataset: Manifest
     id: str
     writes: bool = True
+    wandb: WandbProject | None = None
 
     @property
     def best(self) -> Path:
