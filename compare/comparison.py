@@ -325,7 +325,14 @@ class _Comparing:
         pair, task = self.loader.target(), self.task
         day, context = self._day(), pair.target.context
         return [
-            row.encode(self.loader.tokenizer, chat=task.chat, system=task.system, day=day, context=context)
+            row.encode(
+                self.loader.tokenizer,
+                chat=task.chat,
+                system=task.system,
+                day=day,
+                context=context,
+                encoder=pair.target.encodes_prompts,
+            )
             for row in rows
         ]
 

@@ -264,14 +264,17 @@ class Loader:
         return TransformersLoop(target.target, draft, how, sampling, max_new_tokens)
 
 
-def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None) -> list[list[int]]:
+def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None, *, encoder: bool = False) -> list[list[int]]:
     """Token ids of the prompts, by the target's tokenizer if none is given.
+
+    Args:
+        encoder: an encoder reads them.
 
     Raises:
         InputError: no prompts are left.
     """
     tokenizer = tokenizer or load_tokenizer(work.target)
-    return [row.encode(tokenizer, chat=work.chat, system=work.system) for row in prompts_of(work)]
+    return [row.encode(tokenizer, chat=work.chat, system=work.system, encoder=encoder) for row in prompts_of(work)]
 
 
 def load(
@@ -285,4 +288,4 @@ def load(
     if decoder is None and split_ngram(work.draft)[1] is not None:
         raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot compare' times n-gram drafts")
     decoder = decoder or SpeculativeDecoder.from_options(replace(work.base, length=LENGTH))
-    return decoder, encoded_prompts(work, decoder.tokenizer)
+    return decoder, encoded_prompts(work, decoder.tokenizer, encoder=decoder.target.encodes_prompts)

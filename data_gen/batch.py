@@ -56,7 +56,8 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     for number, seed in enumerate(seeds_of(options.seed, options.n * len(rows))):
         row, sample = rows[number // options.n], {} if options.n == 1 else {"sample": number % options.n}
         try:
-            ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=day)
+            encoder = decoder.target.encodes_prompts
+            ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=day, encoder=encoder)
             budget = decoder.defaults.budget(options.max_new_tokens, len(ids))
             requests.append(decoder.new_request(ids, sampling, budget, RandomSource(seed)))
         except InputError as error:

@@ -43,6 +43,7 @@ from .workers import Description, OnDone, Workers, ignore, write_shards
 
 R = TypeVar("R", bound=Row)
 PROBE_TOKENS = 16
+ENOUGH = 8  # prompts of a shard that are not all answered with nothing by chance
 RolloutOptions = AcceptanceDataOptions | AnswersDataOptions | RouterDataOptions
 
 
@@ -135,7 +136,7 @@ def encode_prompts(
     items: list[Item] = []
     left_out = 0
     for prompt in prompts:
-        ids = prompt.encode(tokenizer, chat=s.chat, system=s.system, day=day)
+        ids = prompt.encode(tokenizer, chat=s.chat, system=s.system, day=day, encoder=models.encoder)
         if s.max_prompt_tokens is not None and len(ids) > s.max_prompt_tokens:
             left_out += 1
             continue
@@ -232,7 +233,7 @@ class DatasetBuilder(ABC, Generic[R]):
             "seed": self.settings.seed,
         }
         context = min((m.context for m in self.models if m.context is not None), default=None)
-        return Description(identity, self.device, context)
+        return Description(identity, self.device, context, encoder=any(m.encodes_prompts for m in self.models))
 
     @cached_property
     def prompts(self) -> EncodedPrompts:
@@ -275,9 +276,19 @@ class TargetBuilder(DatasetBuilder[R]):
             return load_tokenizer(self.settings.target, trust_remote_code=self.settings.trust_remote_code)
 
     def answers(self, items: list[Item], on_done: OnDone = ignore) -> list[Rollout]:
-        """The target's answers under the sampling parameters."""
+        """The target's answers under the sampling parameters.
+
+        Raises:
+            InputError: it ends all of them at once.
+        """
         uniforms = [self.uniforms(item, "x") for item in items]
-        return self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
+        found = self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
+        if len(found) >= ENOUGH and all(self.stop_tokens.issuperset(rollout.tokens) for rollout in found):
+            raise InputError(
+                f"target={self.settings.target!r}: the answers to {len(found)} prompts are all empty; give prompts in "
+                "the form that the model was trained with, by --chat or --no-chat"
+            )
+        return found
 
 
 def make_dataset(

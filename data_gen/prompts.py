@@ -35,7 +35,7 @@ class PromptRow:
 
     def encode(
         self, tokenizer: PreTrainedTokenizerBase | None, *, chat: bool, system: str | None, day: str | None = None,
-        context: int | None = None,
+        context: int | None = None, encoder: bool = False,
     ) -> list[int]:  # fmt: skip
         """The prompt's token ids; see :func:`~..infer.prompting.encode_prompt`. Its own system message counts.
 
@@ -46,7 +46,7 @@ class PromptRow:
         try:
             prompt = self.prompt if chat else as_plain_text(tokenizer, self.prompt)
             own = not isinstance(prompt, str) and prompt[0]["role"] == "system"
-            ids = encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day)
+            ids = encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day, encoder=encoder)
             if context is not None and len(ids) >= context:
                 raise InputError(f"{counted(len(ids), 'token')}, but the context holds {context}; leave it out")
             return ids

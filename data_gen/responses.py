@@ -11,7 +11,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
 from ..models.loading.names import load_stop_tokens, load_tokenizer
-from .builder import DatasetBuilder, GivenTexts, Item, make_dataset
+from .builder import ENOUGH, DatasetBuilder, GivenTexts, Item, make_dataset
 from .dataset import ResponseSource, read_manifest, whole_manifest
 from .kinds import ResponseRow, read_dataset
 from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
@@ -98,6 +98,11 @@ class OpenAIResponses(ResponseMaker):
             for row in pool.map(self._row, items):
                 on_done(len(row.tokens))
                 rows.append(row)
+        if len(rows) >= ENOUGH and all_empty(rows):
+            raise InputError(
+                f"base_url={self.url!r}: all texts of {len(rows)} prompts are empty; check the server's model "
+                f"{self.model!r}, and --chat or --no-chat"
+            )
         return rows
 
     def _row(self, item: Item) -> ResponseRow:
@@ -158,6 +163,11 @@ class OpenAIResponses(ResponseMaker):
             return json.load(response)
 
 
+def all_empty(rows: Sequence[ResponseRow]) -> bool:
+    """Whether no text holds more than white space."""
+    return not any(row.text.strip() for row in rows)
+
+
 def vllm_source(version: str, responses: ResponseOptions) -> ResponseSource:
     """The :attr:`ResponseMaker.source` of texts by vLLM ``version``."""
     return ResponseSource(source="vllm", version=version, tensor_parallel=responses.tensor_parallel)
@@ -205,7 +215,7 @@ def make_responses(
     A server is asked by this process, and complete texts need no engine.
 
     Raises:
-        InputError: the engine gives no texts, or ``folder`` belongs to another run.
+        InputError: the engine gives no texts, or only empty ones, or ``folder`` belongs to another run.
     """
     maker: Callable[[AcceptanceDataOptions], ResponseMaker] = partial(OpenAIResponses, responses=responses)
     if responses.responses == "openai":
@@ -222,7 +232,13 @@ def make_responses(
     manifest = read_manifest(folder)
     again = sum(shard.tokenised_again or 0 for shard in manifest.shards)
     other = sum(shard.of_other_length or 0 for shard in manifest.shards)
-    tokens = {row.prompt_id: row.tokens for row in read_dataset(folder, ResponseRow)}
+    rows = read_dataset(folder, ResponseRow)
+    if all_empty(rows):
+        raise InputError(
+            f"{folder}: all {len(rows)} texts are empty; check the engine's model, and --chat or --no-chat, and remove "
+            "the folder"
+        )
+    tokens = {row.prompt_id: row.tokens for row in rows}
     console.print(
         f"{folder}: {again} of {len(tokens)} texts were tokenised again, {other} into another number of tokens"
         f"{UNCHECKED if responses.responses == 'openai' else ''}",

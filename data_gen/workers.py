@@ -45,6 +45,7 @@ class Description:
         identity: the part of the dataset's identity that comes from the models.
         device: type of the device that makes the shards.
         context: shortest context of the models in tokens; None if it is not limited.
+        encoder: whether the target reads prompts by an encoder.
         embedding_bytes: size of the draft's embedding, where it is part of the dataset.
         hardware, versions: of a worker's machine.
     """
@@ -52,6 +53,7 @@ class Description:
     identity: Identity
     device: str = ""
     context: int | None = None
+    encoder: bool = False
     embedding_bytes: int = 0
     hardware: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)

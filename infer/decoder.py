@@ -417,7 +417,14 @@ class SpeculativeDecoder:
 
     def _encode(self, prompt: PromptLike, chat: bool, system: str | None) -> list[int]:
         build(bool, chat, "chat")
-        return encode_prompt(self.tokenizer, prompt, chat=chat, system=system, vocab_size=self.target.vocab_size)
+        return encode_prompt(
+            self.tokenizer,
+            prompt,
+            chat=chat,
+            system=system,
+            vocab_size=self.target.vocab_size,
+            encoder=self.target.encodes_prompts,
+        )
 
     def setup_for(self, length: Name | int | LengthController | None = None, verifier: str | None = None) -> Setup:
         """The decoder's setup, or that of a call with a ``length`` or a ``verifier`` of its own.

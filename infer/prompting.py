@@ -73,6 +73,7 @@ def encode_prompt(
     system: str | None = None,
     vocab_size: int | None = None,
     day: str | None = None,
+    encoder: bool = False,
 ) -> list[int]:
     """Token ids of one prompt.
 
@@ -83,6 +84,8 @@ def encode_prompt(
         system: a system message before text or messages.
         vocab_size: the model's vocabulary size; ids must be below it.
         day: the date, as YYYY-MM-DD, that a chat template is told for today's; see :func:`day_of`.
+        encoder: the prompt is read by an encoder. Otherwise the end token is left out that some tokenizers append to
+            text, since the text goes on.
 
     Raises:
         InputError: the prompt is empty or malformed, several prompts are given, an id is out of range, or a required
@@ -91,7 +94,7 @@ def encode_prompt(
     prompts, single = as_prompts(prompt)
     if not single:
         raise InputError(f"prompt: {len(prompts)} prompts in a batch, where one is needed; give one of them")
-    ids = _encode(tokenizer, prompts[0], chat, system, day)
+    ids = _encode(tokenizer, prompts[0], chat, system, day, encoder)
     if vocab_size is not None:
         for position, token in enumerate(ids):
             if token >= vocab_size:
@@ -103,7 +106,12 @@ def encode_prompt(
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt, chat: bool, system: str | None, day: str | None
+    tokenizer: PreTrainedTokenizerBase | None,
+    prompt: Prompt,
+    chat: bool,
+    system: str | None,
+    day: str | None,
+    encoder: bool,
 ) -> list[int]:
     if _is_ids(prompt):
         return prompt
@@ -116,7 +124,7 @@ def _encode(
         raise InputError(f"prompt={prompt!r}: empty; give some text")
     elif chat or system is not None:
         messages += [{"role": "user", "content": prompt}]
-    ids = _apply_template(tokenizer, messages, day) if messages else _text_ids(tokenizer, str(prompt))
+    ids = _apply_template(tokenizer, messages, day) if messages else _text_ids(tokenizer, str(prompt), encoder)
     if not ids and messages:
         name = tokenizer.name_or_path or type(tokenizer).__name__
         raise InputError(f"{name}: the chat template gives no tokens for the messages; {PLAIN_TEXT}")
@@ -125,12 +133,18 @@ def _encode(
     return ids
 
 
-def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of plain text. Text that begins with the BOS token, as a chat template writes it, gets no second one."""
+def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str, encoder: bool) -> list[int]:
+    """The ids of plain text, with the special tokens that the tokenizer adds before it.
+
+    Text that begins with the BOS token, as a chat template writes it, gets no second one. Special tokens that the
+    tokenizer appends, such as EOS, are kept for an ``encoder`` alone.
+    """
     ids = list(tokenizer(text)["input_ids"])
+    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     twice = [tokenizer.bos_token_id] * 2
-    added = ids[:2] == twice and tokenizer(text, add_special_tokens=False)["input_ids"][:2] != twice
-    return ids[added:]
+    start = int(ids[:2] == twice and plain[:2] != twice)
+    ends = (end for end in range(len(ids), len(plain) - 1, -1) if ids[end - len(plain) : end] == plain)
+    return ids[start : len(ids) if encoder else next(ends, len(ids))]
 
 
 def _is_ids(prompt: Prompt) -> TypeGuard[list[int]]:

@@ -37,6 +37,7 @@ class LanguageModel(ABC):
         longest: number of tokens that buffers of fixed sizes have room for at once; None to let them grow.
         reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
         reads_drawn: whether it reads tokens that the host has not read, ``Read.drawn``.
+        encodes_prompts: whether an encoder reads the prompt, which its tokenizer ends; elsewhere the text goes on.
         decodes_trees: whether a target of this kind verifies trees of drafted tokens.
         state_layers: the layers whose outputs follow the last states in what :meth:`forward` returns: 1 is the first.
     """
@@ -53,6 +54,7 @@ class LanguageModel(ABC):
     kept_tokens: Tensor | None = None
     reads_states: bool = False
     reads_drawn: bool = False
+    encodes_prompts: bool = False
     decodes_trees: bool = True
     state_layers: tuple[int, ...] = ()
 

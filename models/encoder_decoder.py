@@ -57,6 +57,8 @@ class EncoderDecoder(CausalLM):
         InputError: the model is of another family, or has no decoder start token.
     """
 
+    encodes_prompts = True
+
     def __init__(self, model: PreTrainedModel, quantization: Quantization | None = None) -> None:
         super().__init__(model, quantization, graphs="off")  # texts do not share a forward
         start = model.generation_config.decoder_start_token_id

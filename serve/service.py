@@ -102,7 +102,7 @@ class Service:
     def _encode(self, given: ChatCompletionRequest | CompletionRequest) -> list[list[int]]:
         """The token ids of each prompt, for models that are as they were."""
         self.decoder.check_models()
-        size = self.decoder.target.vocab_size
+        size, encoder = self.decoder.target.vocab_size, self.decoder.target.encodes_prompts
         n = given.n or 1
         if isinstance(given, ChatCompletionRequest):
             self._check_number(1, n)
@@ -113,7 +113,7 @@ class Service:
         self._check_number(len(prompts), n)
         for prompt in prompts:
             self._check_size("prompt", len(prompt) if isinstance(prompt, str) else 0)
-        return [encode_prompt(self.tokenizer, prompt, vocab_size=size) for prompt in prompts]
+        return [encode_prompt(self.tokenizer, prompt, vocab_size=size, encoder=encoder) for prompt in prompts]
 
     def _check_number(self, prompts: int, n: int) -> None:
         """Refuse what would not even fit if nothing else ran: trying again would never help."""

@@ -35,7 +35,8 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
         decoder = SpeculativeDecoder.from_options(options)
         assert decoder.tokenizer is not None  # from_pretrained always loads one
         at_once = options.n > 1 or options.color or options.json or not options.stream
-        prompt = encode_prompt(decoder.tokenizer, text, chat=options.chat, system=options.system)
+        encoder = decoder.target.encodes_prompts
+        prompt = encode_prompt(decoder.tokenizer, text, chat=options.chat, system=options.system, encoder=encoder)
         live = None if at_once else decoder.text_stream(prompt)
         found = decoder.generate(
             prompt,

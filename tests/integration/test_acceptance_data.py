@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.common.files import replacing
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen import builder
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder, make_acceptance_data
 from specpilot.data_gen.builder import plan
 from specpilot.data_gen.dataset import ShardWriter, read_manifest
@@ -26,6 +27,7 @@ from specpilot.infer.random_source import draw, sample_seed
 from specpilot.models import CausalLM
 from specpilot.models.forwards import Padded
 
+from ..helpers.refusals import refused
 from ..helpers.tiny import ARCHITECTURES, make, pair_and_prompts
 from ..helpers.training import assert_labels
 
@@ -47,13 +49,13 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_rows_by_direct_computation(sampling: dict[str, Any], base: AcceptanceDataOptions, tmp_path: Path) -> None:
     """Whether or not the rollouts keep the target's distributions, as they do where few tokens are left."""
     base = replace(base, **sampling)
-    builder = AcceptanceDatasetBuilder(base)
+    made = AcceptanceDatasetBuilder(base)
     rows = read_dataset(make_acceptance_data(base, tmp_path / "data"), AcceptanceRow)
-    assert [row.prompt_id for row in rows] == [item.id for item in builder.prompts.items]
-    assert_labels(builder, rows)
+    assert [row.prompt_id for row in rows] == [item.id for item in made.prompts.items]
+    assert_labels(made, rows)
     for row in rows:
         assert 1 <= len(row.x) == len(row.y) == len(row.p) <= 12
-        assert builder.stop_tokens.isdisjoint(row.x[:-1])
+        assert made.stop_tokens.isdisjoint(row.x[:-1])
 
 
 def test_rounds_are_what_the_decoder_did(base: AcceptanceDataOptions, tmp_path: Path) -> None:
@@ -158,6 +160,15 @@ def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Pa
     folder = make_acceptance_data(replace(arguments, max_prompt_tokens=116), tmp_path / "data")
     assert len(read_dataset(folder, AcceptanceRow)) == 1
     assert read_manifest(folder).prompts.left_out == 1
+
+
+def test_a_target_that_answers_every_prompt_with_nothing(
+    base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "stop_tokens_of", lambda *_: frozenset(range(257)))
+    with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
+        make_acceptance_data(replace(base, shard_size=8), tmp_path / "data")
+    make_acceptance_data(replace(base, limit=2), tmp_path / "two")  # which may be by chance
 
 
 def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

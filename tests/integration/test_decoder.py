@@ -9,10 +9,11 @@ from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed, Oracle
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import CausalLM
+from tokenizers.processors import TemplateProcessing
 
 from ..helpers.drafts import options_of
 from ..helpers.greedy import transformers_greedy
-from ..helpers.tiny import ARCHITECTURES, make
+from ..helpers.tiny import ARCHITECTURES, byte_tokenizer, make
 
 PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
@@ -118,6 +119,18 @@ def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
             ("target", "T5Stack"): texts, ("target", "Linear"): 2 * texts,
             ("draft", "T5Stack"): texts, ("draft", "Linear"): texts,
         }  # fmt: skip
+
+
+def test_an_encoder_alone_reads_the_end_token_that_the_tokenizer_appends() -> None:
+    tokenizer = byte_tokenizer()
+    end = tokenizer.eos_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A <|end|>", special_tokens=[("<|end|>", end)]
+    )
+    letter, _ = tokenizer("a")["input_ids"]
+    for architecture, expected in (("t5", [letter, end]), ("llama", [letter])):
+        decoder = SpeculativeDecoder(make(architecture, vocab=257), None, tokenizer)
+        assert decoder.generate("a", chat=False, max_new_tokens=1).prompt_tokens == expected
 
 
 def test_encoder_decoders_that_are_refused() -> None:

@@ -23,6 +23,7 @@ from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
 from ..helpers.folders import contents
+from ..helpers.refusals import refused
 from ..helpers.serving import serving
 from ..helpers.tiny import pair_and_prompts
 from ..helpers.training import assert_labels
@@ -160,6 +161,27 @@ def test_the_plugin_for_vllm_is_missing(
     assert not any(tmp_path.iterdir())
 
 
+def test_a_server_whose_texts_are_all_empty(
+    base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused in the first shard of some prompts, and otherwise when the texts are complete; one is not."""
+    written = {"finish_reason": "stop", "token_ids": None}
+    texts = iter(["a", *[""] * 9])
+    monkeypatch.setattr(
+        responses.OpenAIResponses, "_send", lambda *_: {"choices": [{**written, "text": next(texts, " \n")}]}
+    )
+    make_acceptance_data(replace(base, batch_size=1), tmp_path / "some", responses=options)
+    starts = {
+        8: f"base_url='{options.base_url}': all texts of 8 prompts",
+        4: f"{tmp_path / '4-responses'}: all 10",
+    }
+    for size, start in starts.items():
+        with refused("are empty; check the .*model.*, and --chat or --no-chat", start):
+            make_acceptance_data(replace(base, shard_size=size), tmp_path / f"{size}", responses=options)
+        assert not (tmp_path / f"{size}").exists()
+    assert not (tmp_path / "8-responses" / "manifest.json").exists()
+
+
 def test_unusable_servers_are_refused(
     base: AcceptanceDataOptions, options: ResponseOptions, running: tuple[Server, str], tmp_path: Path
 ) -> None:
@@ -169,5 +191,5 @@ def test_unusable_servers_are_refused(
         make_acceptance_data(base, tmp_path / "data", responses=replace(options, model="another"))
     assert not (tmp_path / "data").exists()
     streamed = {"prompt": "a", "stream": True, "return_token_ids": True}
-    refused = httpx.post(f"{running[1]}/v1/completions", json=streamed)
-    assert (refused.status_code, "token ids are not streamed" in refused.text) == (400, True)
+    answer = httpx.post(f"{running[1]}/v1/completions", json=streamed)
+    assert (answer.status_code, "token ids are not streamed" in answer.text) == (400, True)

@@ -158,6 +158,21 @@ def test_text_that_begins_with_the_bos_token() -> None:
     assert encode_prompt(tokenizer, "<s>a") == encode_prompt(tokenizer, "a") == written
 
 
+def test_a_prompt_does_not_end_with_the_token_that_the_tokenizer_appends() -> None:
+    """An encoder's does; what the text itself ends with stays."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    start, (letter,), end = tokenizer.bos_token_id, tokenizer("a")["input_ids"], tokenizer.eos_token_id
+    for form, before in (("$A <|end|>", []), ("<s> $A <|end|>", [start]), ("<s> $A <|end|> <s>", [start])):
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=form, special_tokens=[("<s>", start), ("<|end|>", end)]
+        )
+        assert tokenizer("a")["input_ids"][: len(before) + 2] == [*before, letter, end]
+        assert encode_prompt(tokenizer, "a") == [*before, letter]
+        assert encode_prompt(tokenizer, "a<|end|>") == [*before, letter, end]
+        assert encode_prompt(tokenizer, "a", encoder=True) == tokenizer("a")["input_ids"]
+
+
 TEMPLATES = {  # chat template → what ends a turn
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}": "<|im_end|>",
     "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}<end_of_turn>\n{% endfor %}": (

@@ -21,6 +21,7 @@ from specpilot.data_gen.options import AnswersDataOptions, TextFormOptions
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.data_gen.rows import RowSource
 from specpilot.models.loading.names import load_tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from ..helpers.clock import one_day_later
 from ..helpers.folders import contents
@@ -165,6 +166,22 @@ def test_a_conversation_is_one_document_where_each_prompt_continues_the_one_befo
     assert tokenizer.decode(one.tokens) == "[user]q[assistant]a<|end|>[user]r[assistant]b<|end|>"
     learned = [token for token, wanted in zip(one.tokens, one.learned, strict=True) if wanted]
     assert tokenizer.decode(learned) == "a<|end|>b<|end|>"
+
+
+def test_texts_to_train_on_end_once() -> None:
+    """With a tokenizer that appends its end token too."""
+    tokenizer = byte_tokenizer()
+    plain, question = (read_documents([rows], tokenizer) for rows in (["some text"], [{"prompt": "q", "answer": "a"}]))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A <|end|>", special_tokens=[("<|end|>", tokenizer.eos_token_id)]
+    )
+    assert read_documents([["some text"]], tokenizer) == plain
+    assert tokenizer.decode(plain[0].tokens) == "some text<|end|>"
+    for chat in (True, False):
+        form = TextFormOptions(chat=chat)
+        (one,) = read_documents([[{"prompt": "q", "answer": "a"}]], tokenizer, form)
+        assert one.tokens.count(tokenizer.eos_token_id) == 1
+        assert chat is False or [one] == question
 
 
 def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
