@@ -43,6 +43,7 @@ class TrainingResult:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PROCESSES: Any = rank_zero_only  # Lightning's number of this process is its attribute `rank`, which has no type
 # By these variables srun, torchrun, mpirun and jsrun number and connect the processes that they start.
 LAUNCHER_VARIABLES = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "SLURM_PROCID", "JSM_NAMESPACE_RANK",
@@ -182,14 +183,14 @@ def without_launcher(nodes: int) -> Iterator[None]:
             are hidden on a single one.
     """
     hidden = LAUNCHER_VARIABLES if nodes > 1 else (*LAUNCHER_VARIABLES, *VARIABLES)
-    environment, rank = {name: os.environ.get(name) for name in (*LAUNCHER_VARIABLES, *VARIABLES)}, rank_zero_only.rank
+    environment, rank = {name: os.environ.get(name) for name in (*LAUNCHER_VARIABLES, *VARIABLES)}, PROCESSES.rank
     try:
         for name in hidden:
             os.environ.pop(name, None)
-        rank_zero_only.rank = 0  # Lightning read it from the environment when it was imported
+        PROCESSES.rank = 0  # Lightning read it from the environment when it was imported
         yield
     finally:
-        rank_zero_only.rank = rank
+        PROCESSES.rank = rank
         for name, value in environment.items():
             os.environ.pop(name, None)
             if value is not None:
