@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .access import Access
+from .access import OPEN, Access
 from .errors import ApiError
 from .middleware import HeadAsGet, WholeBodies
 from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest, parse_json, parse_request
@@ -73,6 +73,24 @@ class AccessCheck:
             await refusal(self.server, error)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
+
+
+class Overload:
+    """ASGI application that answers on connections beyond the limit: 503, except to ``/health``."""
+
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self.app, self.server = app, server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in OPEN:
+            await self.app(scope, receive, send)
+            return
+        error = ApiError(
+            503, "too many connections are open; try again later", code="too_many_connections", retry_after=1
+        )
+        response = refusal(self.server, error)
+        response.headers["Connection"] = "close"
+        await response(scope, receive, send)
 
 
 async def read_body(request: Request, most: int) -> bytes:

@@ -32,6 +32,8 @@ class ServeOptions(DecodingOptions):
         time_limit: Seconds a request may take.
         max_body: Bytes of a request's body.
         keep_alive: Seconds that a connection stays open between two requests; longer than that of proxies in front.
+        receive_time: Seconds that a client has to send a request, and to take any of its response.
+        max_connections: Connections that may be open; beyond it clients get 503.
         drain: Seconds that running requests have to finish after SIGTERM.
         log_rounds: Folder that gets served rounds as a dataset for `specpilot train acceptance`. It contains prompts
             and texts.
@@ -48,6 +50,8 @@ class ServeOptions(DecodingOptions):
     time_limit: Positive = 600.0
     max_body: Count = 4 << 20
     keep_alive: Count = 75
+    receive_time: Positive = 60.0
+    max_connections: Count = 512
     drain: Positive = 60.0
     log_rounds: Folder | None = None
     log_requests: bool = False

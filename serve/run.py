@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -14,7 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from .app import create_app
+from .app import Overload, create_app
+from .connections import HttpConfig, quieten
 from .server import Server
 
 PATIENCE = 1.0  # seconds that a client has to send its request
@@ -63,17 +65,18 @@ def response(reason: str) -> bytes:
     return head.encode() + body
 
 
+WAITING = 1024  # connections that may wait to be accepted
 SWITCH_INTERVAL = 0.001  # seconds that a thread may keep the interpreter: the decoder waits for the event loop
 
 
-def http_config(server: Server, **settings: Any) -> uvicorn.Config:
+def http_config(server: Server, **settings: Any) -> HttpConfig:
     """uvicorn's configuration for the application of ``server``; ``settings`` are uvicorn's own.
 
     Raises:
         InputError: the key is one that no client can send.
     """
-    keep_alive = server.options.keep_alive
-    return uvicorn.Config(create_app(server), timeout_keep_alive=keep_alive, server_header=False, **settings)
+    app = create_app(server)
+    return HttpConfig(app, server.options, Overload(app, server), **settings)
 
 
 def run_server(server: Server, listener: socket.socket) -> None:
@@ -103,6 +106,9 @@ class _Http(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        quieten(asyncio.get_running_loop())
+        for listener in sockets or []:
+            listener.listen(WAITING)
         self.server.print_plan()
         print(f"specpilot: serving {self.server.options.name!r} on {self.address}", file=sys.stderr, flush=True)
 

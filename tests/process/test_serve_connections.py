@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from specpilot import SpeculativeDecoder
 from specpilot.serve import app as server_app
+from specpilot.serve.connections import Connection
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.responses import event
 from specpilot.serve.run import http_config
@@ -155,3 +157,50 @@ def test_idle_connections_stay_open_as_long_as_the_option_says(decoder: Speculat
         start = time.monotonic()
         assert read_all(connection).endswith(b'{"status":"ok"}')  # and then the end
         assert time.monotonic() - start > 0.9
+
+
+GET = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_clients_that_send_too_slowly_are_answered_408(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder, receive_time=0.3) as (_, address):
+        whole = head("/v1/completions", 100)
+        for sent in (whole[:30], whole, whole + b"{", GET % b"/health" + whole[:5]):
+            with connect(address) as connection:
+                connection.sendall(sent)
+                received = read_all(connection)
+                assert b"HTTP/1.1 408 " in received, sent
+                assert received.endswith(b'"param": null, "code": "receive_time"}}')
+        with connect(address) as connection:
+            assert read_all(connection) == b""
+        assert httpx.get(f"{address}/health").status_code == 200
+
+
+def test_clients_that_take_nothing_of_their_responses_are_cut_off(
+    decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, connection_lost = threading.Event(), Connection.connection_lost
+
+    def record(connection: Connection, error: Exception | None) -> None:
+        connection_lost(connection, error)
+        lost.set()
+
+    monkeypatch.setattr(Connection, "connection_lost", record)
+    with serving(decoder, receive_time=0.3) as (_, address), connect(address) as connection:
+        connection.sendall(GET % b"/page.js" * 1500)  # more than the buffers of both sides hold
+        assert lost.wait(30)
+
+
+def test_connections_are_limited(decoder: SpeculativeDecoder) -> None:
+    with serving(decoder, max_connections=2) as (_, address):
+        held = [connect(address) for _ in range(2)]
+        for connection in held:
+            connection.sendall(GET % b"/health")
+            connection.recv(1 << 16)
+        found = httpx.get(f"{address}/v1/models")
+        assert (found.status_code, found.json()["error"]["code"]) == (503, "too_many_connections")
+        assert (found.headers["retry-after"], found.headers["connection"]) == ("1", "close")
+        assert httpx.get(f"{address}/health").status_code == 200
+        for connection in held:
+            connection.close()
+        wait_until(lambda: httpx.get(f"{address}/v1/models").status_code == 200)

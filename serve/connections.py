@@ -1,0 +1,158 @@
+"""Connections with deadlines for requests and responses, and a limit on their number."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any, Literal, cast
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .errors import ApiError
+from .options import ServeOptions
+
+SPARE = 64  # connections beyond the limit that are told so; more are closed without a word
+FILES = 128  # file descriptors for everything that is no connection
+ACCEPTED = 32  # connections accepted at once, before the event loop goes on
+QUIET = 60.0  # seconds between two lines about exhausted file descriptors
+
+Phase = Literal["receiving", "sending"]
+
+
+class HttpConfig(uvicorn.Config):
+    """uvicorn's configuration for a server of ``options``.
+
+    Args:
+        overload: answers requests on connections beyond the limit.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServeOptions, overload: Any, **settings: Any) -> None:
+        settings = {"backlog": ACCEPTED, "timeout_keep_alive": options.keep_alive, "server_header": False, **settings}
+        super().__init__(cast(Any, app), http=Connection, **settings)
+        self.options, self.overload = options, overload
+        self.max_connections = connections_within_files(options.max_connections)
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection with a deadline for every phase in which the server waits for the client.
+
+    ``receive_time`` seconds are the most for a request, from the connection or its first byte to the end of its body,
+    and for a client that takes nothing of its response. While the server decodes there is no deadline.
+    """
+
+    config: HttpConfig
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.phase: Phase | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        count, limit = len(self.connections), self.config.max_connections
+        if count > limit + SPARE:
+            transport.abort()
+        elif count > limit:
+            self.app = self.config.overload
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._enter(None)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Find out what is waited for."""
+        if self.transport.is_closing() or self.flow.write_paused:
+            self._enter("sending")
+        else:
+            idle = self.timeout_keep_alive_task is not None and not self.conn.trailing_data[0]
+            waiting = self.conn.their_state in ({h11.SEND_BODY} if idle else {h11.IDLE, h11.SEND_BODY})
+            self._enter("receiving" if waiting else None)
+
+    def _enter(self, phase: Phase | None) -> None:
+        """A phase that goes on keeps its deadline: a byte now and then does not move it."""
+        if phase == self.phase:
+            return
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self.phase, self.deadline = phase, None
+        if phase is not None:
+            late = self._refuse if phase == "receiving" else self.transport.abort
+            self.deadline = self.loop.call_later(self.config.options.receive_time, late)
+
+    def _refuse(self) -> None:
+        """Answer 408 if a part of a request is there and no response has begun, and close."""
+        begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
+        if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            limit = self.config.options.receive_time
+            error = ApiError(408, f"the request was not sent within {limit:g} s", code="receive_time")
+            body = json.dumps(error.body).encode()
+            headers = [
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(body))),
+                ("Connection", "close"),
+            ]
+            for event in (h11.Response(status_code=408, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+        self._watch()
+
+
+def connections_within_files(limit: int) -> int:
+    """``limit``, or what the process may open; says so if that is less."""
+    try:
+        import resource
+    except ImportError:  # no such limit there
+        return limit
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limit + SPARE + ACCEPTED + FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = raised
+    room = limit if soft == resource.RLIM_INFINITY else max(1, soft - SPARE - ACCEPTED - FILES)
+    if room < limit:
+        remedy = f"the process may open {soft} files; raise `ulimit -n`"
+        print(f"specpilot: {room} connections at most: {remedy}", file=sys.stderr)
+    return min(limit, room)
+
+
+def quieten(loop: asyncio.AbstractEventLoop) -> None:
+    """Say once a minute that connections cannot be accepted; asyncio writes a traceback for every attempt."""
+    told = [-QUIET]
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "socket.accept()" not in context["message"]:
+            loop.default_exception_handler(context)
+        elif time.monotonic() - told[0] >= QUIET:
+            told[0] = time.monotonic()
+            print(
+                f"specpilot: no connection can be accepted: {context['exception']}; raise `ulimit -n`", file=sys.stderr
+            )
+
+    loop.set_exception_handler(handle)
