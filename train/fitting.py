@@ -15,10 +15,10 @@ from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_utilities.core.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
-from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from ..common.errors import InputError, optional_import
