@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from ..infer.text_stream import TextStream
 from .trace_view import show_trace
 
 TARGET = "SmolLM2-135M-Instruct"
+BUSY = 1.5  # load for each core above which other processes slow this one
 PROMPTS = (
     "Why does the sky turn red at sunset? Answer in three sentences.",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
@@ -57,18 +59,35 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
         show_trace(console, both[1], TextStream(tokenizer, ids), rejected=False)
         plain, fast = (one.stats.tokens_per_second for one in both)
-        console.print(f"[dim]{plain:.0f} tokens/s without drafts, {fast:.0f} with drafts: {fast / plain:.2f} ×\n")
+        console.print(
+            f"[dim]{_speed(plain)} tokens/s without drafts, {_speed(fast)} with drafts: {fast / plain:.2f} ×\n"
+        )
     console.print(
-        f"{Path(base.target).name} in {base.dtype} answers {tokens / seconds[0]:.0f} tokens/s without drafts and "
-        f"{tokens / seconds[1]:.0f} with drafts and copies by trained predictors: "
+        f"{Path(base.target).name} in {base.dtype} answers {_speed(tokens / seconds[0])} tokens/s without drafts and "
+        f"{_speed(tokens / seconds[1])} with drafts and copies by trained predictors: "
         f"{seconds[0] / seconds[1]:.2f} × as fast, with the same text for {same} of {len(PROMPTS)} prompts "
         f"({machine().processor}, threads: {machine().threads})."
     )
+    if load_per_core() > BUSY:
+        console.print(
+            f"Other processes run on this machine (load {load_per_core():.1f} for each core), so the speeds are lower "
+            "than they could be, and their ratio is uncertain. Run the command again on an idle machine."
+        )
     console.print(
         f"[dim]To go on:\nspecpilot generate {' '.join(drafting.words())} --temperature 0 'Explain rainbows.'",
         soft_wrap=True,
     )
     return seconds[0] / seconds[1]
+
+
+def load_per_core() -> float:
+    """Processes that ran or waited for a core in the last minute, for each core; 1 is what this process may take."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def _speed(rate: float) -> str:
+    """Tokens per second, with two digits or more."""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _seconds(stats: Stats) -> float:

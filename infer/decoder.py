@@ -28,7 +28,7 @@ from ..controllers.length import LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import cost_source
 from ..controllers.sampling import SamplingParams
-from ..models import EncoderDecoder, GgufModel, LanguageModel
+from ..models import EncoderDecoder, GgufModel, LanguageModel, count_parameters
 from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
 from .build import Builder, Models, Setup, load_models
 from .core import Generation, Request, warn_of_context
@@ -143,6 +143,7 @@ class SpeculativeDecoder:
         self._calls: dict[tuple[str, str | None], Setup] = {}  # of calls with a length that is named, and their rule
         self._replaced: LengthController | None = None  # by use_length
         self._warn_of_short_drafts()
+        self._warn_of_large_drafts()
         self.scheduler = Scheduler(engine, plan.max_running)
 
     @classmethod
@@ -394,6 +395,19 @@ class SpeculativeDecoder:
                 warnings.warn(
                     f"{model.model.name_or_path or model.name}: the draft reads texts of at most {model.context} "
                     f"tokens; longer ones go on {rest}",
+                    stacklevel=3,
+                )
+
+    def _warn_of_large_drafts(self) -> None:
+        """Say which drafts are no smaller than the target: a step of them takes as long as decoding without drafts."""
+        of_target = count_parameters(self.target.model)
+        for model in dict.fromkeys(self._draft_models()):
+            count = count_parameters(model.model)
+            if model.precision == self.target.precision and count >= of_target:
+                remedy = "swap target and draft" if count > of_target else "give a smaller draft"
+                warnings.warn(
+                    f"draft={model.model.name_or_path or model.name!r}: it has {count:,} parameters and the target "
+                    f"{of_target:,}, so drafts cost more than they save; {remedy}",
                     stacklevel=3,
                 )
 

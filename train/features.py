@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..common.console import stderr_console
-from ..common.errors import counted
+from ..common.errors import InputError, counted
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import MIXED, ROUNDS, TARGET
@@ -32,6 +32,7 @@ from .options import FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state
 TRACE_BYTES = 96  # for a node without its state
+LEFT_OUT = "too short to draft in, or after a prompt of max_length tokens"  # texts without examples
 PROBE_TEXTS = 4  # texts that a plan is timed on
 
 
@@ -63,7 +64,7 @@ class FeaturePlan:
         models: what :meth:`FeatureMaker.describe` returned.
 
     Raises:
-        InputError: the data is damaged, or training or validation would be empty.
+        InputError: the data is damaged, or training or validation would be empty: also if prompts have ``max_length``.
     """
 
     def __init__(self, settings: FeatureDataOptions, models: Description) -> None:
@@ -130,6 +131,11 @@ class FeaturePlan:
             taken[folder] += len(training)
             validation += len(held_out)
             self.left_out += self.first[file + 1] - self.first[file] - len(texts)
+        if not (taken.total() or validation) and self.left_out:
+            raise InputError(
+                f"max_length={self.options.max_length}: all {counted(self.left_out, 'text')} are left out: {LEFT_OUT}; "
+                "give a larger --max-length"
+            )
         require_both(taken.total(), validation, fraction, "text")
 
     def _traces(self) -> dict[SamplingParams, int]:
@@ -176,8 +182,7 @@ class FeaturePlan:
         """Write the shards that are missing in ``output``."""
         with ShardWriter(output, self.identity) as writer:
             if self.left_out:
-                why = "too short to draft in, or a prompt of max_length tokens"
-                console.print(f"{counted(self.left_out, 'text')} left out: {why}", soft_wrap=True)
+                console.print(f"{counted(self.left_out, 'text')} left out: {LEFT_OUT}", soft_wrap=True)
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
             texts = [len(piece.texts) for piece in self.pieces]
             needed = [0 if piece.part == TRACES else piece.rows * self.row_bytes for piece in self.pieces]

@@ -69,11 +69,12 @@ CONSTANTS = {  # metric → that of predicting the mean everywhere; the first th
 
 
 def shortcomings(metrics: Mapping[str, float | None]) -> list[str]:
-    """What metrics of an acceptance predictor say against it, in words that follow "it is"; none if nothing.
+    """Weaknesses of a controller by its metrics, in words that follow "it is"; none if there are none.
 
     Args:
-        metrics: of held-out prompts: a key of ``CONSTANTS`` and its value, and ``auroc`` beside ``auroc_draft``, that
-            of the draft's own confidence. What is missing is not judged.
+        metrics: of held-out prompts. Of a predictor a key of ``CONSTANTS`` and its value, and ``auroc`` beside
+            ``auroc_draft``, that of the draft's own confidence; of a router ``greedy_reward`` beside ``best_single``.
+            What is missing is not judged.
     """
     found = []
     for name, of_constant in CONSTANTS.items():
@@ -86,6 +87,9 @@ def shortcomings(metrics: Mapping[str, float | None]) -> list[str]:
     draft = metrics.get("auroc_draft")
     if order is not None and draft is not None and order < draft:
         found.append(f"worse than the draft's own confidence: AUROC {order:.3f}, and {draft:.3f} of that")
+    reward, single = metrics.get("greedy_reward"), metrics.get("best_single")
+    if reward is not None and single is not None and reward < single:
+        found.append(f"worse than its best single arm: reward {reward:.4f}, and {single:.4f} of always taking that arm")
     return found
 
 

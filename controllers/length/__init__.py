@@ -142,7 +142,10 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
                     f"as the length, and --threshold {number}"
                 )
             rules = ", ".join(RULES)
-            raise Misspelt(f"length={spec!r}: no such rule{meant or ';'} give a whole number or one of {rules}")
+            raise Misspelt(
+                f"length={spec!r}: no such rule{meant or ';'} give a whole number, one of {rules}, or the folder of "
+                "a trained controller (with ./ or / in front)"
+            )
         return None
     rule = RULES[name]
     if not colon and (rule.optional or rule.example is None):

@@ -260,6 +260,8 @@ def test_worse_predictors_are_said_to_be() -> None:
         ({"kl_undone": 0.3, "kl_constant": 0.2, "calibrated_kl": 0.1, "calibrated_kl_constant": 0.3}, 0),
         ({"brier": 0.2, "brier_constant": 0.1, "auroc": 0.6, "auroc_draft": 0.7}, 2),
         ({"auroc": None, "auroc_draft": 0.7}, 0),
+        ({"greedy_reward": 0.2843, "best_single": 0.3}, 1),
+        ({"greedy_reward": 0.3, "best_single": 0.3}, 0),
     ],
 )
 def test_cards_warn_of_worse_predictors(metrics: dict[str, float | None], warnings: int) -> None:

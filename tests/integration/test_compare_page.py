@@ -37,6 +37,7 @@ from specpilot.controllers.length import AcceptancePredictor, LengthController, 
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.authors import pieces_by_author
+from specpilot.infer.core import Stats
 from specpilot.infer.options import DecodingOptions
 from specpilot.infer.text_stream import TextStream
 from specpilot.simulate.replay import replay
@@ -322,11 +323,15 @@ def test_demo(tmp_path: Path) -> None:
     assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
 
 
-def test_demo_of_a_loaded_pair() -> None:
+def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `specpilot demo --real` lets it, here the included one."""
     base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
     ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
     console = Console(record=True, width=80, force_terminal=False)
+    monkeypatch.setattr("os.getloadavg", lambda: (999.0, 0.0, 0.0))
+    monkeypatch.setattr(Stats, "tokens_per_second", 0.254)  # as on a busy machine
     ratio = talk(base, ours, 12, console)
     shown = " ".join(console.export_text().split())
     assert f"{ratio:.2f} × as fast, with the same text for 3 of 3 prompts" in shown
+    assert "0.25 tokens/s without drafts, 0.25 with drafts" in shown
+    assert "idle machine" in shown

@@ -140,3 +140,13 @@ def test_encoder_decoders_that_are_refused() -> None:
     t5.generation_config.decoder_start_token_id = None
     with pytest.raises(InputError, match="decoder_start_token_id is not set"):
         SpeculativeDecoder(t5, None)
+
+
+def test_drafts_that_are_no_smaller_than_the_target_are_named() -> None:
+    large, small = make(), make(layers=1)
+    with warnings.catch_warnings(action="error"):
+        SpeculativeDecoder(large, small)
+    with pytest.warns(UserWarning, match="draft=.*; swap target and draft"):
+        SpeculativeDecoder(small, large)
+    with pytest.warns(UserWarning, match="draft=.*; give a smaller draft"):
+        SpeculativeDecoder(large, large)

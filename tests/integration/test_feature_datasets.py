@@ -120,6 +120,12 @@ def test_all_of_the_target_s_is_every_token_after_its_text(
     assert found["accept"].tolist() == pytest.approx(p)
 
 
+def test_prompts_that_are_all_as_long_as_max_length(work: Path, options: FeatureDataOptions, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", ROWS, str(work / "draft"))
+    with pytest.raises(InputError, match=r"^max_length=2: .*--max-length"):
+        make_features(replace(options, data=str(data), max_length=2), str(tmp_path / "f"))
+
+
 def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(
     dataset: FeatureDataset, options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ TABLES["generate {}"] = [
     ),
     (
         "hello --length confidense:0.4",
-        "length='confidense:0.4': no such rule, did you mean 'confidence'? give a whole number or one of none, oracle",
+        "length='confidense:0.4': no such rule, did you mean 'confidence'? give a whole number, one of none, oracle",
     ),
     ("hello --length ²", "length='²': no such controller"),
     ("hello --tree 2x²", "tree='2x²':"),
@@ -206,6 +206,7 @@ TABLES["calibrate --output @out {}"] = [
     ("tiny-head --data @files/acceptance --report @place/folder", "report='@place/folder':"),
 ]
 TABLES["compare --output @out {}"] = [
+    ("--length nope", "online-confidence, or the folder of a trained controller"),
     ("--data @files/router-data", "a dataset of kind 'router'"),
     ("--data @files/acceptance/manifest.json", "no metrics.speculative_decoding: start vLLM with --per-request"),
     ("--data [@files/acceptance,@place/prompts.txt]", "acceptance among responses"),
