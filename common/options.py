@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from .errors import InputError
+from .errors import InputError, did_you_mean, listed
 from .json_file import build
 
 
@@ -172,6 +172,15 @@ class Options:
                 value = getattr(self, entry.name)
                 shown = repr(str(value)) if isinstance(value, str | Path) else reprlib.repr(value)
                 raise InputError(f"{entry.name}={shown}: would be ignored, {reason}; leave it out")
+
+
+def check_names(kind: type[Options], names: Iterable[str]) -> None:
+    """Raise InputError if one of ``names``, keywords of a Python call, is not an option of ``kind``."""
+    known = [entry.name for entry in fields(kind)]
+    for name in names:
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise InputError(f"{name}: no such option{meant or f'; choose from {listed(known, len(known))}'}")
 
 
 @dataclass(frozen=True, kw_only=True)

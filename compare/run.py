@@ -13,6 +13,7 @@ from ..checkpoints import shipped
 from ..common.errors import InputError
 from ..common.options import AUTO
 from ..common.wandb_project import WandbProject, find_project
+from ..common.options import AUTO, check_names
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..controllers.sampling import SamplingParams
@@ -69,10 +70,20 @@ class Comparison:
         """What was left out of a dataset, and why."""
         return list(self.report.notes) if isinstance(self.report, DataReport) else []
 
-    def save(self) -> list[Path]:
-        """Write ``report.html``, ``report.md`` and ``report.json``; returns their paths."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return write(self.folder, self.report, [self.report])
+    def save(self, folder: str | Path | None = None) -> list[Path]:
+        """Write ``report.html``, ``report.md`` and ``report.json`` to ``folder``; returns their paths.
+
+        Args:
+            folder: default: the comparison's own. Costs that its commands name stay in that one.
+
+        Raises:
+            InputError: ``folder`` is a file.
+        """
+        place = self.folder if folder is None else Path(folder)
+        if place.exists() and not place.is_dir():
+            raise InputError(f"folder={str(place)!r}: is a file; give a folder")
+        place.mkdir(parents=True, exist_ok=True)
+        return write(place, self.report, [self.report])
 
     def __repr__(self) -> str:
         return " ".join(self.sentences)
@@ -96,6 +107,7 @@ def compare(decoders: Decoders | None = None, prompts: RowSource = "builtin", **
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
             compared.
     """
+    check_names(CompareOptions, options)
     settings = CompareOptions(**options, prompts=prompts)  # type: ignore[arg-type]  # rows, as from Python
     specs = None
     if isinstance(decoders, str | Path):

@@ -7,10 +7,10 @@ rounds, with the tokens that a controller drafted, have in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints, overload
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -169,6 +169,9 @@ class ResponseRow(Row):
         }
 
 
+ROWS: dict[str, type[Row]] = {kind.kind: kind for kind in (AnswerRow, AcceptanceRow, RoundsRow, RouterRow, ResponseRow)}
+
+
 @dataclass(frozen=True)
 class Rows(Generic[R]):
     """A shard of rows, all of one kind and at least one."""
@@ -193,12 +196,21 @@ def arrow_type(hint: Any) -> pa.DataType:
     return ARROW[hint] if hint in ARROW else pa.list_(arrow_type(*get_args(hint)))
 
 
-def read_dataset(folder: str | Path, kind: type[R]) -> list[R]:
+@overload
+def read_dataset(folder: str | Path) -> list[Row]: ...
+@overload
+def read_dataset(folder: str | Path, kind: type[R]) -> list[R]: ...
+def read_dataset(folder: str | Path, kind: type[Row] | None = None) -> Sequence[Row]:
     """All rows of a dataset; shards are checked against the manifest's hashes.
+
+    Args:
+        kind: class of the rows, which refuses a dataset of another kind. Default: that of the dataset.
 
     Raises:
         InputError: see :func:`~.dataset.read_manifest`; a shard is missing or does not match the manifest.
     """
+    if kind is None:
+        kind = ROWS[read_manifest(folder, *ROWS).kind]
     read_manifest(folder, kind.kind)
     return [row for file in shard_files(folder) for row in read_shard(file, kind)]
 

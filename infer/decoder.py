@@ -21,6 +21,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from ..common.console import said_at_the_end
 from ..common.errors import InputError, check_count
 from ..common.json_file import build
+from ..common.options import AUTO, check_names
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT
@@ -161,11 +162,12 @@ class SpeculativeDecoder:
                 (3, 2, 1), as ``tree``.
 
         Raises:
-            InputError: a model, tokenizer or controller is missing or does not fit this pair, or options cannot be
-                combined.
+            InputError: a model, tokenizer or controller is missing or does not fit this pair, there is no such option,
+                or options cannot be combined.
         """
         if any(isinstance(model, nn.Module) for model in (target, draft)):
             raise InputError("target, draft: loaded models; give SpeculativeDecoder(target, draft, tokenizer) these")
+        check_names(DecodingOptions, options)
         beams = options.get("beams")
         if isinstance(beams, Beams):
             options |= {"beams": beams.width, "argmax": beams.argmax}
@@ -213,6 +215,7 @@ class SpeculativeDecoder:
         temperature: float | Auto = "auto",
         top_k: int | Auto | None = "auto",
         top_p: float | Auto = "auto",
+        sampling: SamplingParams | None = None,
         seed: int | Sequence[int] = 0,
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
@@ -232,6 +235,7 @@ class SpeculativeDecoder:
                 earlier at the target's context has the ``finish_reason`` ``"context"``, and there is a warning.
             temperature, top_k, top_p: sampling of both models; temperature 0 is greedy, top_k None keeps every token.
                 ``"auto"`` is the target's ``generation_config``, else 1, 50 and 1 (and 128 new tokens).
+            sampling: these three in one object, instead of them.
             seed: the same seed gives the same output on one device; the global random state is neither read nor
                 changed. With several texts, each has its own seed, derived from this one and returned with its output;
                 or give a list.
@@ -252,7 +256,7 @@ class SpeculativeDecoder:
         seeds = seeds_of(seed, len(prompts) * n)
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
-        sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
+        sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         self.check_models()
         setup, style = self.setup_for(length, verifier), TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
@@ -282,6 +286,7 @@ class SpeculativeDecoder:
         temperature: float | Auto = "auto",
         top_k: int | Auto | None = "auto",
         top_p: float | Auto = "auto",
+        sampling: SamplingParams | None = None,
         seed: int = 0,
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
@@ -297,7 +302,7 @@ class SpeculativeDecoder:
             raise InputError("stream: supports a single prompt; give one")
         self.check_models()
         ids = self._encode(prompts[0], chat, system)
-        sampling = self.defaults.sampling_params(temperature=temperature, top_k=top_k, top_p=top_p)
+        sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
         setup, style = self.setup_for(length, verifier), TextStyle.until(stop)
         return self._stream(self.new_request(ids, sampling, budget, rng, setup=setup, style=style))
@@ -428,6 +433,23 @@ class SpeculativeDecoder:
 
     def _draft_models(self) -> list[LanguageModel]:
         return self.drafts if self.routing is None else self.routing.models
+
+    def _sampling(self, sampling: SamplingParams | None, **given: Any) -> SamplingParams:
+        """``sampling``, or the sampling parameters of a call that gives single ones.
+
+        Raises:
+            InputError: both are given, a value is out of range, or ``sampling`` is something else.
+        """
+        if sampling is None:
+            return self.defaults.sampling_params(**given)
+        if not isinstance(sampling, SamplingParams):
+            raise InputError(
+                f"sampling: of type {type(sampling).__name__}; give SamplingParams(temperature=…, top_k=…, top_p=…)"
+            )
+        for name, value in given.items():
+            if value != AUTO:
+                raise InputError(f"{name}={value!r}: sampling has a {name} already; give one of them")
+        return sampling
 
     def _encode(self, prompt: PromptLike, chat: bool, system: str | None) -> list[int]:
         build(bool, chat, "chat")

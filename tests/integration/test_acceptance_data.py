@@ -198,4 +198,5 @@ def test_shards_in_any_order_are_the_same_dataset(tmp_path: Path) -> None:
                 assert index not in writer.missing(3)
         with ShardWriter(folder, identity) as writer:
             writer.complete()
+        assert read_dataset(folder) == read_dataset(folder, AcceptanceRow) != []
         assert files(folder) == files(tmp_path / "012")

@@ -31,6 +31,7 @@ from specpilot.compare.results import (
     Report,
     Sample,
 )
+from specpilot.compare.run import Comparison
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import AcceptancePredictor, LengthController, Step
@@ -335,3 +336,12 @@ def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"{ratio:.2f} × as fast, with the same text for 3 of 3 prompts" in shown
     assert "0.25 tokens/s without drafts, 0.25 with drafts" in shown
     assert "idle machine" in shown
+
+
+def test_a_report_is_saved_to_any_folder(tmp_path: Path) -> None:
+    comparison = Comparison(comparison_report({"3": (1.5, False)}), tmp_path / "own")
+    paths = comparison.save(str(tmp_path / "other"))
+    assert [path.parent for path in paths] == [tmp_path / "other"] * 3
+    assert [path.read_bytes() for path in comparison.save()] == [path.read_bytes() for path in paths]
+    with pytest.raises(specpilot.InputError, match=f"folder='{paths[0]}'"):
+        comparison.save(paths[0])

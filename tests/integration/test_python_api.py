@@ -193,3 +193,27 @@ def test_the_checkpoints_own_sampling_settings(tmp_path: Path) -> None:
     config.repetition_penalty = 1.1
     loaded.target.model.save_pretrained(target)
     assert SpeculativeDecoder.from_pretrained(target, generation_config="ignore").generate("x", max_new_tokens=2).tokens
+
+
+def test_sampling_parameters_in_one_object(decoder: SpeculativeDecoder) -> None:
+    sampling = specpilot.SamplingParams(0.7, 5, 0.9)
+    single = {"temperature": 0.7, "top_k": 5, "top_p": 0.9}
+    ours = decoder.generate("hello", sampling=sampling, max_new_tokens=8, seed=3)
+    assert ours.tokens == decoder.generate("hello", **single, max_new_tokens=8, seed=3).tokens
+    assert "".join(decoder.stream("hello", sampling=sampling, max_new_tokens=8, seed=3)) == ours.text
+    for more, message in (
+        ({"temperature": 0.2}, "^temperature=0.2: .*give one of them"),
+        ({"top_k": None}, "^top_k=None: .*give one of them"),
+        ({"sampling": {"temperature": 0.2}}, r"^sampling: of type dict; give SamplingParams\("),
+    ):
+        with pytest.raises(specpilot.InputError, match=message):
+            decoder.generate("hello", **{"sampling": sampling} | more)
+
+
+def test_misspelt_options_are_named() -> None:
+    with pytest.raises(specpilot.InputError, match=r"^lenght: .*did you mean 'length'"):
+        SpeculativeDecoder.from_pretrained("tiny", lenght=3)
+    with pytest.raises(specpilot.InputError, match=r"^minuts: .*did you mean 'minutes'"):
+        specpilot.compare(["3"], minuts=3)
+    with pytest.raises(specpilot.InputError, match=r"^zzzz: .*choose from .*length"):
+        SpeculativeDecoder.from_pretrained("tiny", zzzz=3)
