@@ -11,9 +11,8 @@ from typing import Any
 
 from ..checkpoints import shipped
 from ..common.errors import InputError
-from ..common.options import AUTO
-from ..common.wandb_project import WandbProject, find_project
 from ..common.options import AUTO, check_names
+from ..common.wandb_project import WandbProject, find_project
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..controllers.sampling import SamplingParams
