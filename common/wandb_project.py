@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from .errors import InputError
 
@@ -28,6 +28,14 @@ LONGEST = 128  # characters of a project's name
 NAME = re.compile(r"[^/\\#?%:\x00-\x1f]+")
 QUERY = "query Viewer { viewer { username } }"
 ENTITY_QUERY = "query Entity($entity: String!) { viewer { username } entity(name: $entity) { name } }"
+
+
+class WandbKeywords(TypedDict, total=False):
+    """Keywords of ``wandb.init``."""
+
+    entity: str | None
+    project: str
+    mode: Literal["offline"]
 
 
 @dataclass(frozen=True)
@@ -44,9 +52,12 @@ class WandbProject:
     offline: bool
 
     @property
-    def options(self) -> dict[str, str | None]:
+    def options(self) -> WandbKeywords:
         """Keywords of ``wandb.init``. Without a mode it follows WANDB_MODE."""
-        return {"entity": self.entity, "project": self.project} | ({"mode": "offline"} if self.offline else {})
+        options: WandbKeywords = {"entity": self.entity, "project": self.project}
+        if self.offline:
+            options["mode"] = "offline"
+        return options
 
 
 def find_project(name: str) -> WandbProject:
@@ -68,16 +79,17 @@ def find_project(name: str) -> WandbProject:
     if os.environ.get(MODE, "online") in ("offline", "dryrun", "disabled"):
         return WandbProject(entity, project, offline=False)  # wandb itself follows the mode
     server = os.environ.get(SERVER, "").rstrip("/") or PUBLIC
+    failure: Exception
     try:
         answer = _ask(server, key, entity)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise _refused(server) from None
-        answer = error
+        answer, failure = None, error
     except (OSError, ValueError, HTTPException) as error:  # no connection, a timeout, no JSON, a malformed address
-        answer = error
-    if isinstance(answer, Exception):
-        reason = " ".join(str(getattr(answer, "reason", answer)).split()) or type(answer).__name__
+        answer, failure = None, error
+    if answer is None:
+        reason = " ".join(str(getattr(failure, "reason", failure)).split()) or type(failure).__name__
         print(
             f"wandb={name!r}: {server} cannot be reached ({reason}), so the run is logged offline; 'wandb sync' "
             "uploads it later",

@@ -13,7 +13,7 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = scope["type"] == "http" and scope["method"] == "HEAD"
-        await self.app(scope | {"method": "GET"} if head else scope, receive, send)
+        await self.app({**scope, "method": "GET"} if head else scope, receive, send)
 
 
 class WholeBodies:
@@ -41,9 +41,9 @@ class WholeBodies:
         async def sent(message: Message) -> None:
             last = message["type"] == "http.response.body" and not message.get("more_body")
             if last and unread:
-                await send(message | {"more_body": True})
-                while unread:
-                    await received()
+                await send({**message, "more_body": True})
+                while (await received()).get("more_body"):
+                    pass
                 message = {"type": "http.response.body", "body": b""}
             await send(message)
 
