@@ -12,8 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
-
 from .errors import UNLOCKABLE, InputError, disk_error
 
 LOCK = ".lock"
@@ -132,6 +130,8 @@ class FolderLock:
     def __init__(self, folder: Path, doing: str) -> None:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; give a folder")
+        from filelock import FileLock, Timeout  # here: --help does without it
+
         self.folder, self._made = folder, not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / LOCK)

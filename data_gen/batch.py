@@ -64,12 +64,13 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
             where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
             raise InputError(f"{where}{error}") from error
         heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
-    for line in context_limits([request.output.finish_reason == "context" for request in requests], decoder.context):
-        console.print(f"{batch.output}: {line}", soft_wrap=True)
+    limits = context_limits([request.output.finish_reason == "context" for request in requests], decoder.context)
     identity = _settings(options, batch, decoder) | sampling.to_dict() | {"day": day}
     with TextFile(batch.output, identity, heads) as file:
         make = partial(_decode, decoder, batch.trace)
         write_shards(file, [1] * len(heads), requests.__getitem__, make, console)
+    for line in limits:  # not before, since an error is one line
+        console.print(f"{batch.output}: {line}", soft_wrap=True)
 
 
 def _decode(

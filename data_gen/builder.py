@@ -317,8 +317,6 @@ def make_dataset(
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
         prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), given)
         shards = prompts.shards(settings.shard_size)
-        for line in prompts.limits(settings.max_new_tokens):
-            console.print(f"{output}: {line}", soft_wrap=True)
         with ShardWriter(output, {**group.description.identity, **prompts.identity}) as writer:
             if prepare is not None:
                 prepare(group, prompts.items)
@@ -326,6 +324,8 @@ def make_dataset(
             mean = writer.manifest.mean_acceptance
             if made and mean is not None:
                 console.print(f"{output}: mean acceptance {mean:.3f}")
+        for line in prompts.limits(settings.max_new_tokens):  # not before, since an error is one line
+            console.print(f"{output}: {line}", soft_wrap=True)
     return output
 
 

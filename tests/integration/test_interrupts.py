@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -164,7 +165,11 @@ def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
     )
     words = [sys.executable, "-m", "specpilot", "generate", "hello", "--length", "slow:Length"]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": path}
+    heard = partial(
+        signal.signal, signal.SIGINT, signal.default_int_handler
+    )  # ignored where tests run in the background
+    done = subprocess.run(words, env=environment, preexec_fn=heard, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "specpilot: error: interrupted\n")
 
 
