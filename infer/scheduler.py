@@ -142,11 +142,11 @@ class Scheduler:
         """Tell the threads that wait that a round has ended."""
         for listener in self._listeners.copy():
             news = listener()
-            if news is not None:
-                news.put(None)
-            else:  # its thread was interrupted
+            if news is None:  # its thread was interrupted
                 with suppress(ValueError):
                     self._listeners.remove(listener)
+            elif news.empty():  # otherwise the thread, which may run rounds itself, has not looked yet
+                news.put(None)
 
     @torch.inference_mode()
     def _exclusively(self, work: Callable[[], object]) -> None:

@@ -154,6 +154,21 @@ def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> Non
     assert [row.tokens for row in again] == [row.tokens for row in expected]
 
 
+def test_a_thread_that_runs_rounds_gathers_no_news_of_them() -> None:
+    """It would have to read all of it when it waits for another thread later."""
+    decoder = SpeculativeDecoder(make(), None)
+    step, sizes = decoder.scheduler.engine.step, list[int]()
+
+    def observed(requests: Sequence[Request]) -> None:
+        sizes.extend(news.qsize() for listener in decoder.scheduler._listeners if (news := listener()) is not None)
+        step(requests)
+
+    decoder.scheduler.engine.step = observed  # type: ignore[method-assign]
+    decoder.generate(PROMPTS[0], max_new_tokens=12, temperature=0)
+    assert len(sizes) > 3
+    assert max(sizes) <= 1
+
+
 def test_a_draft_reads_a_prompt_when_it_first_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the third round, whose time is a prefill's; no cost is learned from it."""
     target, draft, told = CausalLM(make()), CausalLM(make(layers=1)), list[object]()
