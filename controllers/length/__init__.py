@@ -7,11 +7,11 @@ of the user by :mod:`.own`.
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
 
 from ...checkpoints import shipped
 from ...common.errors import Misspelt, did_you_mean, is_whole
+from ...common.rule_files import rules_in
 from .. import MAX_DRAFT
 from ..acceptance.feature_model import FeaturePredictor
 from ..acceptance.lag_free_head import LagFreePredictor
@@ -77,8 +77,7 @@ FILES = (
     "adaptive_length",
     "online_confidence",
 )
-_rules: list[Rule] = [import_module(f".{name}", __package__).RULE for name in FILES]
-RULES = {rule.name: rule for rule in _rules}
+RULES = rules_in(__name__, FILES, Rule)
 NUMBER = re.compile(r"-?\d*\.?\d+")  # what follows a rule's name; no folder or hub id ends in ":" and a number
 
 
@@ -115,7 +114,7 @@ def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | No
 
 
 def _may_be_trained(name: str) -> bool:
-    """Whether ``name`` may be that of a trained controller: one that is shipped, a folder, or an id on the hub."""
+    """Return true if a trained controller may have this name: one that is shipped, a folder, or an id on the hub."""
     return shipped(name) is not None or "/" in name or Path(name).expanduser().exists()
 
 

@@ -13,7 +13,7 @@ from ...common.errors import InputError
 from ...controllers.length import Fixed
 from ...controllers.sampling import require_finite
 from ...models import CausalLM, LanguageModel, Read, TextCache
-from ...models.sampled import Sampled
+from ...models.sampled import DraftedTokens, Sampled
 from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
 from ..distribution import distributions
 from ..verify.block import block
@@ -54,14 +54,9 @@ class Autoregressive(Drafter):
     def _run_ahead(self, requests: Sequence[Request], sampled: Sampled) -> list[Draft] | None:
         """Up to ``STEPS`` tokens of each request, which the target has drawn; None where it cannot draw them."""
         counts = [min(STEPS, request.remaining) for request in requests]
-        uniforms = [
-            [request.rng.uniform() for _ in range(count)] for request, count in zip(requests, counts, strict=True)
-        ]
         reads = [Read(request, request.text[self.cache.length(request) :]) for request in requests]
-        drawn = self.target.draft_unread(self.cache, reads, counts, uniforms, sampled, STEPS)
+        drawn, _ = draw_ahead(self.target, self.cache, requests, reads, counts, sampled, STEPS)
         if drawn is None:
-            for request, numbers in zip(requests, uniforms, strict=True):
-                request.rng.give_back(numbers)
             return None
         tokens, chosen = torch.stack([drawn.drawn.double(), drawn.chosen.double()]).tolist()  # (2, K, B)
         drafts = []
@@ -74,6 +69,29 @@ class Autoregressive(Drafter):
                 request.error = error
             drafts.append(replace(draft, from_target=True, one_by_one=True))
         return drafts
+
+
+def draw_ahead(
+    model: LanguageModel, cache: TextCache, requests: Sequence[Request], reads: Sequence[Read], counts: Sequence[int],
+    sampled: Sampled, steps: int,
+) -> tuple[DraftedTokens | None, list[list[float]]]:  # fmt: skip
+    """Draw tokens on the model's device with the requests' random numbers, before the host has read any of them.
+
+    Args:
+        counts: number of tokens of each request.
+        reads: each request's unread tokens.
+        sampled, steps: as for :meth:`.LanguageModel.draft_unread`.
+
+    Returns:
+        The tokens, and the numbers that each request's were drawn with. Where the model cannot do this, the tokens are
+        None, nothing is read, and the random sources are as before.
+    """
+    uniforms = [[request.rng.uniform() for _ in range(count)] for request, count in zip(requests, counts, strict=True)]
+    drawn = model.draft_unread(cache, reads, counts, uniforms, sampled, steps)
+    if drawn is None:
+        for request, numbers in zip(requests, uniforms, strict=True):
+            request.rng.give_back(numbers)
+    return drawn, uniforms
 
 
 class ModelDrafter(Drafter):

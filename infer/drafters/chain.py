@@ -20,7 +20,7 @@ from ...models import EarlyExit, Read, TextCache
 from ...models.sampled import DraftedTokens, Sampled
 from ..core import NO_DRAFT, Draft, Drawn, Request, TokenDistribution
 from ..distribution import draw_unread
-from .base import ModelDrafter
+from .base import ModelDrafter, draw_ahead
 
 
 class Chain:
@@ -174,17 +174,13 @@ class ChainDrafter(ModelDrafter):
         counts = [min(chain.longest, chain.planned or 0) for chain in chains]
         if len(samplings) != 1 or not all(counts):
             return
-        uniforms = [
-            [chain.request.rng.uniform() for _ in range(count)] for chain, count in zip(chains, counts, strict=True)
-        ]
+        requests, reads = [chain.request for chain in chains], [self.read(chain) for chain in chains]
         sampled = Sampled(samplings.pop(), self.vocab_size)
-        reads = [self.read(chain) for chain in chains]
-        drafted = self.model.draft_unread(self.cache, reads, counts, uniforms, sampled, MAX_DRAFT)
+        drafted, uniforms = draw_ahead(self.model, self.cache, requests, reads, counts, sampled, MAX_DRAFT)
+        if drafted is None:
+            return
         for place, (chain, count, numbers) in enumerate(zip(chains, counts, uniforms, strict=True)):
-            if drafted is None:
-                chain.request.rng.give_back(numbers)
-            else:
-                chain.add_drafted(drafted, place, count, numbers, self.vocab_size)
+            chain.add_drafted(drafted, place, count, numbers, self.vocab_size)
 
     def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
         """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once.

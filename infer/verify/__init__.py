@@ -7,9 +7,8 @@ are not ``lossless``, whose output quality must be measured too.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from ...common.errors import InputError
+from ...common.rule_files import rules_in
 from ..core import Verdict
 from .candidates import candidates
 from .rule import Rule, Verifier
@@ -29,8 +28,7 @@ FILES = (
     "k_seq",
     "otm",
 )
-_rules: list[Rule] = [import_module(f".{name}", __package__).RULE for name in FILES]
-RULES = {rule.name: rule for rule in _rules}
+RULES = rules_in(__name__, FILES, Rule)
 
 
 def parse_verifier(spec: str) -> tuple[Rule, Verifier]:
