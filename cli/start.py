@@ -39,7 +39,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether ``frame`` was called by an import."""
+    """Return true if an import called ``frame``."""
     while frame is not None:
         if IMPORTING in frame.f_code.co_filename:
             return True

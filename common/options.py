@@ -176,11 +176,11 @@ class Options:
 
 def check_names(kind: type[Options], names: Iterable[str]) -> None:
     """Raise InputError if one of ``names``, keywords of a Python call, is not an option of ``kind``."""
-    known = [entry.name for entry in fields(kind)]
+    options = [entry.name for entry in fields(kind)]
     for name in names:
-        if name not in known:
-            meant = did_you_mean(name, known)
-            raise InputError(f"{name}: no such option{meant or f'; choose from {listed(known, len(known))}'}")
+        if name not in options:
+            meant = did_you_mean(name, options)
+            raise InputError(f"{name}: no such option{meant or f'; choose from {listed(options, len(options))}'}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,12 +121,12 @@ def _refused(server: str) -> InputError:
 
 
 def _ask(server: str, key: str, entity: str | None) -> dict[str, Any]:
-    """What the server says of the key's user, and of ``entity``; empty if it answers otherwise than expected."""
+    """The server's answer about the key's user and about ``entity``; empty if it has another form than expected."""
     query = {"query": QUERY} if entity is None else {"query": ENTITY_QUERY, "variables": {"entity": entity}}
     token = base64.b64encode(f"api:{key}".encode()).decode()
     headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json", "User-Agent": "specpilot"}
     request = urllib.request.Request(f"{server}/graphql", json.dumps(query).encode(), headers)
     with urllib.request.urlopen(request, timeout=SECONDS) as response:
         answer = json.load(response)
-    found = answer.get("data") if isinstance(answer, dict) else None
-    return found if isinstance(found, dict) else {}
+    data = answer.get("data") if isinstance(answer, dict) else None
+    return data if isinstance(data, dict) else {}

@@ -224,7 +224,7 @@ class DatasetBuilder(ABC, Generic[R]):
         return Rows([rows[item.id] for item in unit])
 
     def describe(self) -> Description:
-        """What planning needs to know of the models."""
+        """The facts about the models that planning needs."""
         identity = {
             "kind": self.kind.kind,
             "target": self.settings.target,
@@ -282,13 +282,13 @@ class TargetBuilder(DatasetBuilder[R]):
             InputError: it ends all of them at once.
         """
         uniforms = [self.uniforms(item, "x") for item in items]
-        found = self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
-        if len(found) >= ENOUGH and all(self.stop_tokens.issuperset(rollout.tokens) for rollout in found):
+        rollouts = self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
+        if len(rollouts) >= ENOUGH and all(self.stop_tokens.issuperset(rollout.tokens) for rollout in rollouts):
             raise InputError(
-                f"target={self.settings.target!r}: the answers to {len(found)} prompts are all empty; give prompts in "
-                "the form that the model was trained with, by --chat or --no-chat"
+                f"target={self.settings.target!r}: the answers to {len(rollouts)} prompts are all empty; give "
+                "prompts in the form that the model was trained with, by --chat or --no-chat"
             )
-        return found
+        return rollouts
 
 
 def make_dataset(

@@ -164,7 +164,7 @@ class OpenAIResponses(ResponseMaker):
 
 
 def all_empty(rows: Sequence[ResponseRow]) -> bool:
-    """Whether no text holds more than white space."""
+    """Return true if every text is empty or white space."""
     return not any(row.text.strip() for row in rows)
 
 

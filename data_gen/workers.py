@@ -39,7 +39,7 @@ def ignore(tokens: int) -> None:
 
 @dataclass(frozen=True)
 class Description:
-    """What planning needs to know of the models of a dataset, and in which all workers must agree.
+    """The facts about the models that planning a dataset needs, in which all workers must agree.
 
     Attributes:
         identity: the part of the dataset's identity that comes from the models.
@@ -63,7 +63,7 @@ class ShardMaker(Protocol[U_contra, S_co]):
     """Holds the models of a dataset and makes its shards."""
 
     def describe(self) -> Description:
-        """What planning needs to know of the models."""
+        """The facts about the models that planning needs."""
 
     def make(self, unit: U_contra, on_done: OnDone = ignore) -> S_co:
         """The shard of ``unit``."""

@@ -35,7 +35,7 @@ def draw_unread(
 
 def on_host(parts: Sequence[TokenDistribution]) -> list[TokenDistribution]:
     """The same distributions in the host's memory, with one read of those of equal widths."""
-    found: dict[int, TokenDistribution] = {}
+    moved: dict[int, TokenDistribution] = {}
     for group in alike(parts):
         together = TokenDistribution.joined([parts[i] for i in group])
         probabilities, tokens = together.probabilities, together.tokens
@@ -47,9 +47,9 @@ def on_host(parts: Sequence[TokenDistribution]) -> list[TokenDistribution]:
         whole, start = TokenDistribution(probabilities, tokens, together.size), 0
         for i in group:
             rows = len(parts[i].probabilities)
-            found[i] = whole.part(start, start + rows)
+            moved[i] = whole.part(start, start + rows)
             start += rows
-    return [found[i] for i in range(len(parts))]
+    return [moved[i] for i in range(len(parts))]
 
 
 def distributions(

@@ -66,7 +66,7 @@ class Engine:
         return grown + sum(drafter.growth(some) for drafter, some in drafting.items())
 
     def has_room(self, requests: Sequence[Request]) -> bool:
-        """Whether the memory that ``requests`` need in order to join together is free, as far as that is known."""
+        """Return whether so much memory is free that ``requests`` can join together; true where it is not known."""
         free = self.free_bytes()
         return free is None or self.growth(requests) <= free
 
@@ -149,8 +149,9 @@ class Engine:
         else:
             p = distributions([request.sampling for request in reading], logits, counts)
             wanted = [i for i, request in enumerate(reading) if drafts[request].on_host]
-            moved = dict(zip(wanted, on_host([p[i] for i in wanted]), strict=True))
-            p = [moved.get(i, one) for i, one in enumerate(p)]
+            if wanted:
+                moved = dict(zip(wanted, on_host([p[i] for i in wanted]), strict=True))
+                p = [moved.get(i, one) for i, one in enumerate(p)]
         parts = zip(
             p, torch.split(states, [read.kept_states for read in reads]), torch.split(logits, counts), strict=True
         )

@@ -399,7 +399,7 @@ def _parts(node: Any) -> Iterator[Any]:
 
 
 def _lengths(drafting: Drafting) -> list[Length | WhilePaying]:
-    """What ends drafts, if there are any."""
+    """The rules that end drafts; none where nothing drafts."""
     if isinstance(drafting, Autoregressive):
         return []
     return [part for part in _parts(drafting) if isinstance(part, NamedLength | GivenLength | WhilePaying)]
@@ -700,7 +700,7 @@ def _drafts_nothing(length: Length) -> bool:
 
 
 def _is_plain_fixed(length: Length) -> bool:
-    """Whether ``length`` is a number of tokens, which observes nothing; a class of the user's may derive from it."""
+    """Return true for a number of tokens, which observes nothing, and false for a user's class that derives from it."""
     return type(rule_of(length)) is Fixed
 
 
@@ -769,8 +769,8 @@ def _tokens(verifier: VerifierSpec, length: Length | None) -> int:
     if not isinstance(rule, Fixed):
         raise InputError(f"length: verifier={verifier.rule!r} takes a number of tokens per step, not a stopping rule")
     if rule.k < 1:
-        given = repr(length.name) if isinstance(length, NamedLength) and not length.name.isdecimal() else rule.k
-        raise InputError(f"length={given}: verifier={verifier.rule!r} needs at least one token per step")
+        name = repr(length.name) if isinstance(length, NamedLength) and not length.name.isdecimal() else rule.k
+        raise InputError(f"length={name}: verifier={verifier.rule!r} needs at least one token per step")
     return rule.k
 
 

@@ -60,7 +60,7 @@ class LanguageModel(ABC):
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether reading a number of its results makes the host wait."""
+        """True if the host waits for the device when it reads a number of the results."""
         return self.reads_drawn or self.device.type != "cpu"
 
     @property

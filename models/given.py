@@ -123,9 +123,8 @@ def _compiled(module: nn.Module) -> bool:
 
 
 REMEMBERED = 16
-_EXPECTED: dict[
-    tuple[type, str | None, str], dict[str, tuple[Any, ...]]
-] = {}  # by class and config; making one is slow
+Builds = dict[str, tuple[Any, ...]]  # name of a module → :func:`_build` of it
+_EXPECTED: dict[tuple[type, str | None, str], Builds] = {}  # by class, attention and config; making one is slow
 
 
 def as_built(model: PreTrainedModel) -> bool:
@@ -139,8 +138,8 @@ def as_built(model: PreTrainedModel) -> bool:
         _EXPECTED[key] = {name: _build(module) for name, module in fresh.named_modules()}
     ours = tuple(name for name, module in model.named_modules() if isinstance(module, OURS))
     expected = {name: build for name, build in _EXPECTED[key].items() if not name.startswith(ours)}
-    found = {name: _build(module) for name, module in model.named_modules() if not name.startswith(ours)}
-    return expected == found
+    builds = {name: _build(module) for name, module in model.named_modules() if not name.startswith(ours)}
+    return builds == expected
 
 
 def _build(module: nn.Module) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What a model draws on a device without the host."""
+"""Tokens that a model draws on its device before the host has read them."""
 
 from __future__ import annotations
 

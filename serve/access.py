@@ -95,7 +95,7 @@ def host_name(host: str) -> str:
 
 
 def is_local(name: str) -> bool:
-    """Whether no name server is asked for ``name``: ``localhost``, names that end so, and numeric addresses."""
+    """Return true for names that no name server is asked for: ``localhost``, ``*.localhost`` and numeric addresses."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -105,9 +105,9 @@ def is_local(name: str) -> bool:
 
 
 def scheme_of_key(header: bytes, key: str) -> str | None:
-    """How an Authorization header holds the key: as ``bearer`` token or, from a browser, as ``basic`` password.
+    """The scheme by which an Authorization header sends the key: ``bearer``, or ``basic`` from a browser's password.
 
-    Keys are compared in constant time. None: it does not hold the key.
+    None if the header does not hold the key. Keys are compared in constant time.
     """
     word, _, sent = header.partition(b" ")
     scheme = word.lower().decode("latin-1")

@@ -86,7 +86,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Find out what is waited for."""
+        """Start the deadline of the phase that the connection is in."""
         if self.transport.is_closing() or self.flow.write_paused:
             self._enter("sending")
         else:
@@ -144,13 +144,14 @@ def connections_within_files(limit: int) -> int:
 
 def quieten(loop: asyncio.AbstractEventLoop) -> None:
     """Say once a minute that connections cannot be accepted; asyncio writes a traceback for every attempt."""
-    told = [-QUIET]
+    last_line = -QUIET
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal last_line
         if "socket.accept()" not in context["message"]:
             loop.default_exception_handler(context)
-        elif time.monotonic() - told[0] >= QUIET:
-            told[0] = time.monotonic()
+        elif time.monotonic() - last_line >= QUIET:
+            last_line = time.monotonic()
             print(
                 f"specpilot: no connection can be accepted: {context['exception']}; raise `ulimit -n`", file=sys.stderr
             )

@@ -1,4 +1,4 @@
-"""What holds for every path: HEAD where there is GET, and bodies that are read to their end."""
+"""Middleware of all paths: it answers HEAD where there is GET, and reads refused bodies to their end."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str,
 
 @dataclass(frozen=True)
 class CalibrationResult(Record):
-    """What a calibration was fitted to, and what it changes.
+    """A calibration's data and its effect.
 
     Attributes:
         method: the method whose calibration is stored.

@@ -135,8 +135,8 @@ def origin_of(dataset: Manifest, metrics: dict[str, float], prompts: tuple[str, 
         metrics: metrics on held-out prompts.
         prompts: digests of the training prompts.
     """
-    others = tuple(dataset.other_sampling)
-    provenance = Provenance(dataset.target, dataset.draft, dataset.pair, dataset.sampling, others, prompts)
+    further = tuple(dataset.other_sampling)
+    provenance = Provenance(dataset.target, dataset.draft, dataset.pair, dataset.sampling, further, prompts)
     return Origin(provenance, fingerprints(dataset), metrics)
 
 

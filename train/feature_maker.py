@@ -101,7 +101,7 @@ class FeatureMaker:
         return model
 
     def describe(self) -> Description:
-        """What planning needs to know of the models."""
+        """The facts about the models that planning needs."""
         read = self.draft if self.options.context != ROUNDS else self.target
         assert read is not None
         identity = {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}

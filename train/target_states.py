@@ -102,7 +102,7 @@ class Teacher:
         self.bias = None if self.bias is None else self.bias.to(device)
 
     def windows_at_once(self, tokens: int) -> int:
-        """How many windows of so many tokens a forward of the target should read."""
+        """The best number of windows of so many tokens for a forward of the target."""
         if self.weight.device.type == "cpu":
             return TOGETHER
         head: Any = self.target.get_output_embeddings()
@@ -163,8 +163,8 @@ class Teacher:
 def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
     """log Σ_v exp(z_v) in float32 and the arg-max, (N, V) → (N,) each."""
     size = ROWS if z.device.type == "cpu" else ROWS_OF_ACCELERATOR
-    found = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in torch.split(z, size))]
-    return torch.cat([mass for mass, _ in found]), torch.cat([best for _, best in found])
+    parts = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in torch.split(z, size))]
+    return torch.cat([mass for mass, _ in parts]), torch.cat([best for _, best in parts])
 
 
 class StateFolder:

@@ -84,7 +84,7 @@ class PricedController(LengthController):
         return None if self.batch is None else self.batch.at(rows)
 
     def begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
-        """What ``start_round`` returns: whether this round drafts. A round without a draft is counted as one token.
+        """Decide for ``start_round`` if this round drafts. A round without a draft is counted as one token.
 
         Now and then a round drafts as a probe although that does not seem to pay, to notice when it pays again.
         With adapting costs a round now and then also does the opposite to measure what it takes then.

@@ -1,4 +1,4 @@
-"""What a file of :mod:`specpilot.controllers.length` defines: a length rule under its name; checks of its number."""
+"""The entry of a length rule in the registry of :mod:`specpilot.controllers.length`: its name, and checks."""
 
 from __future__ import annotations
 

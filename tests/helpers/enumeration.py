@@ -81,15 +81,15 @@ def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]
 
 def once(function: Callable[..., T]) -> Callable[..., T]:
     """``function`` computed once for equal tensors and numbers: enumeration meets the same ones all the time."""
-    found: dict[tuple[Any, ...], T] = {}
+    computed_before: dict[tuple[Any, ...], T] = {}
 
     def computed(*arguments: Any) -> T:
         key = tuple(
             (one.shape, one.dtype, one.numpy().tobytes()) if isinstance(one, Tensor) else one for one in arguments
         )
-        if key not in found:
-            found[key] = function(*arguments)
-        return found[key]
+        if key not in computed_before:
+            computed_before[key] = function(*arguments)
+        return computed_before[key]
 
     return computed
 

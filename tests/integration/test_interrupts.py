@@ -82,14 +82,14 @@ def traced(interrupt: Interrupt) -> Iterator[None]:
 
 
 def within_time(call: Callable[[], Any], after: object = None) -> Any:
-    """What ``call`` returns in another thread; fails if it hangs."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    """The result of ``call`` in another thread; fails if it hangs."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
     thread.start()
     thread.join(SECONDS)
     assert not thread.is_alive(), f"the call hangs after {after}"
-    assert found, f"the call failed after {after}"
-    return found[0]
+    assert results, f"the call failed after {after}"
+    return results[0]
 
 
 def decoder_of(way: str) -> SpeculativeDecoder:
@@ -146,14 +146,14 @@ def test_an_interrupted_command_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("specpilot.cli.main.run", interrupted)
-    found = {}
+    messages = {}
     for words in ("data acceptance --output d", "train draft --output=r", "generate hello", "compare --output c"):
         assert main(words.split()) == 130
-        found[words.split()[0]] = capsys.readouterr().err
-    assert "--resume" in found["train"]
-    assert "same command again" in found["data"]
-    assert "same command again" in found["compare"]
-    assert found["generate"] == "specpilot: error: interrupted\n"
+        messages[words.split()[0]] = capsys.readouterr().err
+    assert "--resume" in messages["train"]
+    assert "same command again" in messages["data"]
+    assert "same command again" in messages["compare"]
+    assert messages["generate"] == "specpilot: error: interrupted\n"
 
 
 def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
@@ -166,10 +166,9 @@ def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "specpilot", "generate", "hello", "--length", "slow:Length"]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path}
-    heard = partial(
-        signal.signal, signal.SIGINT, signal.default_int_handler
-    )  # ignored where tests run in the background
-    done = subprocess.run(words, env=environment, preexec_fn=heard, capture_output=True, text=True, check=False)
+    # The signal is ignored where tests run in the background.
+    listen = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    done = subprocess.run(words, env=environment, preexec_fn=listen, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "specpilot: error: interrupted\n")
 
 
@@ -201,15 +200,15 @@ def test_every_place_while_other_threads_wait() -> None:
             except RuntimeError as error:
                 outcomes.append(str(error))
 
-        others = [threading.Thread(target=other, daemon=True) for _ in range(3)]
-        for thread in others:
+        waiting = [threading.Thread(target=other, daemon=True) for _ in range(3)]
+        for thread in waiting:
             thread.start()
         try:
             with traced(interrupt):
                 texts(decoder)
         except (KeyboardInterrupt, RuntimeError):
             pass
-        for thread in others:
+        for thread in waiting:
             thread.join(SECONDS)
             assert not thread.is_alive(), interrupt.place
         assert all(outcome in (expected, "decoding was interrupted") for outcome in outcomes)
