@@ -205,8 +205,9 @@ class JointDrafter(Drafter):
         return [replace(self._step(request), from_target=True) for request in requests]
 
     def _step(self, request: Request) -> Draft:
+        unread = request.text[self.cache.length(request) :]  # several tokens where the cache has dropped a beam's end
         return draft_beams(
-            TextReader(self.target, self.cache, request), request.text[-1:], self.beams,
+            TextReader(self.target, self.cache, request), unread, self.beams,
             min(self.length, request.max_draft + 1), request.sampling, request.rng,
             vocab_size=self.target.vocab_size, stop_tokens=request.stop_tokens,
         )  # fmt: skip

@@ -1,5 +1,6 @@
 """Every kind of draft and every way to draft: the target's own law and text, the same in any batch, and by the seed."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from itertools import cycle
@@ -8,13 +9,27 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
+from specpilot.controllers.length import RateOptimal
+from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import sample_seed
 from specpilot.models import linear
 
 from ..helpers.architectures import pair
-from ..helpers.drafts import AUTO, COPIES, LENGTHS, PROMPTS, REPEATING, STATE_WAYS, options_of, real, small
+from ..helpers.drafts import (
+    AUTO,
+    CHEAP,
+    COPIES,
+    LENGTHS,
+    PROMPTS,
+    REPEATING,
+    STATE_WAYS,
+    options_of,
+    predictor,
+    real,
+    small,
+)
 from ..helpers.enumeration import PROMPT, assert_same, decoder_distribution, target_distribution
 from ..helpers.greedy import transformers_greedy
 
@@ -107,6 +122,23 @@ def test_output_distribution_is_the_targets(law: Law, way: str) -> None:
         if law.draft in ROUNDED:
             assert found.keys() == expected.keys()
         assert_same(found, expected, 1e-6 if law.draft in ROUNDED else 1e-9)
+
+
+def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token has its own prediction, so the price of a node lies between those of the tokens that may be drawn."""
+
+    def predicted(controller: RateOptimalTree, logit: float) -> float:
+        return 0.0 if logit == -math.inf else 1e3 * logit % 1.0
+
+    monkeypatch.setattr(RateOptimalTree, "sibling", predicted)
+    monkeypatch.setattr(RateOptimalTree, "node_price", 0.2)
+    monkeypatch.setattr(RateOptimalTree, "level", lambda controller, survivals: [])
+    sampling = SamplingParams(1.0, None)
+    for seed in range(3, 45, 7):
+        options = {"length": RateOptimal(predictor(-1.0), CHEAP), "tree": "auto"}
+        decoder = SpeculativeDecoder(*models(small, "model", seed), **options)
+        found = decoder_distribution(decoder, sampling, 4)
+        assert_same(found, law_of_target("model", seed, sampling, tuple(PROMPT)))
 
 
 # Texts of real sizes

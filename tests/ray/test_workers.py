@@ -38,6 +38,26 @@ MARK = "SPECPILOT_TEST_CLUSTER"  # in the environment of all processes of a clus
 UNITS = {index: index for index in range(6)}
 
 
+@pytest.fixture(autouse=True)
+def patient_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives a node 30 seconds to start, which a busy machine may exceed: two more attempts."""
+    import ray
+
+    init = ray.init
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        for _ in range(2):
+            try:
+                return init(*arguments, **options)
+            except Exception as error:
+                if "timed out during startup" not in str(error):
+                    raise
+                ray.shutdown()
+        return init(*arguments, **options)
+
+    monkeypatch.setattr(ray, "init", start)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[AcceptanceDataOptions, Path]:
     folder = tmp_path_factory.mktemp("data")
