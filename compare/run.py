@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Never
 
 from ..checkpoints import shipped
 from ..common.errors import InputError
-from ..common.options import AUTO, check_names
+from ..common.options import AUTO, DType, check_names
 from ..common.wandb_project import WandbProject, find_project
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import PresetCosts, cost_source
@@ -19,7 +19,8 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
 from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
-from ..infer.options import PairOptions
+from ..infer.model_spec import Name
+from ..infer.options import DraftDType, PairOptions
 from ..models.loading.model_files import one_line
 from ..train.fitting import threads
 from .comparison import MEASURED, compare_decoders
@@ -33,7 +34,7 @@ from .results import ComparisonReport, DataReport, Task
 from .served import report_of
 from .table import Table
 
-Decoders = Sequence[str | int] | Mapping[str, Any] | str | Path  # decoders to compare, as from Python
+Decoders = Sequence[Name | int] | Mapping[str, Any] | Name  # decoders to compare, as from Python
 
 
 @dataclass(frozen=True)
@@ -91,23 +92,67 @@ class Comparison:
         return document_of(self.report).html()
 
 
-def compare(decoders: Decoders | None = None, prompts: RowSource = "builtin", **options: Any) -> Comparison:
+def compare(
+    decoders: Decoders | None = None,
+    prompts: RowSource = "builtin",
+    *,
+    target: Name = "auto",
+    draft: Name | None = "auto",
+    length: Name | int | Sequence[Name | int] | None = None,
+    minutes: float = 2.0,
+    clock: bool = True,
+    rules: bool = True,
+    cost: Name | float | None = None,
+    output: Name = Path("runs/compare"),
+    wandb: str | None = None,
+    data: Name | Sequence[Name] | None = None,
+    against: Name | Sequence[Name] | None = None,
+    column: str | None = None,
+    split: str = "test",
+    domains: Sequence[str] | None = None,
+    limit: int | None = None,
+    skip: int = 0,
+    chat: bool = True,
+    system: str | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 1.0,
+    top_k: int | None = 50,
+    top_p: float = 1.0,
+    seed: int = 0,
+    dtype: DType = "float32",
+    draft_dtype: DraftDType | None = None,
+    device: str = "auto",
+    pair_check: Literal["exact", "tokenizer"] = "exact",
+    trust_remote_code: bool = False,
+    **misspelt: Never,
+) -> Comparison:
     """Compare decoders on prompts, as ``specpilot compare`` does, and write the report to the folder ``output``.
 
     With ``data``, as ``specpilot compare --data``: acceptance in a dataset, and with ``against`` where that drifted.
+    The keywords are the options of the command, the fields of :class:`.CompareOptions`, which describes them.
 
     Args:
         decoders: words as for ``--length``, such as ``["3", "tiny-lag-free+ngram"]``; or by name a word or a mapping of
             options, as in the file of ``--decoders``; or such a file. None: what the command compares by default.
         prompts: texts, conversations, rows or a ``datasets.Dataset``, or what ``--prompts`` takes.
-        options: other fields of :class:`.CompareOptions`, such as ``target``, ``draft``, ``minutes`` and ``output``.
+        length: words as for ``--length``, if there are no ``decoders``.
+        misspelt: takes no keyword; an unknown one is an error that names the option it resembles.
 
     Raises:
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
             compared.
     """
-    check_names(CompareOptions, options)
-    settings = CompareOptions(**options, prompts=prompts)  # type: ignore[arg-type]  # rows, as from Python
+    check_names(CompareOptions, misspelt)
+    objects: dict[str, Any] = {  # rows, lists and paths, which the fields take in Python
+        "prompts": prompts, "target": target, "draft": draft, "length": length, "cost": cost, "output": output,
+        "data": data, "against": against, "domains": domains,
+    }  # fmt: skip
+    settings = CompareOptions(
+        minutes=minutes, clock=clock, rules=rules, wandb=wandb, column=column, split=split, limit=limit, skip=skip,
+        chat=chat, system=system, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+        seed=seed, dtype=dtype, draft_dtype=draft_dtype, device=device, pair_check=pair_check,
+        trust_remote_code=trust_remote_code, **objects,
+    )  # fmt: skip
     specs = None
     if isinstance(decoders, str | Path):
         settings = replace(settings, decoders=Path(decoders))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError, counted, listed
+from ..common.options import check_names
 from ..infer.prompting import Message, as_plain_text, encode_prompt
 from .builtin import FILES, builtin_prompts
 from .columns import as_text, prompt_of, read_examples
@@ -54,9 +56,29 @@ class PromptRow:
             raise InputError(f"prompt {self.id}: {error}") from error
 
 
-def load_prompts(source: RowSource, **chosen: Any) -> list[PromptRow]:
-    """The prompts of ``source``, as of :func:`~.rows.read_rows`, with ``chosen`` fields of :class:`.PromptOptions`."""
-    return prompts_of(PromptOptions(prompts=source, **chosen))  # type: ignore[arg-type]  # rows, as from Python
+def load_prompts(
+    source: RowSource,
+    *,
+    column: str | None = None,
+    split: str = "train",
+    domains: Sequence[str] | None = None,
+    limit: int | None = None,
+    skip: int = 0,
+    **misspelt: Never,
+) -> list[PromptRow]:
+    """The prompts of ``source``, in their order and without duplicates.
+
+    Args:
+        source: a file, folder, hub dataset or built-in name, or rows from Python; see :func:`~.rows.read_rows`.
+        column, split, domains, limit, skip: as the options of ``specpilot data``, see :class:`.PromptOptions`.
+        misspelt: takes no keyword; an unknown one is an error that names the option it resembles.
+
+    Raises:
+        InputError: as :func:`prompts_of`, or there is no such option.
+    """
+    check_names(PromptOptions, misspelt)
+    objects: dict[str, Any] = {"prompts": source, "domains": domains}  # rows and lists, which the fields take in Python
+    return prompts_of(PromptOptions(column=column, split=split, limit=limit, skip=skip, **objects))
 
 
 def prompts_of(options: PromptOptions) -> list[PromptRow]:

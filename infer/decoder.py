@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, Never, NoReturn, TypeAlias, Unpack, overload
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,13 +21,14 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from ..common.console import said_at_the_end
 from ..common.errors import InputError, check_count
 from ..common.json_file import build
-from ..common.options import AUTO, check_names
+from ..common.options import AUTO, DType, check_names
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
 from ..controllers.checkpoints.provenance import EXACT
 from ..controllers.length import LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import cost_source
+from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from ..models import EncoderDecoder, GgufModel, LanguageModel, count_parameters
 from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
@@ -42,15 +43,29 @@ from .loading.controllers import load_copies, load_length
 from .loading.pair import Model, check_pair, with_states, wrap_model
 from .loading.routing import Routing
 from .model_spec import Name
-from .options import DecodingOptions
+from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords
 from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
-from .prompting import PromptLike, as_prompts, encode_prompt
+from .prompting import OnePrompt, PromptLike, SeveralPrompts, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of
 from .scheduler import Scheduler
 from .text_stream import PLAIN, Stop, TextStream, TextStyle
 
-Auto: TypeAlias = Literal["auto"]
 FOLLOW, IGNORE = "follow", "ignore"  # values of generation_config
+# Numbers of samples that a type checker knows to be several when they are written in a call.
+SeveralSamples: TypeAlias = Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 32, 48, 50, 64, 100, 128]
+
+
+class GenerateKeywords(SamplingKeywords, total=False):
+    """Keywords of :meth:`SpeculativeDecoder.generate` on which the type of its result does not depend."""
+
+    sampling: SamplingParams | None
+    seed: int | Sequence[int]
+    length: Name | int | LengthController | None
+    verifier: str | None
+    chat: bool
+    system: str | None
+    stop: Stop
+    on_tokens: Callable[[Sequence[int]], None] | None
 
 
 class SpeculativeDecoder:
@@ -149,29 +164,69 @@ class SpeculativeDecoder:
 
     @classmethod
     def from_pretrained(
-        cls, target: Name, draft: Name | Sequence[Name] | None = None, **options: Any
+        cls,
+        target: Name,
+        draft: Name | Sequence[Name] | None = None,
+        *,
+        length: LengthController | Name | int | Sequence[LengthController | Name | int] | None = None,
+        threshold: float | None = None,
+        cost: CostModel | Name | float | None = None,
+        adapt: bool = False,
+        router: Router | Name | None = None,
+        sample_arm: bool = False,
+        copies: CopyPredictor | Name | None = None,
+        tree: str | Sequence[int] | None = None,
+        verifier: str = "token-wise",
+        beams: Beams | int | None = None,
+        argmax: bool = False,
+        dtype: DType = "float32",
+        draft_dtype: DraftDType | None = None,
+        device: str = "auto",
+        device_map: str | dict[str, int | str] | None = None,
+        offload_folder: Name | None = None,
+        graphs: Literal["on", "off", "compiled"] = "on",
+        max_running: int = 64,
+        max_columns: int | None = None,
+        generation_config: Literal["follow", "ignore"] = "follow",
+        pair_check: Literal["exact", "tokenizer"] = "exact",
+        tokenizer: Name | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **misspelt: Never,
     ) -> SpeculativeDecoder:
         """Load a decoder by name: shipped tiny models, local folders, hub ids, or GGUF files.
+
+        The keywords are the fields of :class:`~specpilot.infer.options.DecodingOptions`, which describes them. Some
+        take objects as well as names.
 
         Args:
             target, draft: model names, or paths of GGUF files, which run in llama.cpp (extra ``gguf``); ``draft=None``
                 decodes autoregressively, or with a router takes the arms that it was trained for.
-            options: the other fields of :class:`~specpilot.infer.options.DecodingOptions`. Objects are taken as well:
-                a length controller (or a list with one for each arm) as ``length``, a cost model as ``cost``, a router
-                as ``router``, a copy predictor as ``copies``, :class:`.Beams` as ``beams``, and children by level,
-                (3, 2, 1), as ``tree``.
+            length: also a length controller, or a list with one for each arm of a router.
+            cost, router, copies, beams: also a cost model, a router, a copy predictor, and :class:`.Beams`.
+            tree: also the number of children at each level, (3, 2, 1).
+            misspelt: takes no keyword; an unknown one is an error that names the option it resembles.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not fit this pair, there is no such option,
                 or options cannot be combined.
         """
+        check_names(DecodingOptions, misspelt)
         if any(isinstance(model, nn.Module) for model in (target, draft)):
             raise InputError("target, draft: loaded models; give SpeculativeDecoder(target, draft, tokenizer) these")
-        check_names(DecodingOptions, options)
-        beams = options.get("beams")
         if isinstance(beams, Beams):
-            options |= {"beams": beams.width, "argmax": beams.argmax}
-        return cls.from_options(DecodingOptions(target=target, draft=draft, **options))  # type: ignore[arg-type]
+            beams, argmax = beams.width, beams.argmax
+        objects: dict[str, Any] = {  # names, or objects, which the fields take in Python
+            "target": target, "draft": draft, "length": length, "cost": cost, "router": router, "copies": copies,
+            "tree": tree, "tokenizer": tokenizer, "offload_folder": offload_folder,
+        }  # fmt: skip
+        options = DecodingOptions(
+            threshold=threshold, adapt=adapt, sample_arm=sample_arm, verifier=verifier, beams=beams, argmax=argmax,
+            dtype=dtype, draft_dtype=draft_dtype, device=device, device_map=device_map, graphs=graphs,
+            max_running=max_running, max_columns=max_columns, generation_config=generation_config,
+            pair_check=pair_check, revision=revision, trust_remote_code=trust_remote_code, **objects,
+        )  # fmt: skip
+        return cls.from_options(options)
 
     @classmethod
     def from_options(cls, options: DecodingOptions, models: Models | None = None) -> SpeculativeDecoder:
@@ -206,6 +261,34 @@ class SpeculativeDecoder:
     def __repr__(self) -> str:
         return f"{type(self).__name__}\n{self.plan.describe()}"
 
+    # The type of the result follows from the type of the prompt and from ``n``.
+    @overload
+    def generate(self, prompt: OnePrompt, *, n: Literal[1] = 1, **options: Unpack[GenerateKeywords]) -> Generation: ...
+    @overload
+    def generate(
+        self, prompt: OnePrompt, *, n: SeveralSamples, **options: Unpack[GenerateKeywords]
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self, prompt: OnePrompt, *, n: int, **options: Unpack[GenerateKeywords]
+    ) -> Generation | list[Generation]: ...
+    @overload
+    def generate(
+        self, prompt: SeveralPrompts, *, n: Literal[1] = 1, **options: Unpack[GenerateKeywords]
+    ) -> list[Generation]: ...
+    @overload
+    def generate(
+        self, prompt: SeveralPrompts, *, n: SeveralSamples, **options: Unpack[GenerateKeywords]
+    ) -> list[list[Generation]]: ...
+    @overload
+    def generate(
+        self, prompt: SeveralPrompts, *, n: int, **options: Unpack[GenerateKeywords]
+    ) -> list[Generation] | list[list[Generation]]: ...
+    @overload
+    def generate(
+        self, prompt: PromptLike, *, n: int = 1, **options: Unpack[GenerateKeywords]
+    ) -> Generation | list[Generation] | list[list[Generation]]: ...
+
     def generate(  # long by its arguments and their documentation
         self,
         prompt: PromptLike,
@@ -223,7 +306,7 @@ class SpeculativeDecoder:
         system: str | None = None,
         stop: Stop = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
-    ) -> Any:
+    ) -> Generation | list[Generation] | list[list[Generation]]:
         """Generate a continuation of one prompt, or of several together.
 
         Args:

@@ -22,6 +22,11 @@ from ..common.json_file import JsonObject, check_characters, parse_object
 Message: TypeAlias = JsonObject
 # One prompt in its plain form, as `as_prompts` returns it.
 Prompt: TypeAlias = str | list[int] | list[Message]
+# User input that is one prompt by its type, and that is several.
+OnePrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+SeveralPrompts: TypeAlias = (
+    list[str] | tuple[str, ...] | Sequence[Sequence[int]] | Sequence[Sequence[Mapping[str, Any]]]
+)
 # User input: one prompt or several, in any of these containers.
 PromptLike: TypeAlias = str | Sequence[Any] | Mapping[str, Any] | Tensor | np.ndarray[Any, Any]
 

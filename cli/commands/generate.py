@@ -45,7 +45,7 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
             seed=options.seed,
             on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
         )
-        for generation in [found] if options.n == 1 else found:
+        for generation in found if isinstance(found, list) else [found]:
             if options.json:
                 print(_as_json(generation))
             elif options.color:
