@@ -159,7 +159,8 @@ def compare(
     elif isinstance(decoders, Mapping):
         specs = decoders_of(decoders, paired(settings).base)
     elif decoders is not None:
-        settings = replace(settings, length=tuple(decoders))
+        words: tuple[Any, ...] = tuple(decoders)  # with paths among them
+        settings = replace(settings, length=words)
     comparison = run(settings, specs)
     comparison.save()
     return comparison

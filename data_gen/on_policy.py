@@ -37,7 +37,8 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         self.settings = settings
         self.decoder = SpeculativeDecoder.from_pretrained(
             settings.target, settings.draft, length=settings.length, threshold=settings.threshold, cost=settings.cost,
-            **settings.loading, **settings.placement,
+            dtype=settings.dtype, device=settings.device, trust_remote_code=settings.trust_remote_code,
+            **settings.placement,
         )  # fmt: skip
         (draft,) = self.decoder.drafts
         self.models = [self.decoder.target, draft]

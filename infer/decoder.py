@@ -215,7 +215,8 @@ class SpeculativeDecoder:
         if any(isinstance(model, nn.Module) for model in (target, draft)):
             raise InputError("target, draft: loaded models; give SpeculativeDecoder(target, draft, tokenizer) these")
         if isinstance(beams, Beams):
-            beams, argmax = beams.width, beams.argmax
+            argmax = beams.argmax
+            beams = beams.width
         objects: dict[str, Any] = {  # names, or objects, which the fields take in Python
             "target": target, "draft": draft, "length": length, "cost": cost, "router": router, "copies": copies,
             "tree": tree, "tokenizer": tokenizer, "offload_folder": offload_folder,

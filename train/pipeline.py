@@ -73,9 +73,12 @@ def make_dataset(
     if isinstance(options, AcceptanceDataOptions):
         return make_acceptance_data(options, output, workers=workers, responses=responses, console=console)
     _refuse("responses", responses != OWN_RESPONSES, "only acceptance data is made of texts of another engine")
+    makers: Mapping[type, Callable[..., Path]] = {
+        AnswersDataOptions: make_answers, RouterDataOptions: make_router_data, FeatureDataOptions: make_features,
+    }  # fmt: skip
     make = _of_class(
         options,
-        {AnswersDataOptions: make_answers, RouterDataOptions: make_router_data, FeatureDataOptions: make_features},
+        makers,
         "AcceptanceDataOptions, AnswersDataOptions, OnPolicyDataOptions, RouterDataOptions or FeatureDataOptions",
     )
     return make(options, output, workers=workers, console=console)
@@ -95,15 +98,16 @@ def train(options: ControllerOptions, output: str | Path, *, resume: bool = Fals
     Raises:
         InputError: a value is out of range, the data is missing or does not fit, or ``output`` holds another run.
     """
+    trainers: Mapping[type, Callable[..., TrainingResult]] = {
+        PredictorTrainingOptions: train_acceptance, CopyTrainingOptions: train_copies,
+        RouterTrainingOptions: train_router, DraftTrainingOptions: train_draft,
+    }  # fmt: skip
     trainer = _of_class(
         options,
-        {
-            PredictorTrainingOptions: train_acceptance, CopyTrainingOptions: train_copies,
-            RouterTrainingOptions: train_router, DraftTrainingOptions: train_draft,
-        },
+        trainers,
         "LagFreeTrainingOptions, SpecDecTrainingOptions, FeatureModelTrainingOptions, CopyTrainingOptions, "
         "RouterTrainingOptions or DraftTrainingOptions",
-    )  # fmt: skip
+    )
     return trainer(options, output, resume=resume)
 
 
