@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import shtab
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, _completions
 
 from ..common.errors import InputError
 from ..controllers.registry import PREDICTORS
 from .commands import train
-from .parser import CommandParser, Commands
+from .parser import CommandParser, Commands, HelpFormatter, plain_type
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -25,10 +25,11 @@ def completion_script(shell: str, commands: Commands, prog: str) -> str:
     """
     if shell not in SHELLS:
         raise InputError(f"completion={shell!r}: choose one of {', '.join(SHELLS)}; as in {prog} --completion bash")
-    parser = ArgumentParser(prog=prog, description=prog)
+    parser = ArgumentParser(prog=prog, description=prog, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="store_true", help="Print the version.")
     parser.add_argument("--completion", choices=SHELLS, help="Print the completion script of a shell.")
     _add_commands(parser, commands)
+    _completions.type_to_str = plain_type
     script: str = parser.get_completion_script(f"shtab-{shell}")
     return script
 

@@ -7,18 +7,21 @@ Flags override `--config` in any order. Fields that are not keyword-only may be 
 from __future__ import annotations
 
 import inspect
+import json
 import re
-from argparse import ArgumentError, BooleanOptionalAction
+from argparse import Action, ArgumentError, BooleanOptionalAction
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from itertools import accumulate
-from typing import Any, TypeAlias, Union, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ArgumentParser, _loaders_dumpers
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, _loaders_dumpers
 
 from ..common.errors import InputError, did_you_mean
 from ..common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object, use_plain_values
@@ -50,6 +53,45 @@ def read_plain_values() -> None:
     _loaders_dumpers.yaml_default_loader = Loader  # type: ignore[assignment]  # None until it is used
 
 
+# Plain words for the types of options: of one value, and of several in a list.
+TYPES = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    Path: ("a path", "paths"),
+    bool: ("true or false", "switches"),
+    NoneType: ("null", "null"),
+}
+
+
+def plain_type(hint: Any) -> str:
+    """The type ``hint`` in plain words: ``int | None`` is "a whole number or null"."""
+    words = _alternatives(hint, several=False)
+    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def _alternatives(hint: Any, several: bool) -> list[str]:
+    """The alternatives of the type ``hint`` in plain words; in the plural if ``several``, for the values of a list."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return [words for part in parts for words in _alternatives(part, several)]
+    if kind is Literal:
+        return [repr(value) for value in parts]
+    if kind is tuple:
+        return [f"a list of {' or '.join(_alternatives(parts[0], several=True))}"]
+    if kind is dict:
+        return ["keys and values"]
+    return [TYPES[hint][several]]
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Shows the types of options in plain words."""
+
+    def _get_type_str(self, action: Action) -> str | None:
+        hint = getattr(action, "_typehint", None)
+        return None if hint is None else plain_type(hint)
+
+
 class CommandParser:
     """The parser of one command: a function whose parameters are dataclasses.
 
@@ -62,16 +104,18 @@ class CommandParser:
         self.kinds: dict[str, type] = {name: kind for name, kind in get_type_hints(command).items() if name != "return"}
         self.parser = ArgumentParser(
             prog=prog, description=inspect.getdoc(command), exit_on_error=False, allow_abbrev=False,
-            print_config="--print-config",
+            print_config="--print-config", formatter_class=HelpFormatter,
         )  # fmt: skip
         self.parser.add_argument(
             "--config", action="config", help="YAML file with any of the options below; flags win over it."
         )
         self.with_value = {"--config"}
         self.bare: list[str] = []
+        self.types: dict[str, Any] = {}
         groups: dict[str, Any] = {}
         for kind in self.kinds.values():
             hints = get_type_hints(kind)  # without the limits, which the class checks
+            self.types |= hints
             documented = [(*described(kind, entry.name), entry) for entry in fields(kind)]
             for _, title, text, entry in sorted(documented, key=lambda one: one[0]):  # a command's own options first
                 if title not in groups:
@@ -122,9 +166,14 @@ class CommandParser:
         # LookupError, AttributeError, OverflowError: of YAML values that cannot be converted, such as !!int ''
         except (ArgumentError, TypeError, LookupError, AttributeError, OverflowError) as error:
             line = one_line(str(error))
-            flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
             key = line.partition(":")[0]
-            file = next((file for file, keys in configs.items() if key in keys and key not in flags), "")
+            flags = {
+                name.lstrip("-").replace("-", "_"): text for name, _, text in (word.partition("=") for word in words)
+            }
+            file = next((file for file in reversed(configs) if key in configs[file] and key not in flags), "")
+            if key in self.types and OF_ANOTHER_TYPE.search(line):
+                value = read_value(flags[key]) if key in flags else configs.get(file, {}).get(key)
+                line = f"{key}: {mismatch(self.types[key], value)}"
             raise InputError(f"{file}{': ' * bool(file)}{line} (see {self.parser.prog} --help)") from None
         except RecursionError:
             raise InputError(
@@ -197,29 +246,39 @@ def documentation(kind: type) -> Docstring:
 
 
 def one_line(message: str) -> str:
-    """A message of jsonargparse in one line: `name: expected this, got that`."""
+    """A message of jsonargparse in one line, which begins with the option's name."""
     line = " ".join(message.split())
-    line = re.sub(r'^Parser key "([^"]+)": ', r"\1: ", line)
-    line = re.sub(r"Does not validate .*?Subtypes: \[(.*?)\] Errors: .* Given value: (.*)", _expectation, line)
-    line = re.sub(r"Expected an? (.*?)\. Got value: (.*)", _expectation, line)
     for pattern, replacement in _REWORDED:
         line = re.sub(pattern, replacement, line)
     return line
 
 
-def _expectation(found: re.Match[str]) -> str:
-    types = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", found[1]).replace("NoneType", "null")
-    types = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"\1", types)
-    expected = types.replace(", ", " or ")
-    if found[2] != "None" and re.search(r"\bstr\b", types):  # a number, switch or list, as YAML reads it
-        return f"expected {expected}, got {found[2]}; put text in quotes"
-    return f"expected {expected}, got {'null' if found[2] == 'None' else repr(found[2])}"
-
+OF_ANOTHER_TYPE = re.compile(r"^\w+: (Does not validate|Expected an? |Not of type )")
 
 _REWORDED = [
-    (r"Not of type (\w+): .* not NoneType$", r"expected \1, got null"),
-    (r"Not of type (\w+): .* not (\w+)$", r"expected \1, got a value of type \2"),
+    (r'^Parser key "([^"]+)": ', r"\1: "),
     (r"^unrecognized arguments: ", "extra word: "),
     (r"^argument (\S+): ignored explicit argument (.*)$", r"\1: takes no value, got \2"),
     (r"^argument (-\S+): ", r"\1: "),
 ]
+
+
+def read_value(text: str) -> Any:
+    """The value that a flag's ``text`` is in YAML; the text itself if it is not YAML, or a comment."""
+    try:
+        value = parse_yaml(text)
+    except InputError:
+        return text
+    return text if value is None and text != "null" else value
+
+
+def mismatch(hint: Any, value: Any) -> str:
+    """What is expected of an option of the type ``hint`` that has the ``value`` of another type."""
+    shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    remedy = ""
+    if not isinstance(value, str) and {str, Path, tuple[str, ...]} & {*alternatives}:
+        remedy = "; put text in quotes"
+    elif isinstance(value, str) and tuple[str, ...] in alternatives:
+        remedy = f'; write a list in brackets, as in "[{value}]"'
+    return f"expected {plain_type(hint)}, got {shown}{remedy}"

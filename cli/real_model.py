@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
 
 from ..common.errors import InputError
-from ..common.machine import machine
+from ..common.machine import BUSY, load_per_core, machine
 from ..compare.decoders import NONE, ComparedDecoder, Loader
 from ..infer.core import Stats
 from ..infer.options import DecodingOptions
@@ -18,7 +17,6 @@ from ..infer.text_stream import TextStream
 from .trace_view import show_trace
 
 TARGET = "SmolLM2-135M-Instruct"
-BUSY = 1.5  # load for each core above which other processes slow this one
 PROMPTS = (
     "Why does the sky turn red at sunset? Answer in three sentences.",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
@@ -78,11 +76,6 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         soft_wrap=True,
     )
     return seconds[0] / seconds[1]
-
-
-def load_per_core() -> float:
-    """Processes that ran or waited for a core in the last minute, for each core; 1 is what this process may take."""
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def _speed(rate: float) -> str:

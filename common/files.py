@@ -177,3 +177,22 @@ def without_places(value: T) -> T:
             value, **{one.name: without_places(getattr(value, one.name)) for one in fields(value) if one.init}
         )
     return new  # type: ignore[no-any-return]
+
+
+def split_revision(name: str, revision: str | None = None) -> tuple[str, str | None]:
+    """The id on the Hugging Face hub, and the branch, tag or commit, that ``owner/name@revision`` names.
+
+    The name of a file or folder that exists is returned as it is.
+
+    Args:
+        revision: the one that another option names; None if there is none.
+
+    Raises:
+        InputError: the revision is empty, or there are two.
+    """
+    hub_id, at, own = (name, "", "") if Path(name).expanduser().exists() else name.partition("@")
+    if at and not own:
+        raise InputError(f"{name}: names no revision after '@'; give a branch, tag or commit, or leave '@' out")
+    if at and revision is not None:
+        raise InputError(f"{name}: names a revision, and revision={revision!r} another one; give one of them")
+    return hub_id, own or revision

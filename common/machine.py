@@ -17,6 +17,7 @@ PACKAGES = (
     "specpilot", "torch", "transformers", "datasets", "pytorch-lightning", "jsonargparse", "safetensors", "numpy",
     "scikit-learn",
 )  # fmt: skip
+BUSY = 1.5  # load for each core above which other processes slow this one
 
 
 def versions() -> dict[str, str]:
@@ -67,6 +68,11 @@ class Machine(Record):
     devices: list[str]
     threads: int
     interop_threads: int
+
+
+def load_per_core() -> float:
+    """Processes that ran or waited for a core in the last minute, for each core; 1 is what this process may take."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def machine() -> Machine:

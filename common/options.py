@@ -58,6 +58,8 @@ class Several(Limit):
     distinct: bool = True
 
     def check(self, value: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"\[.*\]", value) and not Path(value).exists():
+            raise ValueError(f"a list of names is expected; put numbers in it in quotes, or give ./{value} for a path")
         if not isinstance(value, tuple):
             return value
         names = [one for one in value if isinstance(one, str | int | float)]  # in Python also rows
@@ -172,6 +174,31 @@ class Options:
                 value = getattr(self, entry.name)
                 shown = repr(str(value)) if isinstance(value, str | Path) else reprlib.repr(value)
                 raise InputError(f"{entry.name}={shown}: would be ignored, {reason}; leave it out")
+
+
+def name_option(message: str, options: Iterable[Options]) -> str:
+    """An error's ``message`` with the name of the option whose value it begins with: a name, or a path or one below it.
+
+    ``nowhere: no dataset`` becomes ``data='nowhere': no dataset``, and ``texts/a.csv:3: not CSV`` becomes
+    ``prompts: texts/a.csv:3: not CSV``: code that reads a file does not know which option names it.
+    """
+    values = [(entry.name, getattr(one, entry.name)) for one in options for entry in fields(one)]
+    if any(re.match(rf"{name}(=|: |\[|, | and )", message) for name, _ in values):
+        return message
+    places = [
+        (text, name, isinstance(value, tuple) and len(value) == 1)
+        for name, value in values
+        for one in (value if isinstance(value, tuple) else (value,))
+        if isinstance(one, str | Path) and str(one)
+        for text in (str(one), str(Path(one)), str(Path(one).expanduser()))
+    ]
+    for text, name, is_list in sorted(places, key=lambda place: -len(place[0])):
+        if message.startswith(f"{text}: "):
+            remedy = f"; [{text}] is a list of one, for a folder of this name give ./[{text}]" if is_list else ""
+            return f"{name}={text!r}{message.removeprefix(text)}{remedy}"
+        if message.startswith((f"{text}/", f"{text}:")):
+            return f"{name}: {message}"
+    return message
 
 
 def check_names(kind: type[Options], names: Iterable[str]) -> None:

@@ -78,8 +78,8 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     """Comparison.
 
     Attributes:
-        target: Target model: a shipped model, a folder, a hub id, or a GGUF file. "auto" is the one that the first
-            trained controller of `length` was made for, else tiny.
+        target: Target model: a shipped model, a folder, a hub id, perhaps with a revision (owner/name@v1), or a GGUF
+            file. "auto" is the one that the first trained controller of `length` was made for, else tiny.
         draft: Draft model of the decoders that name none; null compares without one. "auto" as for target, else
             tiny-draft.
         decoders: YAML file of decoders: for each name a word as for `length`, or options of `specpilot generate`.

@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from ..common.errors import InputError, naming
+from ..common.files import split_revision
 from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
@@ -85,7 +86,7 @@ class OpenAIResponses(ResponseMaker):
             stops = load_stop_tokens(settings.target, self.tokenizer, trust_remote_code=trust)
         self.end = turn_end(self.tokenizer, stops, chat=settings.chat)
         self.url = responses.base_url.rstrip("/")
-        self.model = responses.model or settings.target
+        self.model = responses.model or split_revision(settings.target)[0]
         key = os.environ.get("OPENAI_API_KEY", "").strip()
         if not (key.isascii() and key.isprintable()):
             raise InputError("OPENAI_API_KEY: holds characters that no HTTP header may have; set it again")

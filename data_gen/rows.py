@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..common.errors import InputError, listed
-from ..common.files import check_no_pointer
+from ..common.files import check_no_pointer, split_revision
 from ..common.json_file import MAX_BYTES, blaming, parse_object, read_parquet, read_text
 
 Record: TypeAlias = dict[str, Any]
@@ -206,15 +206,16 @@ def _read_hub(source: str, split: str) -> list[Record]:
 
     from ..models.loading.model_files import ask_hub
 
-    name, _, config = source.partition(":")
-    answer = ask_hub(name, dataset=True)
+    hub_id, revision = split_revision(source)
+    name, _, config = hub_id.partition(":")
+    answer = ask_hub(name, dataset=True, revision=revision)
     cached = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
     if isinstance(answer, str) and not cached.is_dir():
         raise InputError(
             f"{source}: no such file or folder, and no dataset on the hub ({answer}); give one of these, or 'builtin'"
         )
     try:
-        dataset = datasets.load_dataset(name, config or None, split=split)
+        dataset = datasets.load_dataset(name, config or None, split=split, revision=revision)
     except (OSError, ValueError, RuntimeError) as error:  # not found, no network, wrong config or split
         raise InputError(
             f"{source}: neither a local file or folder nor a reachable hub dataset ({_line(error)})"

@@ -125,7 +125,7 @@ def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
         if first in ("-h", "--config", "--print-config"):  # said once, at the top of the page
             continue
         meaning, kind, default = split_meaning(said.strip())
-        rows.append((f"`{first}`{{ .option }}", f"`{kind}`" if kind else "", default, escape(meaning)))
+        rows.append((f"`{first}`{{ .option }}", escape(kind), default, escape(meaning)))
     return description.strip(), rows
 
 
@@ -134,12 +134,8 @@ def split_meaning(said: str) -> tuple[str, str, str]:
     found = re.match(r"(.*?)\s*\((required, )?type: (.*?)(?:, default: (.*))?\)$", said)
     if found is None:
         return said, "", ""
-    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", found[3])
-    kind = re.sub(r"Optional\[(.*)\]$", r"\1 | null", kind)
-    kind = re.sub(r"Literal\[(.*?)\]", lambda literal: literal[1].replace(", ", " | "), kind)
-    kind = re.sub(r"Union\[(.*)\]$", lambda union: re.sub(r", (?![^\[]*\])", " | ", union[1]), kind)
     default = "**required**" if found[2] else f"`{found[4]}`" if found[4] is not None else ""
-    return found[1], kind, default
+    return found[1], found[3], default
 
 
 def escape(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 from statistics import median
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from ..common.console import logger
+from ..common.machine import BUSY, load_per_core
 from ..controllers.length import MAX_DRAFT
 from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.running_cost import fit_rounds
@@ -32,6 +34,7 @@ QUICK, QUICKLY_READ = 15, (1, 2, 5, 9)  # repetitions of a rough measurement, an
 WITHIN = 0.8  # seconds after which a rough measurement begins no forward
 SLOW = 0.1  # seconds of a forward above which a few are enough to be kept
 FASTER = 1.1  # times as fast is a less exact draft that is taken
+AGREEING = 0.75  # share of the turns in which it must be
 TYPICAL = SamplingParams(1.0, 50)
 
 
@@ -43,12 +46,14 @@ class StepTimes(NamedTuple):
         models: for each model, per token; NaN for one that there was no time for.
         t_draft: that of the first draft; 0 without one.
         turns: how often everything was timed.
+        drafted: for each draft, the seconds per token of every turn but the first ones.
     """
 
     verify: dict[int, float]
     models: list[float]
     t_draft: float
     turns: int
+    drafted: list[list[float]]
 
     @property
     def steady(self) -> bool:
@@ -69,8 +74,13 @@ class StepTimes(NamedTuple):
 
     @property
     def cost(self) -> CostModel:
-        """The cost model of the target with the first draft."""
-        return fit_rounds(self.rounds)
+        """The cost model of the target with the first draft.
+
+        t_draft is the one measured. The fit would attribute to it what no line through the times of verifications
+        explains, so that a busy second could make a draft step free.
+        """
+        cost = fit_rounds(self.rounds)
+        return cost if math.isnan(self.t_draft) else replace(cost, t_draft=self.t_draft)
 
 
 @torch.inference_mode()
@@ -105,7 +115,7 @@ def step_times(
     readers += [_read(model, prompt) for model in others]
     if time.perf_counter() + prefill >= until:
         missing = [prefill if model is None else math.nan for model in models]
-        return StepTimes({1: prefill}, missing, math.nan if others else 0.0, 0)
+        return StepTimes({1: prefill}, missing, math.nan if others else 0.0, 0, [[] for _ in others])
     lengths = [reader.length for reader in readers]
 
     def turns() -> Iterator[None]:
@@ -137,15 +147,22 @@ def step_times(
     for _ in turns():
         if time.perf_counter() >= until:
             break
-    t = {n: _median(seconds) for n, seconds in verify.items() if seconds}
-    steps = iter([_median(seconds) if seconds else math.nan for seconds in draft])
+    t = {n: _typical(seconds) for n, seconds in verify.items() if seconds}
+    steps = iter([_typical(seconds) if seconds else math.nan for seconds in draft])
     times = [t[1] if model is None else next(steps) for model in models]
     first = next((s for s, model in zip(times, models, strict=True) if model is not None), 0.0)
-    return StepTimes(t, times, first, min(map(len, (*verify.values(), *draft))))
+    turns_done = min(map(len, (*verify.values(), *draft)))
+    return StepTimes(t, times, first, turns_done, [_warm(seconds) for seconds in draft])
 
 
-def _median(seconds: list[float]) -> float:
-    return median(seconds[WARM:] or seconds[-1:])
+def _warm(seconds: list[float]) -> list[float]:
+    """The times after the first ``WARM``; without any, those after the first; the first if it is the only one."""
+    return seconds[WARM:] or seconds[1:] or seconds
+
+
+def _typical(seconds: list[float]) -> float:
+    """The median of times; of few the least one, since other processes only add to them."""
+    return median(seconds[WARM:]) if len(seconds) >= 2 * WARM else min(_warm(seconds))
 
 
 def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
@@ -157,22 +174,36 @@ def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
     # Any text will do. The sampling parameters keep few tokens.
     cost = step_times(target, drafts, [0] * 32, TYPICAL, QUICK, QUICKLY_READ, WITHIN).cost
     if drafts:
-        logger.info("costs: a draft step takes %.2f of a verification, measured", cost.t_draft / cost.verification(1))
+        logger.info(
+            "costs: a draft step takes %.2g of a verification, measured%s",
+            cost.t_draft / cost.verification(1),
+            "" if load_per_core() <= BUSY else f" while other processes ran (load {load_per_core():.1f} for each core)",
+        )
     return cost
 
 
 def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> str:
     """The name of the draft with the fastest step.
 
-    The most exact is the first; one that is less exact is taken if it is ``FASTER``. Without the time to measure that
-    it is the first.
+    The most exact is the first; one that is less exact is taken if it is ``FASTER`` in most turns. Without the time to
+    measure that it is the first. The choice is not made again, so a busy moment must not decide it.
     """
-    times = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, 2 * WARM, (1,), WITHIN / 2)
-    best, least = next(iter(drafts)), times.models[0]
-    for name, seconds in zip(drafts, times.models, strict=True):
-        if times.steady and seconds * FASTER < least:
-            best, least = name, seconds
-    return best
+    times = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, QUICK, (1,), WITHIN / 2)
+    names = [*drafts]
+    best = 0
+    for i in range(1, len(names)):
+        if times.steady and is_faster(times.drafted[i], times.drafted[best]):
+            best = i
+    return names[best]
+
+
+def is_faster(seconds: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether the draft of ``seconds`` is ``FASTER`` than that of ``other`` in most of the turns in which both ran.
+
+    The steps of one turn follow one another, so that other processes disturb both or few of them.
+    """
+    turns = [mine * FASTER < theirs for mine, theirs in zip(seconds, other, strict=False)]
+    return bool(turns) and sum(turns) >= AGREEING * len(turns)
 
 
 def _read(model: LanguageModel, prompt: list[int]) -> TextReader:

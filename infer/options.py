@@ -31,7 +31,8 @@ class TargetOptions(Options):
     """Models.
 
     Attributes:
-        target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution.
+        target: Target model: a shipped model, a folder, a hub id, perhaps with a revision (owner/name@v1), or a GGUF
+            file. The text has its distribution.
     """
 
     target: str = "tiny"
@@ -42,7 +43,8 @@ class PairOptions(TargetOptions):
     """Models.
 
     Attributes:
-        draft: Draft model with the target's tokenizer: a shipped model, a folder, a hub id, or a GGUF file.
+        draft: Draft model with the target's tokenizer: a shipped model, a folder, a hub id, perhaps with a revision
+            (owner/name@v1), or a GGUF file.
     """
 
     draft: str = "tiny-draft"
@@ -195,11 +197,11 @@ class DecodingOptions(
     Attributes:
         target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution. "auto"
             is the one that the trained controller was made for, else tiny.
-        draft: Draft model with the target's tokenizer: a shipped model such as tiny-draft, a folder, a hub id, or a
-            GGUF file. Several, as "[a,b]", are the arms of a router. "auto" is that of the trained controller, else
-            tiny-draft, or the router's arms; null decodes without a draft model. "ngram" drafts
-            the continuation of an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six);
-            "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and both.
+        draft: Draft model with the target's tokenizer: a shipped model such as tiny-draft, a folder, a hub id, perhaps
+            with a revision (owner/name@v1), or a GGUF file. Several, as "[a,b]", are the arms of a router. "auto" is
+            that of the trained controller, else tiny-draft, or the router's arms; null decodes without a draft model.
+            "ngram" drafts the continuation of an earlier occurrence of the text's last tokens, at most four of them
+            ("ngram:6": six); "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and both.
         router: Trained router, a folder or hub id, that chooses between several drafts by the prompt. The drafts are
             its own arms, or those of `draft`, such as "[a,b,exit:2,ngram,autoregressive]". The length is then one for
             all arms, or a list.
@@ -219,7 +221,7 @@ class DecodingOptions(
         argmax: Keep the most probable beams instead of sampling them.
         generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
             are not supported, "ignore" does not read it.
-        revision: Branch, tag or commit of the target on the hub.
+        revision: Branch, tag or commit of the target on the hub, as in owner/name@v1, which any model can have.
         tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
         max_running: Texts decoded together; others wait.
         max_columns: Largest number of tokens of a text, prompt and continuation; longer ones are refused or end there.

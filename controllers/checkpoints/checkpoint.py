@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ...checkpoints import shipped, shipped_controllers
+from ...checkpoints import FOLDER, shipped, shipped_controllers
 from ...common.errors import InputError, Misspelt, did_you_mean
 from ...common.files import (
     check_free,
@@ -97,8 +97,14 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
     return Controller(config, head.eval().requires_grad_(False))
 
 
-def locate(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
+def locate(
+    name: str | Path, *, given_as: str | None = None, revision: str | None = None, token: str | None = None
+) -> Path:
     """The folder of a controller, downloaded if necessary; ``name`` as for :func:`load_controller`.
+
+    Args:
+        given_as: the option that names it: length, copies or router. The error then proposes controllers of this
+            option only.
 
     Raises:
         InputError: it cannot be found.
@@ -111,13 +117,18 @@ def locate(name: str | Path, *, revision: str | None = None, token: str | None =
     if path.exists():
         return path
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or "/" not in name:
-        known = shipped_controllers()
-        meant = did_you_mean(str(name), known) or ";"
-        raise Misspelt(
-            f"{name}: no such controller{meant} give a folder, {', '.join(known)}, or an id on the Hugging Face hub "
-            "(owner/name)"
-        )
+        included = [one for one in shipped_controllers() if given_as in (None, _given_as(one))]
+        meant = did_you_mean(str(name), included) or ";"
+        places = ", ".join(["a folder", *included])
+        noun = "controller" if given_as in (None, "length") else {"copies": "copy head"}.get(given_as, given_as)
+        raise Misspelt(f"{name}: no such {noun}{meant} give {places}, or an id on the Hugging Face hub (owner/name)")
     return download(name, FILES, revision=revision, token=token)
+
+
+def _given_as(included: str) -> str:
+    """The option that takes the ``included`` controller: length, copies or router."""
+    kind = read_object(FOLDER / included / CONFIG, FETCH_AGAIN)["kind"]
+    return config_class(kind).given_as
 
 
 def read_config(folder: Path) -> ControllerConfig:

@@ -7,18 +7,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...common.errors import InputError, Misspelt
+from ...common.files import split_revision
 
 
 def download(name: str, files: Sequence[str], *, revision: str | None, token: str | None) -> Path:
     """The folder with ``files`` of the repository ``name``, from the local cache or the hub.
 
+    Args:
+        name: ``owner/name``, or ``owner/name@revision``.
+
     Raises:
-        InputError: it cannot be downloaded.
+        InputError: it cannot be downloaded, or two revisions are named.
     """
     from huggingface_hub import snapshot_download
 
+    hub_id, revision = split_revision(name, revision)
     with _one_line(f"{name}: no such folder, and not found on the hub", Misspelt):
-        return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(files)))
+        return Path(snapshot_download(hub_id, revision=revision, token=token, allow_patterns=list(files)))
 
 
 def upload(

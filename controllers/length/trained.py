@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...common.errors import InputError, naming
 from ..acceptance.predictor import TrainedPredictor
-from ..checkpoints.checkpoint import Controller, load_controller
+from ..checkpoints.checkpoint import Controller, load_controller, locate
 from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT
 from .acceptance_length import AcceptanceLength
@@ -42,7 +42,7 @@ def load_trained(
         InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
     """
     with naming("length", name):
-        controller = load_controller(name)
+        controller = load_controller(locate(name, given_as="length"))
     config = controller.config
     try:
         length = config.length_controller(controller.head, cost)

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from ...common.errors import InputError, naming
 from ...controllers.acceptance import copy_head
 from ...controllers.acceptance.copy_head import CopyHead, CopyPredictor
-from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller
+from ...controllers.checkpoints.checkpoint import Controller, controller_digest, load_controller, locate
 from ...controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ...controllers.checkpoints.provenance import EXACT
 from ...controllers.length import LengthController, load_rule, load_trained, names_class, names_rule
@@ -85,7 +85,7 @@ def load_copies(
     if tokenizer is None:
         raise InputError(f"copies={str(name)!r}: a trained controller is checked against the tokenizer; pass one")
     with naming("copies", name):
-        controller = load_controller(name)
+        controller = load_controller(locate(name, given_as="copies"))
     match controller:
         case Controller(copy_head.Config() as config, CopyHead() as head):
             target_only = PairFingerprint(model_fingerprint(target), None, tokenizer_fingerprint(tokenizer))
@@ -108,7 +108,7 @@ def load_policy(name: str | Path) -> tuple[RouterPolicy, policy.Config]:
         InputError: it cannot be loaded, or is a controller of another kind.
     """
     with naming("router", name):
-        controller = load_controller(name)
+        controller = load_controller(locate(name, given_as="router"))
     network, config = controller.head, controller.config
     if not isinstance(network, RouterPolicy) or not isinstance(config, policy.Config):
         kind, given_as = config.kind, config.given_as

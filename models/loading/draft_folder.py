@@ -33,6 +33,7 @@ MARK, VERSION = "specpilot_draft", 1
 FILE, WEIGHTS, CONFIG = "draft.json", "draft.safetensors", "config.json"
 AGAIN = "fetch the draft again, or make it again"
 Shared = Literal["input", "output"]
+Part = Literal["embedding", "output projection"]
 
 
 @dataclass(frozen=True)
@@ -235,16 +236,18 @@ def _checked(name: str | Path, shared: SharedWith, target: LoadedModel | None) -
     return target
 
 
-def lending(name: str | Path, owner: str, target: LoadedModel | None) -> tuple[PreTrainedModel, str]:
+def lending(
+    name: str | Path, owner: str, target: LoadedModel | None, part: Part = "embedding"
+) -> tuple[PreTrainedModel, str]:
     """The target, if it can lend weights to the draft ``name``, and the beginning of messages about it.
 
     Args:
-        owner: the model whose embedding the draft has, for messages.
+        owner: the model whose ``part`` the draft has, for messages.
 
     Raises:
         InputError: there is no target, or it is a GGUF model.
     """
-    use = f"{name}: a draft with the embedding of {owner}"
+    use = f"{name}: a draft with the {part} of {owner}"
     if target is None:
         raise InputError(f"{use}; load it as the draft of that model")
     problem = f"{use}; the target {target.name_or_path}"

@@ -1,37 +1,41 @@
 """EAGLE-3 drafts on disk: checkpoints of the library speculators, and those of EAGLE-3's authors in safetensors.
 
-The folder holds ``config.json`` and ``model.safetensors``. It has no tokenizer, and its embedding is the target's if it
-holds none. ``d2t`` maps its trimmed vocabulary: output i is the token i + d2t[i].
+The folder holds ``config.json`` and ``model.safetensors``, or shards with an index. It has no tokenizer. Its embedding
+and its output projection are the target's if it holds none. ``d2t`` maps its trimmed vocabulary: output i is the token
+i + d2t[i].
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.json_file import JsonObject, blaming, build
+from ...common.json_file import JsonObject, blaming, build, read_object
 from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
 from ..trimmed_head import TrimmedHead, spread_logits
-from .draft_folder import check_weights, lending, stored_file
+from .draft_folder import Part, check_weights, lending, stored_file
 from .model_files import HubKeywords
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # the name of a shard, without a folder
 LAYERS = ("llama", "qwen3")  # architectures of its layer
 AGAIN = "fetch the draft again"
 DEFAULT_LAYERS = 3  # number of the target's layers that are read if the file does not name them
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD, FUSED = "model.embed_tokens.weight", "lm_head.weight", f"{NAME}.fc.weight"
 LONGEST = 2**20  # tokens of a text
 UNUSED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # for training
 
@@ -101,7 +105,7 @@ def load_eagle3(
 
     Args:
         found: the keys of its ``config.json``.
-        lender: gives the target it drafts for; called if it has no embedding of its own.
+        lender: gives the target it drafts for; called if it has no embedding or no output projection of its own.
         revision, local_files_only: as for transformers.
 
     Raises:
@@ -109,25 +113,50 @@ def load_eagle3(
     """
     file = Eagle3File.of(name, found)
     hub: HubKeywords = {"revision": revision, "local_files_only": local_files_only}
-    stored = stored_file(path, WEIGHTS, f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors", hub)
-    weights = {_renamed(key, file): value for key, value in load_file(stored).items() if key not in UNUSED}
-    tokens = _tokens(stored, weights.pop("d2t", None), len(weights.get(HEAD, ())), file)
+    stored, found_weights = _stored_weights(path, hub)
+    weights = {_renamed(key, file): value for key, value in found_weights.items() if key not in UNUSED}
+    tokens = _tokens(stored, weights.pop("d2t", None), len(weights[HEAD]) if HEAD in weights else None, file)
     config = _layer_config(name, file, weights)
     with torch.device("meta"), no_init_weights():  # shapes alone, since a damaged file may ask for any
         model = AutoModelForCausalLM.from_config(config)
         _rebuild(model, config, file, tokens)
-    needed = {key: value for key, value in model.state_dict().items() if key != EMBEDDING or key in weights}
-    check_weights(stored, weights, needed)
-    own = weights[HEAD].dtype if isinstance(dtype, str) else dtype
+    lent = {EMBEDDING, HEAD} - weights.keys()
+    check_weights(stored, weights, {key: value for key, value in model.state_dict().items() if key not in lent})
+    own = weights.get(HEAD, weights[FUSED]).dtype if isinstance(dtype, str) else dtype
     weights = {key: value.to(place, own) for key, value in weights.items()}
-    if EMBEDDING not in weights:
-        shape = model.get_input_embeddings().weight.shape
-        weights[EMBEDDING] = _lent(name, lender(), shape).to(place, own)
+    target, shape = lender() if lent else None, model.get_input_embeddings().weight.shape
+    if EMBEDDING in lent:
+        weights[EMBEDDING] = _lent(name, "embedding", target, shape).to(place, own)
+    if HEAD in lent:
+        rows = _lent(name, "output projection", target, shape)
+        weights[HEAD] = (rows if len(tokens) == len(rows) else rows[tokens]).to(place, own)
     model.load_state_dict(weights, assign=True)
     model.model.rotary_emb = type(model.model.rotary_emb)(config).to(place)  # as it is no part of the file
     model.lm_head.tokens = torch.tensor(tokens, device=place)
     model.config._name_or_path = str(path)
     return model  # type: ignore[no-any-return]
+
+
+def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor]]:
+    """The weights of the draft in ``path``, and the file that errors about them name: that file, or their index."""
+    missing = f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors"
+    try:
+        whole = stored_file(path, WEIGHTS, missing, hub)
+        return whole, load_file(whole)
+    except (InputError, EntryNotFoundError) as error:
+        try:
+            index = stored_file(path, INDEX, missing, hub)
+        except (InputError, EntryNotFoundError):
+            raise error from None
+    places = read_object(index, AGAIN)
+    with blaming(index, AGAIN):
+        shards = build(dict[str, str], places.get("weight_map"), "weight_map")
+        if odd := [shard for shard in shards.values() if not SHARD.fullmatch(shard)]:
+            raise InputError(f"weight_map: {odd[0]!r} is no file of weights")
+    weights: dict[str, Tensor] = {}
+    for shard in sorted({*shards.values()}):
+        weights |= load_file(stored_file(path, shard, f"{index}: {shard} is missing; {AGAIN}", hub))
+    return index, weights
 
 
 def _renamed(key: str, file: Eagle3File) -> str:
@@ -140,12 +169,12 @@ def _renamed(key: str, file: Eagle3File) -> str:
     return f"model.{key}" if key.startswith(("layers.", "embed_tokens.", "norm.")) else key
 
 
-def _tokens(file: Path, d2t: Tensor | None, rows: int, draft: Eagle3File) -> list[int]:
-    """The token of each output, of which the file has ``rows``."""
+def _tokens(file: Path, d2t: Tensor | None, rows: int | None, draft: Eagle3File) -> list[int]:
+    """The token of each output, of which the file has ``rows``; None if it has no output projection."""
     outputs = draft.draft_vocab_size
     with blaming(file, AGAIN):
         size = build(int, draft.transformer_layer_config.get("vocab_size"), "vocab_size")
-    if rows != outputs:
+    if rows not in (None, outputs):
         raise InputError(f"{file}: lm_head.weight has {rows} rows, draft_vocab_size is {outputs}; {AGAIN}")
     if d2t is None:
         if outputs != size:
@@ -201,12 +230,13 @@ def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: list[int]) -> No
     model.register_forward_hook(spread_logits)
 
 
-def _lent(name: str | Path, target: LoadedModel | None, shape: torch.Size) -> Tensor:
-    """The target's embedding, where the draft has none."""
-    target, problem = lending(name, "its target", target)
-    weight: Any = target.get_input_embeddings().weight
+def _lent(name: str | Path, part: Part, target: LoadedModel | None, shape: torch.Size) -> Tensor:
+    """The target's embedding or output projection, where the draft has none."""
+    target, problem = lending(name, "its target", target, part)
+    layer = target.get_input_embeddings() if part == "embedding" else target.get_output_embeddings()
+    weight: Any = layer.weight
     if weight.is_meta:
-        raise InputError(f"{problem} has its embedding offloaded; choose another device_map")
+        raise InputError(f"{problem} has its {part} offloaded; choose another device_map")
     if weight.shape != shape:
         raise InputError(
             f"{problem} has one of shape {tuple(weight.shape)} instead of {tuple(shape)}; give the target it was made "

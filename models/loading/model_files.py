@@ -1,4 +1,7 @@
-"""Finds a model's files by name: a shipped model, a local folder, or an id on the Hugging Face hub."""
+"""Finds a model's files by name: a shipped model, a local folder, or an id on the Hugging Face hub.
+
+``owner/name@revision`` is a branch, tag or commit of the hub.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from safetensors import SafetensorError
 
 from ...checkpoints import shipped, shipped_models
 from ...common.errors import InputError, Misspelt
-from ...common.files import check_no_pointer, check_no_run
+from ...common.files import check_no_pointer, check_no_run, split_revision
 from ...common.json_file import blaming, build, read_object
 from ..gguf_model import SUFFIX
 
@@ -155,13 +158,14 @@ def _folder(path: Path) -> Source:
 
 
 def _hub_source(name: str, revision: str | None) -> Source:
-    """An id on the hub; if the hub cannot answer, the local cache must have the model."""
-    answer = ask_hub(name, revision=revision)
+    """An id on the hub, perhaps with ``@revision``; if the hub cannot answer, the local cache must have the model."""
+    hub_id, revision = split_revision(name, revision)
+    answer = ask_hub(hub_id, revision=revision)
     if not isinstance(answer, str):
-        return Source(name, answer, revision)
+        return Source(hub_id, answer, revision)
     names = (CONFIG, TOKENIZER, ADAPTER, WEIGHTS) if answer != INVALID else ()
-    if cached := frozenset(n for n in names if isinstance(try_to_load_from_cache(name, n, revision=revision), str)):
-        return Source(name, cached, revision, local_files_only=True)
+    if cached := frozenset(n for n in names if isinstance(try_to_load_from_cache(hub_id, n, revision=revision), str)):
+        return Source(hub_id, cached, revision, local_files_only=True)
     raise Misspelt(f"{name}: no such folder, and not found on the hub ({answer}); {_names()}")
 
 

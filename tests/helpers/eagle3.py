@@ -13,7 +13,8 @@ HEADS, KEY_HEADS = 4, 2
 
 def write_draft(
     folder: Path, *, vocab: int, kept: list[int] | None, target: int, layers: list[int] | None, width: int = 32,
-    kind: str = "llama", depth: int = 1, own_embedding: bool = True, original: bool = False, seed: int = 0,
+    kind: str = "llama", depth: int = 1, own_embedding: bool = True,
+    head: Tensor | None = None, shards: int = 1, original: bool = False, seed: int = 0,
     dtype: torch.dtype = torch.float32, **switches: Any,
 ) -> Path:  # fmt: skip
     """A checkpoint of speculators, or with ``original`` one as EAGLE-3's authors name things.
@@ -22,6 +23,8 @@ def write_draft(
         kept: tokens with an output; None for all, without ``d2t``.
         target: size of the target's states.
         layers: those of the target that are read; None leaves them out of the file.
+        head: (V, d) the rows of ``lm_head`` are taken of it; empty: the file has no ``lm_head``.
+        shards: number of files of weights, with an index if there are several.
         switches: ``norm_before_residual`` and the like.
     """
     generator, size = torch.Generator().manual_seed(seed), width // HEADS
@@ -34,6 +37,9 @@ def write_draft(
         return (1 + 0.1 * torch.randn(columns, generator=generator)).to(dtype)
 
     weights = {"fc": matrix(width, count * target), "norm": norm(width), "lm_head": matrix(outputs, width)}
+    if head is not None:
+        rows = head.detach()[kept if kept is not None and len(head) else slice(None)]
+        weights |= {"lm_head": rows.to(dtype).clone()}
     if own_embedding:
         weights["embed_tokens"] = torch.randn(vocab, width, generator=generator).to(dtype)
     if switches.get("norm_before_fc"):
@@ -52,7 +58,7 @@ def write_draft(
         weights |= {f"{name}.{part}": norm(width) for part in norms}
         if kind == "qwen3":
             weights |= {f"{name}.self_attn.{part}_norm": norm(size) for part in "qk"}
-    tensors = {f"{name}.weight": value for name, value in weights.items()}
+    tensors = {f"{name}.weight": value for name, value in weights.items() if len(value)}
     if kept is not None:
         tensors["d2t"] = torch.tensor(kept) - torch.arange(outputs)
         tensors["t2d"] = torch.tensor([token in kept for token in range(vocab)])
@@ -75,9 +81,20 @@ def write_draft(
             "transformer_layer_config": layer, **config, **read,
         }  # fmt: skip
     folder.mkdir(parents=True)
-    save_file(tensors, folder / "model.safetensors")
+    save_weights(folder, tensors, shards)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def save_weights(folder: Path, tensors: dict[str, Tensor], shards: int) -> None:
+    """Write one file of weights, or several with an index."""
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return
+    places = {name: f"model-0000{i % shards}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for place in {*places.values()}:
+        save_file({name: tensors[name] for name in places if places[name] == place}, folder / place)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
 class Reference:

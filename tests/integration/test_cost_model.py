@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from specpilot.controllers.length.online_confidence_tree import OnlineConfidence
 from specpilot.controllers.length.running_cost import RunningCost, fit_rounds
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import Stats
-from specpilot.infer.costs import pair_costs, step_times
+from specpilot.infer.costs import StepTimes, fastest_step, pair_costs, step_times
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.hooks import RoundTimer
@@ -145,6 +145,53 @@ def test_a_pair_is_measured_in_a_second_at_most(seconds: float, monkeypatch: pyt
     if seconds >= 0.9:
         ratios = cost.t_draft / cost.verification(1), cost.t_verify_token / cost.verification(1)
         assert ratios == pytest.approx(ASSUMED_RATIOS)
+
+
+@pytest.mark.parametrize("busy", [{2: 5.0}, {2: 3.0, 5: 9.0}, {1: 9.0}, {9: 0.1}, {}])
+def test_a_busy_second_makes_no_draft_step_free(busy: dict[int, float]) -> None:
+    """The time of a draft step is the measured one, whatever the verifications of the same second took."""
+    times = {1: 1.0, 2: 1.05, 5: 1.2, 9: 1.4} | busy
+    assert StepTimes(times, [0.3], 0.3, 15, [[0.3] * 12]).cost.t_draft == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("step", "busy", "chosen"),
+    [
+        (0.95, lambda turn: turn % 2, "float32"),  # half of the turns show a difference that is not there
+        (0.6, lambda turn: turn % 8 == 0, "int8"),
+        (0.6, lambda turn: False, "int8"),
+        (0.95, lambda turn: False, "float32"),
+    ],
+)
+def test_a_busy_moment_does_not_choose_the_precision(
+    step: float, busy: Callable[[int], bool], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes make steps of the exact draft nine times as slow in some turns."""
+    target, exact, other = (language_model(load_model(name)) for name in ("tiny", *["tiny-draft"] * 2))
+    forwards = 0
+
+    def takes(model: CausalLM, tokens: int) -> float:
+        nonlocal forwards
+        if model is target:
+            return 0.002
+        forwards += model is exact
+        return 0.001 * (step if model is other else 9.0 if busy((forwards - 2) // 8) else 1.0)  # one reads the prompt
+
+    time_forwards(monkeypatch, takes)
+    assert fastest_step(target, {"float32": exact, "int8": other}) == chosen
+
+
+def test_a_measurement_on_a_busy_machine_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, *pair = timed_pair(monkeypatch, (0.010, 0.001), 0.00002)
+    for load, words in ((999.0, "while other processes ran (load"), (0.0, "verification, measured")):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        with caplog.at_level("INFO", "specpilot"):
+            pair_costs(*pair)
+        assert "a draft step takes 0.0018 of" in caplog.messages[-1]
+        assert words in caplog.messages[-1]
+    assert "processes" not in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(

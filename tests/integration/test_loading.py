@@ -35,6 +35,7 @@ from ..helpers.eagle3 import write_draft
 from ..helpers.refusals import refused
 from ..helpers.tiny import make, save_pair
 
+INDEX = "model.safetensors.index.json"
 IDS = torch.tensor([[5, 9, 2, 44]])
 SPREAD = {
     "model.embed_tokens": "cpu",
@@ -276,7 +277,7 @@ def described(change: Callable[[dict[str, Any]], object]) -> dict[str, Change]:
 
 
 def sharded(index: bytes) -> dict[str, Change]:
-    return {"model.safetensors": None, "model.safetensors.index.json": index}
+    return {"model.safetensors": None, INDEX: index}
 
 
 def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> dict[str, Change]:
@@ -294,9 +295,9 @@ def cut(content: bytes) -> bytes:
     return content[:-50]
 
 
-def eagle(folder: Path, original: bool = False) -> tuple[Path, dict[str, Any]]:
+def eagle(folder: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
     settings: dict[str, Any] = {"vocab": 96, "kept": [*range(0, 96, 3)], "target": 32, "layers": [1, 2]}
-    return write_draft(folder / "draft", **settings, original=original), {}
+    return write_draft(folder / "draft", **settings, **more), {}
 
 
 def sharing(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -309,6 +310,7 @@ KINDS: dict[str, Callable[[Path], tuple[Path, dict[str, Any]]]] = {  # a folder,
     "draft": sharing,
     "EAGLE-3": eagle,
     "EAGLE-3, original": partial(eagle, original=True),
+    "EAGLE-3, shards": partial(eagle, shards=2),
 }
 DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged than tests.helpers.bad_files has
     ("model", config(model_type="vit"), "Unrecognized configuration class"),
@@ -349,6 +351,20 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
     ("EAGLE-3", weighted("d2t", lambda old: torch.zeros_like(old) - 1), "d2t must map 32 outputs"),
     ("EAGLE-3", {"model.safetensors": cut}, "truncated or damaged"),
     ("EAGLE-3", {"model.safetensors": None}, r"an EAGLE-3 draft without model\.safetensors"),
+    ("EAGLE-3", weighted("lm_head.weight"), "a draft with the output projection of its target; load it as the draft"),
+    (
+        "EAGLE-3, shards",
+        {"model-00001.safetensors": None},
+        r"model-00001\.safetensors is missing; fetch the draft again",
+    ),
+    ("EAGLE-3, shards", {"model-00001.safetensors": cut}, "truncated or damaged"),
+    ("EAGLE-3, shards", {INDEX: {"weight_map": 3}}, r"index\.json: weight_map=3: an object of keys and values"),
+    (
+        "EAGLE-3, shards",
+        {INDEX: {"weight_map": {"fc.weight": "../x.safetensors"}}},
+        r"'\.\./x\.safetensors' is no file",
+    ),
+    ("EAGLE-3, shards", {INDEX: cut}, r"index\.json: not JSON"),
 ]
 
 

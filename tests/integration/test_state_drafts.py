@@ -220,6 +220,29 @@ def test_q_is_what_the_checkpoint_computes(form: str, way: str, name: str, tmp_p
     assert len(compare(decoder, written_out)) > 20
 
 
+@pytest.mark.parametrize("kept", [KEPT, None])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_without_lm_head_the_targets_is_meant(name: str, kept: list[int] | None, tmp_path: Path) -> None:
+    """In one file or in shards, the draft is that of a checkpoint in which the target's rows are written out."""
+    target = target_of(name)
+    head: Any = target.get_output_embeddings().weight
+    settings = PLAIN | {"kept": kept, "own_embedding": False}
+    written_out = loaded(write_draft(tmp_path / "whole", **settings, head=head), target)
+    decoder = SpeculativeDecoder(target, written_out, length=3)
+    for shards in (1, 3):
+        folder = write_draft(tmp_path / f"{shards} shards", **settings, head=head[:0], shards=shards)
+        draft = loaded(folder, target)
+        assert model_fingerprint(draft) == model_fingerprint(written_out)
+        others = drafted(SpeculativeDecoder(target, draft, length=3))
+        for (text, nodes), (other_text, other_nodes) in zip(drafted(decoder), others, strict=True):
+            assert text == other_text
+            for (path, q), (other_path, other_q) in zip(nodes, other_nodes, strict=True):
+                assert path == other_path
+                assert torch.equal(q, other_q)
+        with pytest.raises(InputError, match=r"a draft with the .* of its target; load it as the draft of that model"):
+            loaded(folder)
+
+
 def test_the_default_layers_are_those_of_the_field(tmp_path: Path) -> None:
     draft = CausalLM(loaded(write_draft(tmp_path / "draft", **PLAIN | {"layers": None})))
     assert draft.state_input is not None
@@ -240,5 +263,10 @@ def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     without = write_draft(tmp_path / "draft", **PLAIN, own_embedding=False)
     with pytest.raises(InputError, match=r"one of shape \(64, 32\) instead of \(96, 32\)"):
         loaded(without, smaller)
+    headless = write_draft(tmp_path / "headless", **PLAIN, head=torch.empty(0))
+    with pytest.raises(InputError, match=r"output projection of its target.* has one of shape \(64, 32\) instead of"):
+        loaded(headless, smaller)
+    with pytest.raises(InputError, match="a draft with the output projection of its target; load it as the draft"):
+        loaded(headless)
     with pytest.raises(InputError, match=r"device_map: .* is an EAGLE-3 draft, which is on one device"):
         load_model(folder, device_map="auto")

@@ -74,12 +74,12 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
 ]
 TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts {}"] = [
     ("@place/prompts.txt", "prompts='@place/prompts.txt':"),
-    ("@place/prompts.txt --output @place/prompts.txt", "prompts.txt: exists, and was not written by 'specpilot gen"),
+    ("@place/prompts.txt --output @place/prompts.txt", "prompts.txt': exists, and was not written by 'specpilot gen"),
     ("@place/prompts.txt --output @place/folder", "folder': is a folder or a device; name a file"),
     ("@place/prompts.txt --output out.jsonl hello", "prompt='hello':"),
     ("@place/prompts.txt --output out.jsonl --json", "json=True:"),
     ("@place/prompts.txt --output out.jsonl --target @place/broken", "NaN or infinite logits"),
-    ("@place/prompts.txt --output out.jsonl --chat --target @place/template", "prompts.txt: row 1: prompt"),
+    ("@place/prompts.txt --output out.jsonl --chat --target @place/template", "prompts.txt': row 1: prompt"),
 ]
 TABLES["generate {}"] = [
     ("hello --output out.jsonl", "output='out.jsonl':"),
@@ -107,32 +107,32 @@ TABLES["generate {}"] = [
     ("hello --system x --no-chat", "system: is part of the chat template"),
     ("hello --color --json", "color: JSON has no colours"),
     ("hello --config @place/list.yaml", "list.yaml: an object of keys and values is expected, not a list"),
-    ("hello '--config={target: 7}'", "config: target: expected str, got 7; put text in quotes"),
+    ("hello '--config={target: 7}'", "config: target: expected text, got 7; put text in quotes"),
 ]
 TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
-    ("@place/nothing.txt", "nothing.txt: no such file"),
+    ("@place/nothing.txt", "nothing.txt': no such file"),
     ("@place/folder", "the folder holds no .parquet, .jsonl, .json"),
     ("@place/long.txt", "300 tokens, but the context holds 128; leave such prompts out with --max-prompt-tokens 64"),
     (
         "@place/latin.txt",
-        "latin.txt: not UTF-8 text (byte 3); if it is Latin-1 or Windows-1252, convert it, and give the new file: "
+        "latin.txt': not UTF-8 text (byte 3); if it is Latin-1 or Windows-1252, convert it, and give the new file: "
         "iconv -f WINDOWS-1252 -t UTF-8 @place/latin.txt > @place/latin.utf8.txt",
     ),
     ("'@place/some latin.csv'", "iconv -f ISO-8859-1 -t UTF-8 '@place/some latin.csv' > '@place/some latin.utf8.csv'"),
     ("@place/utf16.jsonl", "(byte 0); convert it, and give the new file: iconv -f UTF-16 -t UTF-8 @place/utf16.jsonl"),
-    ("@place/utf16le.txt", "utf16le.txt: not UTF-8 text; convert it, and give the new file: iconv -f UTF-16LE -t"),
+    ("@place/utf16le.txt", "utf16le.txt': not UTF-8 text; convert it, and give the new file: iconv -f UTF-16LE -t"),
     ("@place/utf16be.txt", "(byte 21); convert it, and give the new file: iconv -f UTF-16BE -t"),
     ("@place/utf32.txt", "iconv -f UTF-32 -t"),
-    ("@place/lfs.txt", "lfs.txt: a git LFS pointer, not the file itself; fetch the file: cd @place && git lfs pull"),
-    ("@place/lfs.jsonl", "lfs.jsonl: a git LFS pointer"),
-    ("@place/lfs.parquet", "lfs.parquet: a git LFS pointer"),
+    ("@place/lfs.txt", "lfs.txt': a git LFS pointer, not the file itself; fetch the file: cd @place && git lfs pull"),
+    ("@place/lfs.jsonl", "lfs.jsonl': a git LFS pointer"),
+    ("@place/lfs.parquet", "lfs.parquet': a git LFS pointer"),
     (
         "@place/open.csv",
         "open.csv:3: not CSV (unexpected end of data): a quotation mark of the row that begins here is not that of a "
         "quoted field; quote fields that have quotation marks, and double these",
     ),
-    ("@place/null.txt", "null.txt: a binary file; give a JSON Lines"),
-    ("@place/blank.txt", "blank.txt: holds no rows"),
+    ("@place/null.txt", "null.txt': a binary file; give a JSON Lines"),
+    ("@place/blank.txt", "blank.txt': holds no rows"),
     ("@place/table.csv", "table.csv:2: more values than the header has names; quote separators"),
     ("@place/cut.jsonl", "cut.jsonl:2: not JSON"),
     ("@place/half.jsonl", r"half.jsonl:2: prompt: character 2 is '\ud83d': half of a character"),
@@ -140,12 +140,12 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/other.jsonl", "row 1: no column of a known form holds a prompt; it has words"),
     ("@place/number.jsonl", "prompt is empty or not text: 5"),
     ("@place/ids.jsonl", "the id '1' is that of several prompts"),
-    ("@place/page.parquet", "page.parquet: not a readable Parquet file (Corrupt snappy compressed data.)"),
+    ("@place/page.parquet", "page.parquet': not a readable Parquet file (Corrupt snappy compressed data.)"),
     ("@place/prompts.txt --skip 99", "skip=99"),
     ("@place/prompts.txt --max-prompt-tokens 1", "no prompt has at most --max-prompt-tokens tokens"),
     ("@place/prompts.txt --draft @place/broken", "NaN or infinite logits"),
     ("@place/prompts.txt --output @place/file/sub", "file/sub"),
-    ("@place/prompts.txt --output @place/target", "target: is not empty and holds no manifest.json"),
+    ("@place/prompts.txt --output @place/target", "target': is not empty and holds no manifest.json"),
     ("@place/prompts.txt --output @place/data-cut", "manifest.json: not JSON"),
 ]
 TABLES["data {} --output @out"] = [
@@ -165,7 +165,7 @@ TABLES["data {} --output @out"] = [
     ("router --target @place/target --arms [@place/draft,exit:9]", "arm 'exit:9': the target has 2 layers"),
 ]
 TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
-    ("@place/nothing", "nothing: no dataset, there is no such folder"),
+    ("@place/nothing", "nothing': no dataset, there is no such folder"),
     ("@place/data-cut", "manifest.json: not JSON"),
     ("@place/data-lfs", "place/data-lfs && git lfs pull"),
     ("@place/data-new", "manifest.json: schema_version=99:"),
@@ -175,7 +175,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/data-sampling", "manifest.json: sampling.temperature='hot'"),
     ("@place/data-sampling-new", "manifest.json: sampling: unknown key 'typical_p'"),
     ("@place/data-forged", "shard-00000.parquet: not a readable Parquet file"),
-    ("[@files/acceptance,@files/router-data]", "router-data: a dataset of kind 'router'"),
+    ("[@files/acceptance,@files/router-data]", "router-data': a dataset of kind 'router'"),
     ("@files/acceptance --validation-fraction 0.01", "validation_fraction=0.01:"),
     ("@files/acceptance --wandb a/b/c", "wandb='a/b/c': no name of a project; give PROJECT or TEAM/PROJECT"),
     ("@files/acceptance --draft tiny-draft-math", "draft='tiny-draft-math':"),
@@ -184,14 +184,14 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance --cost @place/cost-cut.json", "cost-cut.json': not JSON"),
 ]
 TABLES[f"train router {SOME} --output @out --data {{}}"] = [
-    ("@files/acceptance", "acceptance: a dataset of kind 'acceptance'"),
+    ("@files/acceptance", "acceptance': a dataset of kind 'acceptance'"),
     ("@place/router-timeless", "times.json: no such file"),
     ("@place/router-times-text", "times.json: seconds_per_token[0]='x'"),
     ("@place/router-times-cost", "times.json: cost: key 't_verify' is missing"),
     ("@files/router-data --reward fame", "reward: expected 'rouge' or 'throughput', got 'fame'"),
 ]
 TABLES["export {} @out"] = [
-    ("@place/nothing", "nothing: no training run, there is no such folder"),
+    ("@place/nothing", "nothing': no training run, there is no such folder"),
     ("@place/run-unknown", "run.yaml: unknown key 'momentum'"),
     ("@place/run-text", "run.yaml: depth='deep':"),
     ("@place/run-settingless", "it holds no run.yaml"),
@@ -231,6 +231,38 @@ TABLES["{}"] = [
     ("--completion tcsh", "completion='tcsh': choose one of bash, zsh, fish"),
     ("train acceptance", "the following arguments are required: data, output"),
     ("train acceptance --config", "--config: expected one argument"),
+    ("train acceptance --output out --data nowhere", "data='nowhere': no dataset, there is no such folder; make one"),
+    (
+        "train acceptance --output out --data '[x]'",
+        "no dataset, there is no such folder; make one with 'specpilot data …'; "
+        "[x] is a list of one, for a folder of this name give ./[x]",
+    ),
+    (
+        "train acceptance --output out --data '[5]'",
+        "data='[5]': a list of names is expected; put numbers in",
+    ),
+    (
+        "train acceptance --output out '--config={data: {a: b}}'",
+        "expected text or a list of texts, got {'a': 'b'}",
+    ),
+    (
+        "train acceptance --data x '--config={output: [x]}'",
+        "output: expected a path, got ['x']; put text in",
+    ),
+    ("train draft --output out --data nowhere", "data='nowhere': no such file or folder, and no dataset on the hub"),
+    (
+        "data acceptance --output out --domains code",
+        "got 'code'; write a list in brackets",
+    ),
+    ("data acceptance --output out --prompts @place/cut.jsonl", "prompts: @place/cut.jsonl:2: not JSON"),
+    ("data acceptance --output out --prompts @place/half.jsonl/x", "prompts='@place/half.jsonl/x': no such file"),
+    ("data acceptance --output /dev/null/x", "output='/dev/null/x': '/dev/null' is not a folder"),
+    ("calibrate tiny-head --output out --data @place/data-cut", "data: @place/data-cut/manifest.json: not JSON"),
+    ("calibrate nope --output out --data x", "controller='nope': no such controller"),
+    ("generate hi --router x", "router='x': no such router; give a folder, or an id on the Hugging Face hub"),
+    ("generate hi --router tiny-haed", "router='tiny-haed': no such router; give a folder, or an id"),
+    ("generate hi --copies tiny-haed", "copies='tiny-haed': no such copy head; give a folder, tiny-copies, or an id"),
+    ("generate hi --length x", "length='x': no such controller; give a folder, tiny-head, tiny-lag-free, or an id"),
     ("train acceptance --data a --output b --w-rej 1", "--w-rej: is an option of --predictor specdec;"),
     ("generate hi --max_new_tokens 4", "unknown option --max_new_tokens, did you mean '--max-new-tokens'?"),
     ("generate -1", "unknown option -1; what begins with a dash is given as --prompt=-1 ("),
@@ -238,19 +270,19 @@ TABLES["{}"] = [
     ("generate hi --temperature -2", "temperature=-2"),
     ("generate hi --config @place/dashed.yaml", "dashed.yaml: unknown key 'top-k', did you mean 'top_k'?"),
     ("generate hi --config {lenght:4,length:4}", "config: unknown key 'lenght:4'"),
-    ("generate hi --config @place/typed.yaml", "typed.yaml: temperature: expected float or 'auto', got 'hot'"),
+    ("generate hi --config @place/typed.yaml", "typed.yaml: temperature: expected a number or 'auto', got 'hot'"),
     (
         "generate --target @place/eagle hello",
         "eagle': an EAGLE-3 draft, which has no tokenizer; give it as the draft of",
     ),
     (
         "trim-vocabulary @place/eagle --target @place/target --keep 9 --data @place/prompts.txt --output @out",
-        "eagle: an EAGLE-3 draft, which was trained with its vocabulary; take another draft",
+        "eagle': an EAGLE-3 draft, which was trained with its vocabulary; take another draft",
     ),
     ("generate --chat=maybe x", "--chat/--no-chat: takes no value, got 'maybe'"),
-    ("export @files/run @place/target --overwrite", "target: holds 'chat_template.jinja', which would be lost"),
+    ("export @files/run @place/target --overwrite", "target': holds 'chat_template.jinja', which would be lost"),
     ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
-    ("demo --output @place/target", "target: holds files that are no demo's"),
+    ("demo --output @place/target", "target': holds files that are no demo's"),
     ("demo --real @place/target", "target: holds no SmolLM2-135M-Instruct; 'make real'"),
 ]
 DIVERGING = (

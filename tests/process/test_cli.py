@@ -20,7 +20,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from specpilot.cli import main as cli
 from specpilot.cli.commands import train
-from specpilot.cli.parser import CommandParser, described, one_line
+from specpilot.cli.parser import CommandParser, described
 from specpilot.common import options
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import build
@@ -107,7 +107,7 @@ def test_env_names_the_forward_of_a_model(capsys: pytest.CaptureFixture[str]) ->
     [
         (
             "specpilot generate --top-k many hello",
-            "top_k: expected int or 'auto' or null, got 'many' (see specpilot generate --help)",
+            "top_k: expected a whole number, 'auto' or null, got 'many' (see specpilot generate --help)",
         ),
         (
             "specpilot generate <<< ' '",
@@ -129,9 +129,38 @@ def test_exit_codes_and_messages_in_a_shell(line: str, error: str | None) -> Non
     assert (done.returncode, done.stderr) == ((0, "") if error is None else (2, f"specpilot: error: {error}\n"))
 
 
-def test_a_message_of_the_parser_in_one_line() -> None:
-    message = "Parser key \"x\":\n  Expected a <class 'int'>. Got value: a\n  b"
-    assert one_line(message) == "x: expected int, got 'a b'"
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--n", "a\n b"], r"^n: expected a whole number, got 'a b' \("),
+        (["--n", "null"], r"^n: expected a whole number, got null \("),
+        (["--n", "1.5"], r"^n: expected a whole number, got 1\.5 \("),
+        (["--dtype", "half"], r"^dtype: expected 'float32', 'bfloat16', 'float16', 'float64' or 'auto', got 'half' \("),
+        (["--config={system: [a]}"], r"^config: system: expected text or null, got \['a'\]; put text in quotes \("),
+        (["--config={system: true}"], r"^config: system: expected text or null, got true; put text in quotes \("),
+        (["--config={draft: {a: b}}"], r"expected text, a list of texts or null, got \{'a': 'b'\}; put text in quotes"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_plain_words(words: list[str], expected: str) -> None:
+    with refused(expected):
+        CommandParser(COMMANDS["generate"], "x").read(words)
+
+
+def test_types_are_shown_in_plain_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the help of every command and in the completions of the shell, instead of ``Optional[int]``."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    shown = ""
+    for name, _ in cli._leaves("", cli.COMMANDS):
+        with suppress(SystemExit):
+            cli.main([*name.split(), "--help"])
+        shown += capsys.readouterr().out
+    for shell in ("bash", "fish"):
+        cli.main(["--completion", shell])
+        shown += capsys.readouterr().out
+    assert not re.findall(r"Optional|Union|Literal\[|<class|NoneType|type: (?:int|str|float|tuple|dict)\b", shown)
+    assert "Maximum number of prompts. (type: a whole number or null, default: null)" in shown
+    assert "(required, type: text or a list of texts)" in shown
+    assert "(required, type: a path)" in shown
 
 
 @pytest.mark.parametrize("name", ["generate", "train acceptance", "data router"])
@@ -213,7 +242,7 @@ def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
     configs, flags = ["--config", str(first), f"--config={second}"], ["--prompt", "flag"]
     assert read(*flags, *configs) == read(*configs, *flags) == ("flag", 3, False)
     second.write_text("temperature: hot")
-    with refused(r"^temperature: expected float or 'auto', got 'hot'"):  # no file is blamed
+    with refused(r"^temperature: expected a number or 'auto', got 'hot'"):  # no file is blamed
         read(*configs, "--temperature=hot")
 
 

@@ -53,22 +53,66 @@ print(json.dumps([[attempt(*names) for names in json.loads(sys.argv[1])], waits]
 """
 
 
-def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(tmp_path: Path) -> None:
-    """Also an id without a slash; no request is repeated."""
-    save_pair(tmp_path)
-    hub = tmp_path / "hf" / "hub" / "models--gpt2"
+PAIR = """
+import json, sys
+from specpilot.cli.main import main
+from specpilot.data_gen.dataset import read_manifest
+from specpilot.infer.decoder import SpeculativeDecoder
+
+out = sys.argv[1]
+pair = ["--target", "gpt2@main", "--draft", "gpt2@old", "--device", "cpu", "--no-chat", "--max-new-tokens", "4"]
+data = ["data", "acceptance", *pair, "--prompts", f"{out}/prompts.txt", "--output", f"{out}/data"]
+router = ["data", "router", "--target", "gpt2", "--arms", "[gpt2@old,gpt2@main,autoregressive]", "--device", "cpu"]
+router += ["--no-chat", "--max-new-tokens", "4", "--prompts", f"{out}/prompts.txt", "--output", f"{out}/router"]
+assert [main(words) for words in (data, data, router)] == [0, 0, 0]
+assert main([*data, "--draft", "gpt2@main"]) == 2  # another run
+made, routed = (read_manifest(f"{out}/{name}") for name in ("data", "router"))
+decoder = SpeculativeDecoder.from_pretrained("gpt2", "gpt2@old", length=2, device="cpu")
+layers = [model.model.config.num_hidden_layers for model in (decoder.target, *decoder.drafts)]
+print(json.dumps([made.target, made.draft, [arm.name for arm in routed.arms], layers, decoder.plan.describe()]))
+"""
+
+
+def test_drafts_and_datasets_name_revisions(tmp_path: Path) -> None:
+    """A dataset records the revisions of its models, and is another one with other revisions."""
+    environment = hub_cache(tmp_path)
+    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\nfour\n")
+    command = [sys.executable, "-c", PAIR, str(tmp_path)]
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    target, draft, arms, layers, plan = json.loads(ended.stdout.splitlines()[-1])
+    assert (target, draft, arms) == ("gpt2@main", "gpt2@old", ["gpt2@old", "gpt2@main", "autoregressive"])
+    assert layers == [2, 1]
+    assert "draft: gpt2@old, float32" in plan
+    assert "draft" in ended.stderr.splitlines()[-1]
+    assert "belongs to a run with other settings" in ended.stderr
+
+
+def hub_cache(folder: Path) -> dict[str, str]:
+    """Variables of a process whose cache of the hub has two revisions of the model gpt2; the hub does not answer."""
+    save_pair(folder)
+    hub = folder / "hf" / "hub" / "models--gpt2"
     for commit, (branch, source) in enumerate({"main": "target", "old": "draft"}.items()):
-        shutil.copytree(tmp_path / source, hub / "snapshots" / f"{commit:040}")
+        shutil.copytree(folder / source, hub / "snapshots" / f"{commit:040}")
         (hub / "refs").mkdir(exist_ok=True)
         (hub / "refs" / branch).write_text(f"{commit:040}")
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    environment |= {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path / "hf")}
-    environment |= {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
-    names = [["gpt2"], ["gpt2", "old"], ["tinny"], ["owner/tinny"], ["owner/nothing", "prompts"]]
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(folder / "hf")}
+    return environment | {"HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
+
+
+def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(tmp_path: Path) -> None:
+    """Also an id without a slash; no request is repeated."""
+    environment = hub_cache(tmp_path)
+    names = [["gpt2"], ["gpt2", "old"], ["gpt2@old"], ["tinny"], ["owner/tinny"], ["owner/nothing", "prompts"]]
+    names += [["gpt2@older"], ["gpt2@old", "main"], ["gpt2@"]]
     command = [sys.executable, "-c", CLIENT, json.dumps(names)]
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    (main, old, unknown, elsewhere, prompts), waits = json.loads(ended.stdout)
-    assert (main, old, waits) == ([2, 257], [1, 257], [])
+    (main, *old, unknown, elsewhere, prompts, older, twice, empty), waits = json.loads(ended.stdout)
+    assert (main, old, waits) == ([2, 257], [[1, 257]] * 2, [])
+    assert older.startswith("gpt2@older: no such folder, and not found on the hub (ConnectError")
+    assert twice.startswith("gpt2@old: names a revision, and revision='main' another one")
+    assert empty.startswith("gpt2@: names no revision after '@'")
     assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
     assert "or a shipped model: tiny, tiny-draft, " in unknown
     assert elsewhere.startswith("owner/tinny: no such folder, and not found on the hub (ConnectError")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 from specpilot.checkpoints import shipped
-from specpilot.common.files import replacing
+from specpilot.common.files import replacing, split_revision
 from specpilot.compare.runner import Run, Timed, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.acceptance.predictor import AcceptancePredictor
@@ -75,14 +75,18 @@ def arguments(
         drafted: ``num_speculative_tokens``; 0 does not speculate.
         more: other arguments.
     """
+    target, revision = split_revision(target)
+    draft, draft_revision = split_revision(draft)
     speculative = {
         "method": "draft_model",
         "model": str(shipped(draft) or draft),
+        "revision": draft_revision,
         "num_speculative_tokens": drafted,
         "draft_sample_method": "probabilistic",  # by default vLLM's draft is greedy, and fewer tokens are accepted
     }
     return {
         "model": str(shipped(target) or target),
+        "revision": revision,
         "dtype": dtype,
         "max_num_seqs": ROWS,
         "enforce_eager": True,

@@ -8,6 +8,7 @@ from typing import Any
 
 from specpilot.checkpoints import shipped
 from specpilot.common.errors import InputError
+from specpilot.common.files import split_revision
 from specpilot.data_gen.builder import Item
 from specpilot.data_gen.kinds import ResponseRow
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
@@ -40,9 +41,11 @@ class VllmResponses(ResponseMaker):
         import vllm
 
         settings, memory = self.settings, self.responses.kv_cache_gib
+        target, revision = split_revision(settings.target)
         try:
             return vllm.LLM(
-                str(shipped(settings.target) or settings.target),
+                str(shipped(target) or target),
+                revision=revision,
                 dtype=settings.dtype,
                 trust_remote_code=settings.trust_remote_code,
                 tensor_parallel_size=self.responses.tensor_parallel,
