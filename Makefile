@@ -17,9 +17,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytes
 test: $(READY)
 	@$(PYTEST) -m "not slow"
 
-# What `make test` leaves out: combinatorial sweeps, and the experiments.
+# What `make test` leaves out: combinatorial sweeps, the experiments, and more cases of tests that try some in `make test`.
 test-slow: $(READY)
-	@$(PYTEST) -m slow
+	@THOROUGH=1 $(PYTEST) -m "slow or thorough"
 
 # What the extra `gguf` adds, in an environment of its own: pip builds llama.cpp from source, once. That takes some minutes
 # and a C++ compiler; CMake comes as a package where there is none.

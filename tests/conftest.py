@@ -7,12 +7,17 @@ import gc
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
-torch.set_num_threads(1)
+
+
+def pytest_collection() -> None:
+    """In the processes that run tests; the one that only distributes them does not need PyTorch."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

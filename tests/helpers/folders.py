@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
@@ -16,6 +18,14 @@ from specpilot.data_gen.dataset import MANIFEST, shard_files
 # A run's id and command lines, measured times, and the lock of a process that was killed.
 DIFFERENT = ("env.json", "command.txt", "times.json", LOCK)
 UNFINISHED = ".tmp"  # replaced, or removed, by the next run
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A temporary folder that all processes of a test run share."""
+    top = factory.getbasetemp()
+    folder = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def contents(folder: Path) -> dict[str, str]:

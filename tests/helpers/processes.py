@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from specpilot.cli.main import main
 
+from .thoroughness import THOROUGH
+
 # Of tests.helpers.tiny.
 MODELS = ("bloom", "falcon", "gpt2", "llama", "longt5", "mpt", "mt5", "opt", "qwen3", "t5", "umt5")
 PRELOADED = [  # imported once, by the process that all others are forked from
@@ -31,7 +33,7 @@ PRELOADED = [  # imported once, by the process that all others are forked from
     *(f"transformers.models.{name}.modeling_{name}" for name in MODELS),
 ]  # fmt: skip
 TOUCHES = ("open", "os.rename", "os.remove", "os.mkdir")
-KILLS = int(os.environ.get("KILLS", "4"))  # on the way of one piece of work
+KILLS = 4 if THOROUGH else 2  # on the way of one piece of work
 PATIENCE = 120  # seconds after which a process counts as hanging
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SIGNAL, FULL, FILES = "signal", "full", "files"

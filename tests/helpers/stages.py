@@ -1,6 +1,7 @@
 """The stages of the pipeline, each a command of about a second on the shipped models; small disks for them."""
 
 import ctypes
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from filelock import FileLock
 
 from .folders import contents
 from .processes import Ended, Fault, Process, Work, command, succeed
@@ -71,7 +74,10 @@ class Undisturbed:
 
 
 class Stages:
-    """All stages; an undisturbed run is made when the first test needs it. ``folder`` holds these runs."""
+    """All stages; an undisturbed run is made when the first test needs it.
+
+    ``folder`` holds these runs. Several processes that run tests may share it: one of them makes each run.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,9 +97,13 @@ class Stages:
     @cache  # noqa: B019 - there is one object in a session
     def whole(self, name: str) -> Undisturbed:
         """The stage's undisturbed run: every other run that comes to its end leaves the same."""
-        folder = self.folder / name
-        ended = succeed(self.work(name, folder), folder)
-        return Undisturbed(folder, contents(folder), ended.touches, ended.seconds)
+        folder, record = self.folder / name, self.folder / f"{name}.json"
+        work = self.work(name, folder)
+        with FileLock(record.with_suffix(".lock")):
+            if not record.exists():
+                ended = succeed(work, folder)
+                record.write_text(json.dumps([ended.touches, ended.seconds]))
+        return Undisturbed(folder, contents(folder), *json.loads(record.read_text()))
 
     def finish(self, name: str, output: Path) -> None:
         """Nothing happens any more: the stage comes to its end, and leaves what an undisturbed run leaves."""

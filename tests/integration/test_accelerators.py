@@ -304,11 +304,20 @@ def test_compiled_parts_of_layers_compute_the_same(layout: str) -> None:
         torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)
 
 
+SAME_ROUNDS = [
+    ("4", "whole", "static"), ("4", "whole", "drawn"), ("4", "trimmed", "static"),
+    ("confidence", "whole", "static"), ("lag-free", "whole", "static"), ("lag-free", "states", "static"),
+]  # fmt: skip
+MORE_SAME_ROUNDS = [
+    *((length, "whole", "static") for length in ("heuristic", "adaptive", "entropy", "fallback", "head")),
+    ("4", "states", "static"), ("lag-free", "trimmed", "static"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("length", "draft", "way"),
-    [*((length, "whole", "static") for length in [*PLANNED, *ASKING]), ("4", "whole", "drawn"),
-     *((length, draft, "static") for length in ("4", "lag-free") for draft in ("trimmed", "states"))],
-)  # fmt: skip
+    [*SAME_ROUNDS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE_SAME_ROUNDS)],
+)
 def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None:
     """Also where a stop token was drafted and refused: nothing of what follows it was drawn or verified."""
     stops = 0
@@ -337,7 +346,7 @@ def without_drafts(way: str) -> SpeculativeDecoder:
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, {"temperature": 1.0, "top_k": None, "top_p": 0.8}])
-@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+@pytest.mark.parametrize("verifier", ["token-wise", pytest.param("block", marks=pytest.mark.slow)])
 def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[str, Any]) -> None:
     """Every token is a round, also where the host looks at several at once; texts end where they end on the host."""
     found = []
@@ -434,9 +443,20 @@ def test_a_request_without_drafts_takes_one_step_in_a_round_that_others_draft_in
     assert requests[1].output.tokens == host.tokens
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS[:2])
-@pytest.mark.parametrize("verifier", ["token-wise", "block"])
-@pytest.mark.parametrize("length", [*PLANNED, *ASKING])
+@pytest.mark.parametrize(
+    ("length", "verifier", "sampling"),
+    [
+        pytest.param(
+            length,
+            verifier,
+            sampling,
+            marks=[pytest.mark.slow] * (verifier == "block" and length not in ("4", "lag-free")),
+        )
+        for length in [*PLANNED, *ASKING]
+        for verifier in ("token-wise", "block")
+        for sampling in SAMPLINGS[:2]
+    ],
+)
 def test_reads_by_the_host(
     length: str, verifier: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,8 +508,14 @@ def tree_decoder(tree: str, way: str, draft: str = "whole") -> SpeculativeDecode
     return SpeculativeDecoder(*models, length=length, **TREES[tree])
 
 
-@pytest.mark.parametrize("draft", ["whole", "trimmed"])
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(
+    ("tree", "draft"),
+    [
+        pytest.param(tree, draft, marks=[pytest.mark.slow] * ((tree == "mcss") != (draft == "trimmed")))
+        for tree in TREES
+        for draft in ("whole", "trimmed")
+    ],
+)
 def test_a_seed_gives_the_same_trees(tree: str, draft: str) -> None:
     nodes = 0
     for seed, sampling in enumerate(SAMPLINGS):

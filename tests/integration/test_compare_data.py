@@ -131,7 +131,14 @@ def named(sums: Sums, prefix: str) -> tuple[list[str], Sums]:
     return [f"{prefix}{i}" for i in range(len(sums.drafted))], sums
 
 
-@pytest.mark.parametrize(("shared", "sizes"), [(False, (20, 20)), (True, (20, 20)), (False, (5, 100))])
+@pytest.mark.parametrize(
+    ("shared", "sizes"),
+    [
+        (False, (20, 20)),
+        pytest.param(True, (20, 20), marks=pytest.mark.slow),
+        pytest.param(False, (5, 100), marks=pytest.mark.slow),
+    ],
+)
 def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int]) -> None:
     """Of datasets without a drift at most 5 % raise any alarm, be their prompts the same or not, or few in one."""
     random, repeats = np.random.default_rng(0), 120

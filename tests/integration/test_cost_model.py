@@ -418,8 +418,15 @@ class Late(RoundTimer):
         return last - first if len(self.untold) > 1 else None
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("late", "batched"),
+    [
+        (False, False),
+        (True, True),
+        pytest.param(False, True, marks=pytest.mark.slow),
+        pytest.param(True, False, marks=pytest.mark.slow),
+    ],
+)
 def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while requests leave, whose last rounds are told when others share none with them."""
     if late:

@@ -53,9 +53,25 @@ def test_greedy_is_transformers_own(way: dict[str, Any], settings: dict[str, int
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-@pytest.mark.parametrize("options", [{}, {"verifier": "mcss", "tree": (3, 2, 1)}], ids=str)
-@pytest.mark.parametrize("pad", [{}, {"pad_token_id": PAD}])
+CHAIN: dict[str, Any] = {}
+TREE: dict[str, Any] = {"verifier": "mcss", "tree": (3, 2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "pad"),
+    [
+        ("llama", CHAIN, {}),
+        ("llama", TREE, {"pad_token_id": PAD}),
+        ("gpt2", CHAIN, {"pad_token_id": PAD}),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ("llama", CHAIN, {"pad_token_id": PAD}), ("llama", TREE, {}),
+                ("gpt2", CHAIN, {}), ("gpt2", TREE, {}), ("gpt2", TREE, {"pad_token_id": PAD}),
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_greedy_batches_are_transformers_own(architecture: str, options: dict[str, Any], pad: dict[str, int]) -> None:
     """Padding on the left is no text; rows that come to an end token are padded on the right."""
     model, decoder = pair(architecture, **options)

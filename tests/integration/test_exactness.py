@@ -20,7 +20,6 @@ from ..helpers.architectures import pair
 from ..helpers.drafts import (
     AUTO,
     CHEAP,
-    COPIES,
     LENGTHS,
     PROMPTS,
     REPEATING,
@@ -53,35 +52,51 @@ class Law(NamedTuple):
 
 
 OF_STATES = ["2", "block", "spec-infer 2x1", "mcss 2x1", "auto", "copies or 1", "auto or copies"]
+OF_EAGLE = ["2", "spec-infer 2x1", "auto or copies"]
 SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
 MIXED = ["copies or 2", "copies or 1", "copies or dear", "copies or cumulative confidence"]
+MORE_MIXED = ["copies or 1, by a head", "copies or head", "copies or rate", "copies or planned"]
+BY_LENGTH = ["cumulative confidence", "head", "rate", "planned"]
+WHOLE = SAMPLINGS[2:4]  # of the whole vocabulary: of many outcomes, most of them slow tests
 LAWS = [
-    Law("model", ["2", "cumulative confidence", "head", "rate", "planned"]),
+    Law("model", ["2"]),
+    Law("model", BY_LENGTH, FEW, 3),
+    Law("model", BY_LENGTH, WHOLE, 2, slow=True),
     Law("model, 5 tokens", ["3"], [SamplingParams(1.0, 3)], 1, 5, slow=True),
     Law("model", ["block", "spec-infer chain", "mcss chain", "k-seq chain", "otm chain"], FEW, 3),
     Law("model", ["spec-infer 2x1", "mcss 2x1", "k-seq 2x1", "otm 2x1"], FEW, 3),
     Law("model", ["spec-infer 2x2", "mcss 2x2"], FEW[2:], 2),
-    Law("model", ["auto", "auto, wary"], FEW, 6),
+    Law("model", ["auto", "auto, wary"], FEW, 3),
+    Law("model", ["auto", "auto, wary"], FEW, 6, slow=True),
     Law("model", ["auto"], [SamplingParams(1.0, None)], 2, slow=True),
-    Law("model, real caches", ["2", "cumulative confidence", "head", "spec-infer 2x1", "mcss 2x1", "auto"], FEW, 3),
-    Law("model, real caches", ["copies or 2", "copies or 1"], FEW, 3, 5),
-    Law("none", ["copies", "copies, free", "copies, two tokens"], budget=5),
-    Law("none", [way for way in COPIES if way.endswith(" copies, free")], FEW, 2, 5),
-    Law("model", [*MIXED, "copies or 1, by a head", "copies or head", "copies or rate", "copies or planned"], budget=5),
-    Law("model", [way for way in COPIES if way.endswith(" copies or 1")], FEW, 2, 5),
-    Law("model", ["auto or copies", "auto or copies, by a head"], budget=3),
+    Law("model, real caches", ["2", "head", "spec-infer 2x1", "auto"], FEW, 3),
+    Law("model, real caches", ["cumulative confidence", "mcss 2x1"], FEW, 3, slow=True),
+    Law("model, real caches", ["copies or 2"], FEW, 3, 5),
+    Law("model, real caches", ["copies or 1"], FEW, 3, 5, slow=True),
+    Law("none", ["copies"], budget=5),
+    Law("none", ["copies, free", "copies, two tokens"], FEW, 3, 5),
+    Law("none", ["copies, free", "copies, two tokens"], WHOLE, 2, 5, slow=True),
+    Law("none", ["block copies, free", "spec-infer copies, free", "mcss copies, free"], FEW, 2, 5),
+    Law("none", ["k-seq copies, free", "otm copies, free"], FEW, 2, 5, slow=True),
+    Law("model", ["copies or 2"], budget=5),
+    Law("model", [*MIXED[1:], *MORE_MIXED], FEW, 3, 5),
+    Law("model", [*MIXED[1:], *MORE_MIXED], WHOLE, 2, 5, slow=True),
+    Law("model", ["block copies or 1", "k-seq copies or 1", "otm copies or 1"], FEW, 2, 5),
+    Law("model", ["spec-infer copies or 1", "mcss copies or 1"], FEW, 2, 5, slow=True),
+    Law("model", ["auto or copies", "auto or copies, by a head"], FEW, 3, 3),
+    Law("model", ["auto or copies", "auto or copies, by a head"], WHOLE, 2, 3, slow=True),
     Law("model", ["auto or copies"], FEW, 2),
     Law("fewer tokens", ["2", "auto", "copies or 1"], FEW, 3),
     Law("more tokens", ["2", "auto", "copies or 1"], FEW, 3),
     Law("trimmed to 1", ["2", "block"], FEW, 3),
     Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], FEW, 3),
     Law("trimmed to 3", ["2", "block"], FEW, 3),
-    Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], SAMPLINGS[2:4], 2, slow=True),
-    *(
-        Law(kind, OF_STATES, FEW, 3, slow="trimmed" not in kind)
-        for kind in ("states", "states, trimmed", "eagle3", "eagle3, trimmed")
-    ),
-    *(Law(kind, ["2", "block"], SAMPLINGS[2:4], 2, slow=True) for kind in ("states, trimmed", "eagle3, trimmed")),
+    Law("trimmed to 2", ["2", "block", "spec-infer 3", "mcss 3", "k-seq 2"], WHOLE, 2, slow=True),
+    Law("states, trimmed", OF_STATES, FEW, 3),
+    Law("eagle3, trimmed", OF_EAGLE, FEW, 3),
+    Law("eagle3, trimmed", [way for way in OF_STATES if way not in OF_EAGLE], FEW, 3, slow=True),
+    *(Law(kind, OF_STATES, FEW, 3, slow=True) for kind in ("states", "eagle3")),
+    *(Law(kind, ["2", "block"], WHOLE, 2, slow=True) for kind in ("states, trimmed", "eagle3, trimmed")),
     Law("int8", ["3", "block", "copies or 2"], SAMPLINGS[:1], 1, 5),
     Law("int8", ["spec-infer 2x1"], SAMPLINGS[:1], 1, 5, slow=True),
     *(Law(kind, SOME, SAMPLINGS[:1], 1, 5, slow=True) for kind in ("bfloat16", "int4")),
@@ -155,23 +170,34 @@ class Texts(NamedTuple):
 
 TREES = ["spec-infer 3x2x1", "mcss 3x2x1", "k-seq 3x2x1", "otm 3x2x1"]
 WAYS = [*LENGTHS, "block", "typical", "bild", *TREES, *AUTO]
+FEW_OF_STATES = ["3", "confidence", "spec-infer 2x2x1", "auto", "copies or 3", "auto or copies"]
 FEW_WAYS = ["3", "some rounds", "block", *TREES[:3], "auto"]
 TEXTS = [
     Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
     Texts("model", ["llama"], WAYS),
     Texts("model", ["gpt2"], FEW_WAYS),
     Texts("model", ["gpt2"], [way for way in WAYS if way not in FEW_WAYS], slow=True),
-    Texts("model", ["llama", "gpt2", "t5"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
+    Texts("model", ["llama"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
+    Texts("model", ["gpt2", "t5"], ["copies or 2", "auto or copies"]),
+    Texts("model", ["gpt2", "t5"], [*MIXED[1:], "auto or copies, adapting"], slow=True),
     Texts("model", ["t5"], ["3", "cumulative confidence", "block", "spec-infer 3x2x1", "mcss 3x2x1"]),
     Texts("model", ["bloom", "falcon-alibi", "mpt"], ["3"]),  # they count positions themselves
     Texts("model", ["qwen3-padded-target", "qwen3-padded-draft"], ["block"]),
     Texts("trimmed", ["llama"], ["3", "entropy", "spec-infer 2x2", "copies or 2"]),
     Texts("trimmed", ["gpt2", "gemma3"], ["3", "entropy", "spec-infer 2x2", "copies or 2"], slow=True),
     Texts("trimmed", ["qwen3-padded-target"], ["3", "spec-infer 2x2"]),
-    *(Texts(kind, ["llama"], STATE_WAYS) for kind in ("states", "eagle3")),
-    *(Texts(kind, ["gemma3"], ["3", "spec-infer 2x2x1", "auto"]) for kind in ("states", "eagle3")),
-    *(Texts(kind, ["llama"], SOME) for kind in ROUNDED),
-    *(Texts(kind, ["gpt2"], SOME, slow=kind != "int8") for kind in ROUNDED),
+    Texts("states", ["llama"], STATE_WAYS),
+    Texts("eagle3", ["llama"], FEW_OF_STATES),
+    Texts("eagle3", ["llama"], [way for way in STATE_WAYS if way not in FEW_OF_STATES], slow=True),
+    Texts("states", ["gemma3"], ["3", "spec-infer 2x2x1", "auto"]),
+    Texts("eagle3", ["gemma3"], ["3"]),
+    Texts("eagle3", ["gemma3"], ["spec-infer 2x2x1", "auto"], slow=True),
+    *(Texts(kind, ["llama"], SOME) for kind in ("bfloat16", "int8")),
+    Texts("int4", ["llama"], SOME[:1]),
+    Texts("int4", ["llama"], SOME[1:], slow=True),
+    Texts("int8", ["gpt2"], SOME[:1]),
+    Texts("int8", ["gpt2"], SOME[1:], slow=True),
+    *(Texts(kind, ["gpt2"], SOME, slow=True) for kind in ("bfloat16", "int4")),
     *(Texts(kind, ["qwen3-full", "gemma3"], SOME, slow=True) for kind in ROUNDED),
     Texts("states, bfloat16", ["llama"], ["2"]),
     Texts("states, int8", ["llama"], ["2"]),

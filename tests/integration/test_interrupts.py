@@ -172,8 +172,10 @@ def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "specpilot: error: interrupted\n")
 
 
-def test_every_place_of_the_scheduler() -> None:
-    places = interrupted_everywhere(decoder_of("chain"), {str(scheduler.__file__)}, 1)
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_place_of_the_scheduler(step: int) -> None:
+    """Every fifth one in `make test`."""
+    places = interrupted_everywhere(decoder_of("chain"), {str(scheduler.__file__)}, step)
     assert {"Scheduler._wait", "Scheduler._exclusively", "Scheduler._retire", "Scheduler._tell"} <= {*places}
 
 

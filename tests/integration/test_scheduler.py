@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import CumulativeConfidence, Fixed, Heuristic
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..helpers.clock import time_forwards
 from ..helpers.drafts import Sometimes
+from ..helpers.thoroughness import examples
 from ..helpers.tiny import byte_tokenizer, make
 
 GREEDY = SamplingParams(0.0)
@@ -28,7 +29,7 @@ PROMPTS = [torch.randint(64, (n,), generator=torch.Generator().manual_seed(n)).t
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
-@settings(max_examples=15)
+@examples(5, 15)
 @given(data=st.data())
 def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data: st.DataObject) -> None:
     """Chains, trees and no drafts, of several samplings, share the rounds of one target."""

@@ -32,6 +32,7 @@ from ..helpers.drafts import KEPT, PROMPTS, STATE_WAYS, options_of, real, state_
 from ..helpers.eagle3 import Reference, write_draft
 from ..helpers.tiny import byte_tokenizer, make
 
+COMMON_WAYS = ("3", "some rounds", "spec-infer 2x2x1", "auto", "copies or 3", "auto or copies")  # the rest are slow
 PLAIN_WAYS = ["3", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "copies or 3", "auto or copies"]
 
 
@@ -79,12 +80,20 @@ def compare(decoder: SpeculativeDecoder, expected: Callable[[list[int], list[int
 @pytest.mark.parametrize(
     ("kind", "name", "way"),
     [
-        *(("model", name, way) for name in ("llama", "gpt2") for way in PLAIN_WAYS),
-        ("trimmed", "gpt2", "3"),
-        *(("states", name, way) for name in ("llama", "gemma3") for way in STATE_WAYS),
+        *(("model", "llama", way) for way in PLAIN_WAYS),
         *(
-            pytest.param("states", name, way, marks=pytest.mark.slow)
-            for name in ("qwen2", "gpt2")
+            pytest.param("model", "gpt2", way, marks=[pytest.mark.slow] * (way not in ("3", "auto")))
+            for way in PLAIN_WAYS
+        ),
+        ("trimmed", "gpt2", "3"),
+        *(
+            pytest.param("states", name, way, marks=[pytest.mark.slow] * (way not in common))
+            for name, common in {
+                "llama": COMMON_WAYS,
+                "gemma3": ("3", "auto or copies"),
+                "qwen2": (),
+                "gpt2": (),
+            }.items()
             for way in STATE_WAYS
         ),
     ],
@@ -203,7 +212,10 @@ def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]
     ("form", "way", "name"),
     [
         *((form, "3", "llama") for form in FORMS),
-        *(("plain", way, "llama") for way in STATE_WAYS[1:]),
+        *(
+            pytest.param("plain", way, "llama", marks=[pytest.mark.slow] * (way not in COMMON_WAYS))
+            for way in STATE_WAYS[1:]
+        ),
         ("plain", "3", "gemma3"),  # which has no lean forward
     ],
 )

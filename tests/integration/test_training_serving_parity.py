@@ -121,8 +121,17 @@ def trained(predictor: AcceptancePredictor, draft: CausalLM, texts: list[Text]) 
     return found.tolist()
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("name", ["head", "features", "lag-free"])
+@pytest.mark.parametrize(
+    ("name", "batched"),
+    [
+        ("lag-free", False),
+        ("lag-free", True),
+        ("head", True),
+        ("features", True),
+        pytest.param("head", False, marks=pytest.mark.slow),
+        pytest.param("features", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_predictor_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, name: str, batched: bool) -> None:
     (draft,) = decoder.drafts
     assert isinstance(draft, CausalLM)

@@ -23,7 +23,7 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.models.kv_cache import RaggedLayer
 from specpilot.serve.round_log import RoundLog
 
-from ..helpers.folders import assert_whole, contents, one_bit, truncated
+from ..helpers.folders import assert_whole, contents, one_bit, shared_folder, truncated
 from ..helpers.processes import KILLS, SIGNAL, Fault
 from ..helpers.serving import serving
 from ..helpers.stages import STAGES, Stages
@@ -38,7 +38,7 @@ IDENTITY = {
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    return Stages(tmp_path_factory.mktemp("stages"))
+    return Stages(shared_folder(tmp_path_factory, "stages"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])
@@ -187,10 +187,11 @@ def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest
 
 
 SLOW = (  # whose code is mostly that of another stage
-    "train lag-free", "train features", "train draft, stored states", "data answers",
+    "train lag-free", "train features", "train draft, stored states", "train copies", "data answers", "data on-policy",
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])
 def test_killed_is_the_same_in_the_end(stages: Stages, name: str, tmp_path: Path) -> None:
     """At different kinds of file operations, in the middle of a write where there is one."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from specpilot.compare.comparison import compare_decoders
 from specpilot.compare.decoders import ComparedDecoder, Loader
@@ -29,6 +30,7 @@ def compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
     )
 
 
+@pytest.mark.thorough
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
     pair, folder, seen = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()

@@ -52,6 +52,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "texts.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
 
 
+@pytest.mark.thorough
 def test_killed_is_the_same_in_the_end(made: Path) -> None:
     whole = made.with_name("texts-whole")
     assert (made / "texts.jsonl").read_bytes() == (whole / "texts.jsonl").read_bytes()

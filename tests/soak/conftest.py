@@ -2,6 +2,7 @@
 
 import pytest
 
+from ..helpers.folders import shared_folder
 from ..helpers.stages import Stages, own_mounts
 
 
@@ -20,4 +21,4 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
-    return Stages(tmp_path_factory.mktemp("stages"))
+    return Stages(shared_folder(tmp_path_factory, "stages"))

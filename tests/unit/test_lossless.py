@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.infer.core import Draft, Drawn, TokenDistribution, Verdict, Verifier, residual
@@ -25,6 +25,7 @@ from torch import Tensor
 from experiments.spectr_bound import upper_bound
 
 from ..helpers.enumeration import Script, as_distribution, distribution, output_distribution
+from ..helpers.thoroughness import examples
 
 Path = tuple[int, ...]
 Table = dict[Path, Tensor]  # what comes after each path
@@ -172,7 +173,7 @@ FEW_SHAPES = [((1,), 3), ((1, 1), 2)]  # of chains by tensors
     [*((rule, SHAPES) for rule in LOSSLESS.values()), *((by_tensors(rule), FEW_SHAPES) for rule in RULES)],
     ids=[*LOSSLESS, *(f"{rule.__name__} by tensors" for rule in RULES)],
 )
-@settings(max_examples=100)
+@examples(30, 100)
 @given(data=st.data(), lists=st.booleans())
 def test_chains(rule: Verifier, shapes: list[tuple[Path, int]], data: st.DataObject, lists: bool) -> None:
     chain, vocab = data.draw(st.sampled_from(shapes))
@@ -181,7 +182,7 @@ def test_chains(rule: Verifier, shapes: list[tuple[Path, int]], data: st.DataObj
 
 @pytest.mark.parametrize(("tree", "vocab"), [((3,), 4), ((2, 1), 3), ((1, 2), 3), ((2, 2), 2)])
 @pytest.mark.parametrize("name", [name for name, rule in ALL_RULES.items() if rule.takes_trees])
-@settings(max_examples=12)
+@examples(6, 20)
 @given(data=st.data())
 def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
     _, verify = parse_verifier(name)
@@ -189,7 +190,7 @@ def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("depth", "vocab"), [(1, 4), (2, 2)])
-@settings(max_examples=40)
+@examples(12, 40)
 @given(data=st.data(), salt=st.integers(0, 1000))
 def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.DataObject, salt: int) -> None:
     """The shape is a hash of everything it may depend on: elder siblings' tokens, other branches, the path."""
@@ -202,7 +203,7 @@ def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.
     )
 
 
-@settings(max_examples=100)
+@examples(40, 100)
 @given(data=st.data(), vocab=st.integers(3, 5), k=st.integers(1, 3))
 def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: int, k: int) -> None:
     """Expected tokens a round: block ≥ token-wise, which they equal for one token (Sun et al. 2024, Theorem 2)."""
@@ -224,7 +225,7 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
 # Lossy rules, which trade the target's distribution for speed, against their formulas
 
 
-@settings(max_examples=100)
+@examples(40, 100)
 @given(
     data=st.data(),
     vocab=st.integers(2, 5),
@@ -293,7 +294,7 @@ def outcomes(rule: Selection, p: Tensor, q: Tensor, k: int) -> dict[tuple[int, b
 
 
 @pytest.mark.parametrize("rule", [k_seq, otm, spec_infer])
-@settings(max_examples=30)
+@examples(12, 40)
 @given(pair=pairs, k=st.integers(1, 3))
 def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[Tensor, Tensor], k: int) -> None:
     p, q = pair
