@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -26,13 +27,25 @@ def test_commands_start(step: Step) -> None:
     for line in step.commands:
         program, *words = shlex.split(line)
         if program == "python":
-            _, package, name, *_ = words
-            assert package == "experiments"
+            module, package, name, *_ = words
+            assert (module, package) == ("-m", "experiments")
             run(words[2:], inert({name: command(name)}))
-        elif words[:2] == ["train", "acceptance"]:
+            continue
+        assert program == "specpilot"
+        if words[:2] == ["train", "acceptance"]:
             CommandParser(of_predictor(words[2:]), prog="train acceptance").read(words[2:])
         else:
             run(words, inert(COMMANDS))
+
+
+def test_steps_make_what_they_are_named_after_and_read_what_earlier_ones_make() -> None:
+    names = [step.name for step in STEPS]
+    assert len({*names}) == len(names)
+    for place, step in enumerate(STEPS):
+        words = {word for line in step.commands for word in re.findall(r"[\w.-]+", line)}
+        assert words.isdisjoint(names[place + 1 :])
+        assert step.printed or step.name in words
+        assert {source.partition("/")[0] for source in step.files.values()} <= words
 
 
 def test_an_interrupted_run_continues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

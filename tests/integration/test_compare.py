@@ -16,7 +16,7 @@ from specpilot.common.errors import InputError
 from specpilot.compare import comparison
 from specpilot.compare.comparison import compare_decoders
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
-from specpilot.compare.findings import concluded, sentences
+from specpilot.compare.findings import concluded, pays, sentences
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, decoded, speedup
 from specpilot.compare.report import document_of
@@ -257,6 +257,18 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
     for informed, shown in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
         last = sentences(replace(replayed, informed=informed))[-1]
         assert (f"would reach {informed:.2f} × in the replay, where the best is at 1.60 ×" in last) == shown
+
+
+@pytest.mark.parametrize(
+    ("low", "prompts", "expected"), [(0.98, 20, False), (1.01, 20, True), (0.98, 4, True)]
+)  # of few prompts there is no interval
+def test_a_gain_within_the_noise_is_none(low: float, prompts: int, expected: bool) -> None:
+    found = comparison_report({"3": (1.05, False)}, prompts=prompts)
+    found = replace(
+        found, decoders=found.decoders | {"3": replace(found.decoders["3"], clock=Interval(1.05, low, 1.12))}
+    )
+    assert pays(found) == expected
+    assert sentences(found)[0].startswith("Do not draft here") == (not expected)
 
 
 def test_without_a_gain_it_says_why() -> None:

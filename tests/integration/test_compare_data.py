@@ -12,8 +12,10 @@ import pytest
 import specpilot
 import torch
 from rich.console import Console
+from scipy.stats import binom
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
+from specpilot.compare import drift
 from specpilot.compare.comparison import trained_on
 from specpilot.compare.decoders import NONE, ComparedDecoder
 from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
@@ -139,18 +141,27 @@ def named(sums: Sums, prefix: str) -> tuple[list[str], Sums]:
         pytest.param(False, (5, 100), marks=pytest.mark.slow),
     ],
 )
-def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int]) -> None:
+def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of datasets without a drift at most 5 % raise any alarm, be their prompts the same or not, or few in one."""
-    random, repeats = np.random.default_rng(0), 120
+    monkeypatch.setattr(drift, "ASSIGNMENTS", 400)  # the level is the same with fewer
+    random, repeats = np.random.default_rng(0), 480
     alarms = found = 0
     for repeat in range(repeats):
         prefixes = ("a", "a" if shared else "b")
         one, other = (named(clusters(random, size), prefix) for size, prefix in zip(sizes, prefixes, strict=True))
-        alarms += any(drift.is_significant for drift in drifts(one, other, seed=repeat))
+        alarms += any(group.is_significant for group in drifts(one, other, seed=repeat))
         if repeat < 20 and sizes == (20, 20):
             found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
-    assert alarms <= 0.05 * repeats + 3 * np.sqrt(0.05 * repeats)
+    assert alarms <= binom.ppf(0.95, repeats, 0.05)
     assert found >= 18 or sizes != (20, 20)
+
+
+def test_p_values_are_those_of_two_families_with_half_of_the_level_each() -> None:
+    """Of 40 assignments the observed one has the largest statistic in the first two groups, the least in the third."""
+    falling, rising = np.arange(40.0, 0.0, -1.0), np.arange(1.0, 41.0)
+    p = drift.adjusted(np.stack([falling, falling, rising], 1))
+    # The least p-value of the second and third group is as small in two assignments, the first and the last.
+    assert p.tolist() == pytest.approx([2 / 40, 2 * 2 / 40, 1.0])
 
 
 def test_intervals_cover() -> None:

@@ -286,6 +286,17 @@ def test_check_pair_names_what_differs() -> None:
         PROVENANCE.check_pair(replace(PAIR, target="0", tokenizer="0"))
 
 
+def test_check_pair_by_the_tokenizer_takes_other_models_and_no_other_tokenizer() -> None:
+    for part in ("target", "draft"):
+        with pytest.warns(UserWarning, match=f"another {part} is given"):
+            PROVENANCE.check_pair(replace(PAIR, **{part: "0" * 64}), "tokenizer")
+    for differing in ({"tokenizer": "0"}, {"tokenizer": "0", "draft": "0"}):
+        with refused("another (draft and )?tokenizer is given"):
+            PROVENANCE.check_pair(replace(PAIR, **differing), "tokenizer")
+    with refused("pair_check='none'"):
+        PROVENANCE.check_pair(PAIR, "none")
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The hub's client, which takes the arguments of the real one and keeps repositories as folders of ``hub``."""

@@ -4,12 +4,12 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.console import Console
 from specpilot.cli.trace_view import ACCEPTED, OWN, REJECTED, render, show_trace
 from specpilot.infer.core import Generation, Round
-from specpilot.infer.text_stream import TextStream, TextStyle, TokenTexts, decode
+from specpilot.infer.text_stream import INCOMPLETE, TextStream, TextStyle, TokenTexts, decode
 from tokenizers import Tokenizer, decoders, models
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
@@ -109,6 +109,29 @@ def test_stop_strings(family: str, tokens: list[int], stop: list[str]) -> None:
         assert stream.ended == (last is not None and i >= last)
         assert text.startswith(said)
     assert said + stream.flush() == text
+
+
+@given(tokens=TOKENS, places=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), st.integers(1, 5)), min_size=1,
+       max_size=3), include=st.booleans(), size=st.integers(1, 4))  # fmt: skip
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stop_strings_of_the_text_itself(
+    family: str, tokens: list[int], places: list[tuple[int, int, int]], include: bool, size: int
+) -> None:
+    """They are parts of the text that overlap, so most end it, within tokens and over several."""
+    tokenizer = FAMILIES[family]
+    tokens = within(tokenizer, tokens)
+    texts = [decode(tokenizer, tokens[:end], skip_special_tokens=True) for end in range(1, len(tokens) + 1)]
+    whole = texts[-1] if texts else ""
+    first = places[0][0] % max(1, len(whole))
+    parts = [whole[first + shift : first + shift + length] for _, shift, length in places]
+    stop = tuple(part for part in parts if part and INCOMPLETE not in part)
+    assume(stop)
+    last = next(i for i, text in enumerate(texts) if any(one in text for one in stop))
+    place, _, longest = min((texts[last].find(one), -len(one), one) for one in stop if one in texts[last])
+    expected = texts[last][:place] + (longest if include else "")
+    stream = TextStream(tokenizer, [], TextStyle(stop, include_stop=include))
+    assert "".join(pieces(stream, tokens, size)) == expected
+    assert stream.ended
 
 
 FOX_END = llama("▁fox", "<0x0A>", "<|im_end|>", "a")

@@ -1,0 +1,94 @@
+"""What the engine reports of rounds to those that learn from them: the values, not only that there are some."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from specpilot.controllers.length import Confidence
+from specpilot.infer import hooks
+from specpilot.infer.core import Generation
+from specpilot.infer.decoder import SpeculativeDecoder
+from torch import Tensor
+
+from ..helpers.architectures import pair
+from ..helpers.drafts import PROMPTS
+
+NEW = 24
+
+
+class Told(Confidence):
+    """Stops by confidence, and keeps what it is told; lists are shared by all texts."""
+
+    reads_target = True
+
+    def __init__(self) -> None:
+        super().__init__(0.3)
+        self.ended: list[tuple[int, int]] = []
+        self.times: list[tuple[int, int, float] | None] = []
+        self.rows: list[int] = []
+        self.states: list[Tensor] = []
+
+    def end_round(self, drafted: int, accepted: int) -> None:
+        self.ended.append((drafted, accepted))
+
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:
+        self.times.append((tokens, forwards, seconds))
+
+    def untimed(self) -> None:
+        self.times.append(None)
+
+    def shared_by(self, rows: int) -> None:
+        self.rows.append(rows)
+
+    def read_target(self, state: Tensor) -> None:
+        self.states.append(state.clone())
+
+
+@pytest.fixture
+def decoder() -> SpeculativeDecoder:
+    decoder = SpeculativeDecoder(*pair("llama"), length=Told())
+    decoder.stop_tokens = frozenset()
+    return decoder
+
+
+def told_by(decoder: SpeculativeDecoder) -> Told:
+    assert isinstance(decoder.length, Told)
+    return decoder.length
+
+
+def test_a_controller_is_told_what_of_its_drafts_was_accepted(decoder: SpeculativeDecoder) -> None:
+    rounds = decoder.generate(PROMPTS[0], max_new_tokens=NEW, temperature=0.8, seed=1).rounds
+    expected = [(len(round.drafted), len(round.path)) for round in rounds if round.drafted]
+    assert told_by(decoder).ended == expected
+    assert len({accepted for _, accepted in expected}) > 1
+    assert any(accepted < drafted for drafted, accepted in expected)
+
+
+def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
+    decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for all texts that share it, with the number of texts; prompts and first drafts are not timed."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr(hooks, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    outputs: list[Generation] = decoder.generate(PROMPTS[:2], max_new_tokens=NEW, temperature=0.8, seed=1)
+    told = told_by(decoder)
+    turns = max(len(one.rounds) for one in outputs)
+    drafts = [[len(one.rounds[i].drafted) for one in outputs if i < len(one.rounds)] for i in range(turns)]
+    # Between the marks of a round's start and end the clock is read once more.
+    assert told.times == [None, *((max(lengths), max(lengths), 2.0) for lengths in drafts[2:])]
+    assert any(len(lengths) == 2 and lengths[0] != lengths[1] for lengths in drafts[2:])
+    assert told.rows == [len(lengths) for lengths in drafts[1:] for _ in lengths]
+
+
+def test_a_controller_reads_the_state_that_the_newest_token_came_from(decoder: SpeculativeDecoder) -> None:
+    output = decoder.generate(PROMPTS[0], max_new_tokens=NEW, temperature=0.8, seed=1)
+    text, states = list(PROMPTS[0]), told_by(decoder).states
+    assert len(states) == len(output.rounds)
+    model: Any = decoder.target.model
+    for round, state in zip(output.rounds, states, strict=True):
+        before = [*text, *round.emitted[:-1]]
+        hidden = model.model(torch.tensor([before])).last_hidden_state[0, -1]
+        if len(round.emitted) == len(round.path) + 1:  # not cut by the budget
+            torch.testing.assert_close(state, hidden, rtol=1e-4, atol=1e-4)
+        text += round.emitted
