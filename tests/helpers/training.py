@@ -79,6 +79,11 @@ def last_weights(run: Path) -> dict[str, torch.Tensor]:
     return state
 
 
+def differ(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    """Whether two states have other tensors, shapes or values."""
+    return ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def assert_same_run(run: Path, other: Path) -> None:
     names = ("metrics.csv", "result.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt")
     ours, theirs = map(contents, (run, other))

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import yaml
 from specpilot.common.errors import InputError
 from specpilot.common.files import FolderLock
-from specpilot.controllers.acceptance import specdec_head
+from specpilot.controllers.acceptance import lag_free_head, specdec_head
 from specpilot.controllers.acceptance.metrics import Bin
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
@@ -41,7 +42,16 @@ from specpilot.train.run_folder import Run, read_run
 
 from ..helpers.refusals import refused
 from ..helpers.serving import wait_until
-from ..helpers.training import HIDDEN, assert_same_run, last_weights, make_model, make_rows, metrics_rows, write_dataset
+from ..helpers.training import (
+    HIDDEN,
+    assert_same_run,
+    differ,
+    last_weights,
+    make_model,
+    make_rows,
+    metrics_rows,
+    write_dataset,
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +135,60 @@ def test_decay_makes_weights_smaller(finished: Path, settings: specdec_head.Trai
     runs = finished, tmp_path / "run"
     plain, decayed = (sum(float(weight.square().sum()) for weight in last_weights(run).values()) for run in runs)
     assert decayed < 0.9 * plain
+
+
+# A value unlike the one of the fixture, for each setting that decides the weights.
+CHANGED: dict[str, dict[str, Any]] = {
+    "specdec": {
+        "seed": 1, "validation_fraction": 0.4, "epochs": 2, "batch_size": 5, "lr": 2e-3, "weight_decay": 1.0,
+        "precision": "bf16-mixed", "depth": 2, "w_acc": 5.0, "w_rej": 1.0,
+    },
+    "lag-free": {"width": 9, "dropout": 0.4, "use_ngrams": False, "lr": 1e-2, "weight_decay": 1.0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(work: Path, settings: specdec_head.TrainingOptions, finished: Path) -> dict[str, tuple[Any, Path]]:
+    """Settings and the run folder of each predictor."""
+    features = replace(options(work / "data"), predictor="lag-free", mixing=None)
+    make_features(features, work / "lag-free-features")
+    common = {"epochs": 2, "batch_size": 32, "threads": 1, "device": "cpu"}
+    lag_free = lag_free_head.TrainingOptions(data=str(work / "lag-free-features"), width=8, **common)
+    train_acceptance(lag_free, output=work / "lag-free")
+    return {"specdec": (settings, finished), "lag-free": (lag_free, work / "lag-free")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, changes in CHANGED.items() for name in changes])
+def test_each_setting_changes_the_weights(
+    kind: str, name: str, trained: dict[str, tuple[Any, Path]], work: Path, tmp_path: Path
+) -> None:
+    settings, run = trained[kind]
+    changed = replace(settings, **{name: CHANGED[kind][name]})
+    if name == "validation_fraction":  # of the features, which are made anew
+        changed = replace(changed, data=str(work / "data"), mixing=0.15, traced=0)
+    train_acceptance(changed, output=tmp_path / "run")
+    assert differ(last_weights(run), last_weights(tmp_path / "run"))
+
+
+def test_how_often_a_training_is_logged_and_kept(
+    settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    save = pl.Trainer.save_checkpoint
+    monkeypatch.setattr(
+        pl.Trainer, "save_checkpoint", lambda self, *a, **k: kept.append(self.global_step) or save(self, *a, **k)
+    )
+    counts = []
+    for every in (1, 4):
+        kept.clear()
+        changed = replace(settings, epochs=1, log_every=every, checkpoint_every=every)
+        train_acceptance(changed, output=tmp_path / f"every-{every}")
+        rows = [row for row in metrics_rows(tmp_path / f"every-{every}") if row["loss"]]
+        counts.append((len(rows), len({*kept})))
+    (often, often_kept), (seldom, seldom_kept) = counts
+    assert often >= 3 * seldom > 0
+    assert often_kept > seldom_kept > 0
 
 
 def test_run_folder(finished: Path, settings: specdec_head.TrainingOptions, work: Path) -> None:

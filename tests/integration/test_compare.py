@@ -295,6 +295,21 @@ def test_the_table_fits_eighty_columns() -> None:
     assert r"| **some-controller[/x]\|+ngram** |" in document.markdown()
 
 
+def test_the_time_decides_how_many_prompts_are_decoded() -> None:
+    """And how often; without a limit it is all of them, once."""
+    plans = []
+    one: Any = SimpleNamespace(
+        rows=ROWS * 20, specs={NONE: None, "3": None}, families={}, task=Task(SamplingParams(1.0, 50), 64), identity={},
+        store=SimpleNamespace(compute=lambda key, plan: plan()), console=QUIET,
+        _seconds_per_token=lambda costs: 0.01,
+    )  # fmt: skip
+    for minutes in (None, 0.5, 5.0, 500.0):
+        plans.append(comparison._Comparing._plan(one, {}, True, minutes))
+    assert plans[0] == (120, 1)
+    assert plans[1][0] < plans[2][0] <= plans[3][0] == 120
+    assert plans[3][1] > 1
+
+
 # from end to end
 
 

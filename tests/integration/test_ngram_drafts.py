@@ -45,6 +45,7 @@ from experiments.router.single_arm import SingleArm
 from ..helpers.drafts import CHEAP, copy_head
 from ..helpers.matches import match_by_definition
 from ..helpers.tiny import make, pair_and_prompts
+from ..helpers.training import differ, last_weights
 
 
 @settings(max_examples=200)
@@ -332,6 +333,20 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, temperature in (("data", 1.0), ("greedy", 0.0)):
         make_answers(AnswersDataOptions(**given, max_new_tokens=16, temperature=temperature), folder / name)
     return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [{"width": 9}, {"dropout": 0.3}, {"weight_decay": 0.9}], ids=str)
+def test_each_setting_changes_the_weights(change: dict[str, Any], work: Path, tmp_path: Path) -> None:
+    runs = []
+    for name, more in (("run", {}), ("other", change)):
+        options = CopyTrainingOptions(
+            **{"data": str(work / "data"), "width": 8, "batch_size": 8, "epochs": 3, "validation_fraction": 0.3,
+               "threads": 1, "device": "cpu"} | more,
+        )  # fmt: skip
+        train_copies(options, output=tmp_path / name)
+        runs.append(last_weights(tmp_path / name))
+    assert differ(*runs)
 
 
 def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:

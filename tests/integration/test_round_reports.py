@@ -12,7 +12,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from torch import Tensor
 
 from ..helpers.architectures import pair
-from ..helpers.drafts import PROMPTS
+from ..helpers.drafts import PROMPTS, state_draft
 
 NEW = 24
 
@@ -81,7 +81,11 @@ def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
     assert told.rows == [len(lengths) for lengths in drafts[1:] for _ in lengths]
 
 
-def test_a_controller_reads_the_state_that_the_newest_token_came_from(decoder: SpeculativeDecoder) -> None:
+@pytest.mark.parametrize("draft", ["model", "states"])  # the target returns all states to drafts that read them
+def test_a_controller_reads_the_state_that_the_newest_token_came_from(draft: str) -> None:
+    target, other = pair("llama")
+    decoder = SpeculativeDecoder(target, other if draft == "model" else state_draft(target), length=Told())
+    decoder.stop_tokens = frozenset()
     output = decoder.generate(PROMPTS[0], max_new_tokens=NEW, temperature=0.8, seed=1)
     text, states = list(PROMPTS[0]), told_by(decoder).states
     assert len(states) == len(output.rounds)

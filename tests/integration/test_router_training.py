@@ -22,7 +22,7 @@ from specpilot.train.router import Batch, Table, policy_loss, router_metrics, ta
 from experiments.router.study import fit_policy
 
 from ..helpers.router_rows import ARMS, TIMES, make_router_rows, write_router_dataset
-from ..helpers.training import metrics_rows
+from ..helpers.training import differ, last_weights, metrics_rows
 
 
 def dataset(rows: list[RouterRow]) -> RouterDataset:
@@ -144,6 +144,34 @@ def test_it_learns_which_draft_is_good_where(settings: RouterTrainingOptions, op
     metrics = router_metrics(probabilities, other.rewards.double().numpy(), other.domains)
     assert metrics["domain_accuracy"] == 1.0
     assert metrics["regret"] < 0.01 < metrics["oracle"] - metrics["best_single"]
+
+
+@pytest.fixture(scope="module")
+def finished(settings: RouterTrainingOptions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of an uninterrupted training."""
+    output = tmp_path_factory.mktemp("finished") / "run"
+    train_router(replace(settings, epochs=1), output=output)
+    return output
+
+
+CHANGED: dict[str, Any] = {  # unlike the settings of the fixture
+    "reward": "throughput", "alpha": 0.9, "cost": "time", "standardize": True, "width": 16, "examples": 40,
+    "gradient": "exact", "baseline": "query", "entropy": 0.3, "seed": 1, "lr": 1e-2, "weight_decay": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CHANGED, "length"])
+def test_each_setting_changes_the_weights(
+    name: str, settings: RouterTrainingOptions, finished: Path, tmp_path: Path
+) -> None:
+    change = {"reward": "throughput", "length": 2} if name == "length" else {name: CHANGED[name]}
+    runs = [finished, tmp_path / "run"]
+    train_router(replace(settings, epochs=1, **change), output=runs[1])
+    if name == "length":  # of the throughput
+        runs[0] = tmp_path / "other"
+        train_router(replace(settings, epochs=1, reward="throughput"), output=runs[0])
+    assert differ(*map(last_weights, runs))
 
 
 def test_the_epoch_of_least_regret_is_kept(settings: RouterTrainingOptions, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from ..helpers.eagle3 import write_draft
 from ..helpers.greedy import each
 from ..helpers.refusals import refused
 from ..helpers.tiny import make, save_pair
-from ..helpers.training import metrics_rows
+from ..helpers.training import differ, last_weights, metrics_rows
 
 TEXT = [5, 9, 2, 33, 41, 7, 60, 12, 3, 80, 5, 9, 2, 33, 41, 7, 60, 12, 3, 80]
 REFUSED = {  # architectures of which there is no shorter model, with the reason
@@ -140,6 +140,24 @@ def finished(work: Path, settings: DraftTrainingOptions) -> Path:
     """The run folder of an uninterrupted training."""
     train_draft(settings, output=work / "finished")
     return work / "finished"
+
+
+CHANGED: dict[str, Any] = {  # unlike the settings of the fixture, which has features here
+    "window": 16, "positions": 1, "layers": (0,), "vocabulary": 100, "own_output": True, "features": None, "seed": 1,
+    "limit": 5, "batch_size": 3, "lr": 1e-3, "dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGED)
+def test_each_setting_changes_the_weights(name: str, settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    with_features = replace(settings, features="target", epochs=1)
+    changed = replace(with_features, **{name: CHANGED[name]})
+    runs = []
+    for place, one in enumerate((with_features, changed)):
+        train_draft(one, output=tmp_path / f"run-{place}")
+        runs.append(last_weights(tmp_path / f"run-{place}"))
+    assert differ(*runs)
 
 
 @pytest.mark.slow

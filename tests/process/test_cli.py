@@ -98,6 +98,11 @@ def test_env_names_the_forward_of_a_model(capsys: pytest.CaptureFixture[str]) ->
         assert line.startswith(role)
         assert {"float32", "on cpu"} <= {part.strip() for part in line.split(",")}
         assert "lean forward, because" in line
+    words = ["env", "--json", "--target", "tiny", "--device", "cpu", "--dtype", "bfloat16"]
+    for graphs in ("on", "off"):
+        assert cli.main([*words, "--graphs", graphs]) == 0
+        line, *_ = json.loads(capsys.readouterr().out)["plan"]
+        assert "bfloat16" in line
     assert cli.main(["env", "--draft", "tiny-draft"]) == 2
     assert "draft='tiny-draft': needs a target" in capsys.readouterr().err
 
