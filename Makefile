@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-vllm33 test-ray real results test-oldest check docs clean
+.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-vllm33 test-ray real results test-oldest check docs mutants clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -109,6 +109,16 @@ KILLS := 3
 soak: $(READY)
 	@$(PYTEST) --dist loadgroup tests/soak --kills $(KILLS)
 	@FUZZ_EXAMPLES=$$((10 * $(KILLS))) $(PYTEST) --timeout 1200 tests/integration/test_fuzz_readers.py
+
+# Small faults in the code (mutants), one at a time, which the tests must notice. By hand: the tests of a module run for
+# each, some seconds or a minute. MODULES are folders or files of the package, and SAMPLE is how many mutants of each, drawn
+# at random: make mutants MODULES=infer/verify,infer/distribution SAMPLE=100. The same call goes on after an interrupt.
+MODULES :=
+SAMPLE :=
+mutants: $(READY)
+	@$(PIP) mutmut==3.8.1
+	@OMP_NUM_THREADS=1 nice -n 19 $(VENV)/bin/python -m experiments mutants $(if $(MODULES),--modules '[$(MODULES)]') \
+		$(if $(SAMPLE),--sample $(SAMPLE))
 
 # Lint, format, types, and dependencies with known vulnerabilities.
 check: $(READY)

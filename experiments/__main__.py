@@ -38,6 +38,7 @@ EXPERIMENTS = {
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),
     "synthetic-pair": Experiment("synthetic_pair", "Write a random pair of any size with a chosen acceptance."),
     "gpu": Experiment("gpu.command", "Measure costs and speeds on a GPU."),
+    "mutants": Experiment("mutants", "Put small faults into the code, which the tests must notice."),
     "results": Experiment("results", "Measure results of the documentation anew, in hours."),
 }
 

@@ -1,0 +1,181 @@
+"""``python -m experiments mutants``: small faults in the code, one at a time, which the related tests must notice.
+
+The faults (mutants) are those of mutmut: another operator, another number, an argument left out, None instead of a
+value. mutmut puts all mutants of a file into a copy of it, imports the tests once, and forks a process for each mutant,
+which runs the tests that call the changed function. So a mutant takes as long as these tests, without their imports.
+
+Each module has a folder in ``build/mutants``, where verdicts are kept: the same call goes on after an interrupt, and
+afterwards tries the survivors again. mutmut notices changed functions and new tests; delete the folder to begin anew.
+
+mutmut changes only the bodies of functions that have no decorator. Sentences of errors are left alone, as no test
+compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from specpilot.common.console import quiet
+from specpilot.common.errors import InputError
+from specpilot.common.machine import commit
+from specpilot.common.options import Count, Seed
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "mutants"
+COPIED = "tests", "experiments"  # beside the package
+# mutmut's exit codes: pytest's, its own, and signals; the one of too much processor time stands for endless loops.
+WORDS = {None: "not run", 0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
+WORDS |= dict.fromkeys((36, 24, -24, 152, 255), "timeout") | dict.fromkeys((-9, -11), "signal")
+CAUGHT = "killed", "timeout", "signal"
+
+# The tests of each module: those that are about it and take seconds, without those that start processes.
+TESTS = {
+    "infer/verify": ("tests/unit/test_lossless.py", "tests/unit/test_joint_decoding.py"),
+    "infer/distribution": (
+        "tests/unit/test_sampling.py", "tests/integration/test_exactness.py::test_output_distribution_is_the_targets",
+        "tests/integration/test_decoder.py",
+    ),
+    "infer/drafters": (
+        "tests/unit/test_joint_decoding.py", "tests/integration/test_exactness.py",
+        "tests/integration/test_ngram_drafts.py", "tests/integration/test_draft_vocabularies.py",
+        "tests/integration/test_decoder.py",
+    ),
+    "controllers/length": (
+        "tests/unit/test_length_rules.py", "tests/unit/test_rate_optimal.py", "tests/unit/test_cost_source.py",
+        "tests/unit/test_replay.py", "tests/integration/test_cost_model.py",
+    ),
+    "controllers/router": (
+        "tests/unit/test_controller_checkpoints.py", "tests/integration/test_router.py",
+        "tests/integration/test_routing.py",
+    ),
+    "train": (
+        "tests/integration/test_acceptance_training.py", "tests/integration/test_train_draft.py",
+        "tests/integration/test_router_training.py", "tests/integration/test_calibration.py",
+        "tests/integration/test_feature_datasets.py", "tests/integration/test_state_training.py",
+        "tests/integration/test_several_datasets.py", "tests/integration/test_own_predictor.py",
+    ),
+}  # fmt: skip
+
+# Run in the folder of a module: write the mutants of all its files.
+GENERATE = """
+from mutmut.__main__ import copy_also_copy_files, copy_src_dir, create_mutants
+copy_src_dir(), copy_also_copy_files(), create_mutants(1)
+"""
+RUN = "from mutmut.__main__ import cli; cli()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MutantOptions:
+    """Mutants.
+
+    Attributes:
+        modules: Folders of the package and files in them, such as infer/verify or infer/verify/block. Default: all
+            that have tests in experiments/mutants.py.
+        sample: Number of mutants of each module, drawn at random; a larger sample contains a smaller one. All by
+            default.
+        seed: Seed of the sample.
+    """
+
+    modules: tuple[str, ...] = tuple(TESTS)
+    sample: Count | None = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        for name in self.modules:
+            if not any(f"{name}/".startswith(f"{module}/") for module in TESTS):
+                raise InputError(f"modules: {name!r} has no tests here; choose of {', '.join(TESTS)}, or a file there")
+
+
+def prepare(module: str) -> Path:
+    """Copy the package and the tests into the folder of ``module``, and write its mutants."""
+    folder = FOLDER / module.replace("/", "-")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / ".editable" / "specpilot", folder / "specpilot", ignore=ignored, dirs_exist_ok=True)
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored, dirs_exist_ok=True)
+    tests = next(tests for name, tests in TESTS.items() if f"{module}/".startswith(f"{name}/"))
+    pattern = f"specpilot/{module}/*.py" if (ROOT / module).is_dir() else f"specpilot/{module}.py"
+    settings = {
+        "source_paths": ["specpilot"],
+        "only_mutate": [pattern],
+        "do_not_mutate_patterns": [r"InputError\("],
+        "also_copy": [*COPIED],
+        "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider"],
+        "pytest_add_cli_args_test_selection": [*tests],
+        "process_isolation": "forkserver",
+        "timeout_multiplier": 1.0,  # of twice the seconds of the tests
+        "timeout_constant": 10.0,
+        "use_git_change_detection": False,
+        "track_dependencies": False,
+    }
+    markers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    tables = {
+        "tool.pytest.ini_options": {"markers": markers["markers"], "pythonpath": ["."], "timeout": 3600},
+        "tool.mutmut": settings,
+    }
+    lines = [
+        line
+        for table, values in tables.items()
+        for line in (f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+    ]
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run(folder, "-c", GENERATE)
+    return folder
+
+
+def run(folder: Path, *words: str) -> str:
+    """Run Python in ``folder`` with the mutated package; returns its standard output."""
+    path = os.pathsep.join(str(folder / "mutants" / place) for place in ("", "."))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    result = subprocess.run([sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, check=False)
+    output = result.stdout.decode(errors="replace")
+    if result.returncode:
+        end = output.replace("\r", "\n")[-3000:]  # its progress is lines without an end
+        raise RuntimeError(f"mutmut ended with {result.returncode} in {folder}; its output ends\n{end}")
+    return output
+
+
+def verdicts(folder: Path) -> dict[str, int | None]:
+    """The exit code of the tests of each mutant, by name; None where they have not been run."""
+    codes: dict[str, int | None] = {}
+    for path in sorted((folder / "mutants").rglob("*.py.meta")):
+        codes |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
+    return codes
+
+
+def word(code: int | None) -> str:
+    """The verdict of an exit code."""
+    return WORDS.get(code, f"exit code {code}")
+
+
+def main(options: MutantOptions) -> None:
+    """Run the tests of each module on mutants of it, and print those that survive."""
+    quiet()
+    print("commit", commit())
+    for module in options.modules:
+        folder = prepare(module)
+        names = sorted(verdicts(folder))
+        total = len(names)
+        Random(options.seed).shuffle(names)
+        names = names[: options.sample]
+        codes = verdicts(folder)
+        left = [name for name in names if codes[name] is None] or [n for n in names if word(codes[n]) not in CAUGHT]
+        if left:
+            run(folder, "-c", RUN, "run", "--max-children", "1", *left)
+        codes = verdicts(folder)
+        words = {name: word(codes[name]) for name in names}
+        for name in names:
+            if words[name] not in CAUGHT:
+                print(run(folder, "-c", RUN, "show", name))
+        counts = Counter(words.values())
+        caught = sum(counts[one] for one in CAUGHT)
+        print(f"{module}: {caught} of {len(names)} mutants caught, of {total} in all: {dict(counts)}", flush=True)
