@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import httpx
 import pytest
 import yaml
 from specpilot.cli import main as cli
@@ -23,6 +22,7 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.models.kv_cache import RaggedLayer
 from specpilot.serve.round_log import RoundLog
 
+from ..helpers import http
 from ..helpers.folders import assert_whole, contents, one_bit, shared_folder, truncated
 from ..helpers.processes import KILLS, SIGNAL, Fault
 from ..helpers.serving import serving
@@ -147,7 +147,7 @@ def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
 
         def decode(seed: int) -> None:
             body = {"prompt": "What is 12 plus 30?", "max_tokens": 8, "seed": seed}
-            assert httpx.post(f"{address}/v1/completions", json=body).status_code == 200
+            assert http.post(f"{address}/v1/completions", json=body).status_code == 200
 
         for seed in range(5):
             decode(seed)

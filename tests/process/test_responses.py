@@ -10,7 +10,6 @@ from dataclasses import replace
 from email.message import Message
 from pathlib import Path
 
-import httpx
 import pytest
 from specpilot.common.errors import InputError
 from specpilot.data_gen import responses
@@ -22,6 +21,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.server import Server
 
+from ..helpers import http
 from ..helpers.folders import contents
 from ..helpers.refusals import refused
 from ..helpers.serving import serving
@@ -191,5 +191,5 @@ def test_unusable_servers_are_refused(
         make_acceptance_data(base, tmp_path / "data", responses=replace(options, model="another"))
     assert not (tmp_path / "data").exists()
     streamed = {"prompt": "a", "stream": True, "return_token_ids": True}
-    answer = httpx.post(f"{running[1]}/v1/completions", json=streamed)
+    answer = http.post(f"{running[1]}/v1/completions", json=streamed)
     assert (answer.status_code, "token ids are not streamed" in answer.text) == (400, True)

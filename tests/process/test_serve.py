@@ -21,6 +21,7 @@ from specpilot.infer.text_stream import TextStream
 from specpilot.serve.round_log import RoundLog
 from specpilot.serve.server import Server
 
+from ..helpers import http
 from ..helpers.serving import serving, wait_until
 from ..helpers.tiny import save_pair
 
@@ -82,7 +83,7 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
 def test_options_of_load_generators(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": QUESTION, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
-    found = httpx.post(f"{running[1]}/v1/completions", json=body | {"stream_options": options}).text
+    found = http.post(f"{running[1]}/v1/completions", json=body | {"stream_options": options}).text
     chunks = [json.loads(line[6:]) for line in found.splitlines() if line.startswith("data: {")]
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
@@ -104,7 +105,7 @@ def test_trees_and_copies_share_rounds(drafting: Any) -> None:
     body = {"prompt": QUESTION, "max_tokens": 24, "speculation": {"trace": True}}
     with serving(decoder) as (_, address), ThreadPoolExecutor() as clients:
         url = f"{address}/v1/completions"
-        answers = [clients.submit(httpx.post, url, json=body | {"seed": seed}, timeout=60) for seed in range(4)]
+        answers = [clients.submit(http.post, url, json=body | {"seed": seed}, timeout=60) for seed in range(4)]
         choices = [answer.result().json()["choices"][0] for answer in answers]
     assert [choice["text"] for choice in choices] == expected
     drafts = [[token["position"] for token in round["drafted"]] for choice in choices for round in choice["rounds"]]
@@ -122,7 +123,7 @@ def test_a_trace_holds_the_bytes_of_parts_of_characters(tmp_path: Path) -> None:
     decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
     body = {"prompt": QUESTION, "max_tokens": 100, "seed": 1, "ignore_eos": True, "speculation": {"trace": True}}
     with serving(decoder) as (_, address):
-        (choice,) = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()["choices"]
+        (choice,) = http.post(f"{address}/v1/completions", json=body, timeout=60).json()["choices"]
     emitted = [token for round in choice["rounds"] for token in round["emitted"] if token["text"] != "<|end|>"]
     assert any("bytes" in token for token in emitted)
     text = b"".join(bytes(token["bytes"]) if "bytes" in token else token["text"].encode() for token in emitted)
@@ -169,10 +170,10 @@ def test_everything_ends_with_the_stop_string() -> None:
         assert [token for round in one.rounds for token in round.emitted] == one.tokens
         assert (one.stats.n_generated, one.finish_reason) == (len(one.tokens), "stop")
         with serving(decoder) as (_, address):
-            found = httpx.post(f"{address}/v1/completions", json=body | {"stop": ["FROM"], "logprobs": 1}).json()
+            found = http.post(f"{address}/v1/completions", json=body | {"stop": ["FROM"], "logprobs": 1}).json()
             ending = body | {"stop_token_ids": one.tokens[-1:], "include_stop_str_in_output": True}
-            by_token = httpx.post(f"{address}/v1/completions", json=ending).json()
-            metrics = httpx.get(f"{address}/metrics").text
+            by_token = http.post(f"{address}/v1/completions", json=ending).json()
+            metrics = http.get(f"{address}/metrics").text
         (choice,) = found["choices"]
         assert (choice["text"], choice["token_ids"]) == (one.text, one.tokens)
         assert by_token["choices"][0]["text"] == one.text + "FROM"
@@ -183,7 +184,7 @@ def test_everything_ends_with_the_stop_string() -> None:
 
 def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     body = {"prompt": QUESTION, "max_tokens": 24, "seed": 4, "speculation": {"trace": True}}
-    found = httpx.post(f"{running[1]}/v1/completions", json=body).json()
+    found = http.post(f"{running[1]}/v1/completions", json=body).json()
     (choice,) = found["choices"]
     emitted = [token for round in choice["rounds"] for token in round["emitted"]]
     tokens = [token["token"] for token in emitted]
@@ -205,7 +206,7 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
     assert report["per_step_accepted"] == [
         sum(token["accepted"] for token in round["drafted"]) for round in choice["rounds"] if round["drafted"]
     ]
-    plain = httpx.post(f"{running[1]}/v1/completions", json=body | {"speculation": {"length": "none"}}).json()
+    plain = http.post(f"{running[1]}/v1/completions", json=body | {"speculation": {"length": "none"}}).json()
     assert plain["metrics"]["speculative_decoding"]["num_drafts"] == 0
 
 
@@ -213,7 +214,7 @@ def test_copies_are_recorded_without_the_predictions_of_other_tokens() -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", cost=0.2)
     body = {"prompt": "SELECT name FROM users;\n" * 4, "max_tokens": 60, "seed": 0, "speculation": {"trace": True}}
     with serving(decoder) as (_, address):
-        (choice,) = httpx.post(f"{address}/v1/completions", json=body | {"temperature": 0.7}).json()["choices"]
+        (choice,) = http.post(f"{address}/v1/completions", json=body | {"temperature": 0.7}).json()["choices"]
     copies = {token["predicted"] for round in choice["rounds"] for token in round["drafted"] if token["q"] == 1}
     assert copies == {None}
 
@@ -221,9 +222,9 @@ def test_copies_are_recorded_without_the_predictions_of_other_tokens() -> None:
 def test_metrics_count_what_was_served(decoder: SpeculativeDecoder) -> None:
     with serving(decoder) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 24, "seed": 4, "n": 2}
-        report = httpx.post(f"{address}/v1/completions", json=body).json()["metrics"]["speculative_decoding"]
-        httpx.post(f"{address}/v1/completions", json={"prompt": QUESTION, "max_tokens": -1})
-        lines = httpx.get(f"{address}/metrics").text.splitlines()
+        report = http.post(f"{address}/v1/completions", json=body).json()["metrics"]["speculative_decoding"]
+        http.post(f"{address}/v1/completions", json={"prompt": QUESTION, "max_tokens": -1})
+        lines = http.get(f"{address}/metrics").text.splitlines()
     values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
     assert values["specpilot:spec_decode_num_drafts_total"] == report["num_drafts"]
     assert values["specpilot:spec_decode_num_draft_tokens_total"] == report["num_draft_tokens"]
@@ -239,15 +240,15 @@ def test_metrics_count_what_was_served(decoder: SpeculativeDecoder) -> None:
 def test_a_client_that_leaves_frees_its_place(running: tuple[Server, str]) -> None:
     server, address = running
     body = {"prompt": QUESTION, "max_tokens": 400, "n": 4, "temperature": 2.0, "stream": True}
-    with httpx.stream("POST", f"{address}/v1/completions", json=body) as response:
+    with http.stream("POST", f"{address}/v1/completions", json=body) as response:
         lines = response.iter_lines()  # kept: the connection closes with its iterator
         next(lines)
     wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
-    with httpx.stream("POST", f"{address}/v1/completions", json=body | {"n": 64, "ignore_eos": True}) as response:
+    with http.stream("POST", f"{address}/v1/completions", json=body | {"n": 64, "ignore_eos": True}) as response:
         lines = response.iter_lines()
         next(lines)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
+            http.post(f"{address}/v1/completions", json=body | {"stream": False, "n": 64}, timeout=0.2)
         wait_until(lambda: server.worker.waiting == 0)
         assert server.worker.running == 64
     wait_until(lambda: server.worker.running == 0 and not server.worker.jobs)
@@ -257,10 +258,10 @@ def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -
     most = decoder.scheduler.max_running
     with serving(decoder, max_queue=8) as (_, address):
         body = {"prompt": [QUESTION] * 8, "max_tokens": 2, "n": most // 8 + 1}
-        found = httpx.post(f"{address}/v1/completions", json=body)
+        found = http.post(f"{address}/v1/completions", json=body)
         assert (found.status_code, len(found.json()["choices"])) == (200, most + 8)
         for path, given in (("completions", {"prompt": [QUESTION] * 8}), ("chat/completions", {"messages": MESSAGES})):
-            found = httpx.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
+            found = http.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
             assert (found.status_code, found.json()["error"]["code"]) == (400, "too_many_texts")
             assert f"{most + 8} can run and wait" in found.json()["error"]["message"]
 
@@ -268,9 +269,9 @@ def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -
 def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, time_limit=1e-6) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 300}
-        found = httpx.post(f"{address}/v1/completions", json=body)
+        found = http.post(f"{address}/v1/completions", json=body)
         assert (found.status_code, found.json()["error"]["type"]) == (408, "timeout_error")
-        text = httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text
+        text = http.post(f"{address}/v1/completions", json=body | {"stream": True}).text
         assert '"type":"timeout_error"' in text
         assert text.endswith("data: [DONE]\n\n")
 
@@ -278,16 +279,16 @@ def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
 def test_a_failing_request_fails_alone(decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(decoder) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 8, "seed": 1}
-        before = httpx.post(f"{address}/v1/completions", json=body).json()["choices"]
+        before = http.post(f"{address}/v1/completions", json=body).json()["choices"]
         with monkeypatch.context() as patch:
             patch.setattr(type(decoder.target), "forward", broken)
-            found = httpx.post(f"{address}/v1/completions", json=body)
+            found = http.post(f"{address}/v1/completions", json=body)
         assert (found.status_code, found.json()["error"]["message"]) == (500, "decoding failed: out of memory")
         with monkeypatch.context() as patch:
             patch.setattr(TextStream, "push", broken)
-            (error,) = chunks_of(httpx.post(f"{address}/v1/completions", json=body | {"stream": True}).text)
+            (error,) = chunks_of(http.post(f"{address}/v1/completions", json=body | {"stream": True}).text)
         assert error["error"]["message"] == "internal error: RuntimeError"
-        assert httpx.post(f"{address}/v1/completions", json=body).json()["choices"] == before
+        assert http.post(f"{address}/v1/completions", json=body).json()["choices"] == before
 
 
 def broken(*_: object) -> None:
@@ -296,12 +297,12 @@ def broken(*_: object) -> None:
 
 def test_keys(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, api_key="secret") as (_, address):
-        assert httpx.get(f"{address}/health").status_code == 200
+        assert http.get(f"{address}/health").status_code == 200
         for path in ("/", "/v1/models", "/metrics", "/nowhere"):
-            refused = httpx.get(f"{address}{path}", headers={"Authorization": "Bearer Secret"})
+            refused = http.get(f"{address}{path}", headers={"Authorization": "Bearer Secret"})
             assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
-        assert httpx.get(f"{address}/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
-        assert httpx.get(f"{address}/", auth=("anyone", "secret")).status_code == 200
+        assert http.get(f"{address}/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert http.get(f"{address}/", auth=("anyone", "secret")).status_code == 200
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"{address}/v1", api_key="wrong").models.list()
 
@@ -309,16 +310,16 @@ def test_keys(decoder: SpeculativeDecoder) -> None:
 def test_a_controller_is_loaded_again(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     server, address = running
     before = decoder.length
-    card = httpx.post(f"{address}/v1/controllers/reload").json()
+    card = http.post(f"{address}/v1/controllers/reload").json()
     assert (card["name"], card["kind"], card["reloads"]) == ("tiny-lag-free", "RateOptimal", server.reloads)
     assert decoder.length is not before
-    assert httpx.get(f"{address}/v1/controllers").json() == card
+    assert http.get(f"{address}/v1/controllers").json() == card
 
 
 def test_a_controller_is_loaded_again_with_its_threshold() -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length="tiny-head", threshold=0.31)
     with serving(decoder, length="tiny-head", threshold=0.31) as (_, address):
-        assert httpx.post(f"{address}/v1/controllers/reload").status_code == 200
+        assert http.post(f"{address}/v1/controllers/reload").status_code == 200
     assert isinstance(decoder.length, AcceptanceLength)
     assert decoder.length.threshold == 0.31
 
@@ -326,10 +327,10 @@ def test_a_controller_is_loaded_again_with_its_threshold() -> None:
 def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) -> None:
     other = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft-math", length=2)
     with serving(other, length="tiny-head", threshold=0.5) as (_, address):
-        found = httpx.post(f"{address}/v1/controllers/reload")
+        found = http.post(f"{address}/v1/controllers/reload")
         assert found.status_code == 409
         assert "the controller in use stays" in found.json()["error"]["message"]
-        assert httpx.get(f"{address}/v1/controllers").json()["kind"] == "Fixed"
+        assert http.get(f"{address}/v1/controllers").json()["kind"] == "Fixed"
 
 
 def late_end(text: str) -> str:
@@ -344,12 +345,12 @@ def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path
         with serving(decoder, log=log) as (_, address):
             body = {"messages": MESSAGES, "max_tokens": 24}
             for i in range(3):
-                found = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
+                found = http.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
                 texts.append(found["choices"][0]["message"]["content"])
             for other in ({"temperature": 0.3}, {"temperature": 0}, {"temperature": 0, "top_k": 5}):  # the last are one
-                httpx.post(f"{address}/v1/chat/completions", json=body | other)
+                http.post(f"{address}/v1/chat/completions", json=body | other)
             stop = late_end(texts[-3])  # so that rounds before it have drafts, as those of texts that are kept
-            cut = httpx.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": stop}).json()
+            cut = http.post(f"{address}/v1/chat/completions", json=body | {"seed": seed, "stop": stop}).json()
             assert cut["choices"][0]["message"]["content"] == texts[-3].partition(stop)[0]
             assert 8 < cut["usage"]["completion_tokens"] < 24
     rows = read_dataset(tmp_path / "log", RoundsRow)
@@ -395,7 +396,7 @@ BAD: list[tuple[str, Any, int, str]] = [
 @pytest.mark.parametrize(("path", "body", "status", "message"), BAD, ids=[f"{i}-{row[3]}" for i, row in enumerate(BAD)])
 def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status: int, message: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found = httpx.post(f"{running[1]}/v1/{path}", content=content)
+    found = http.post(f"{running[1]}/v1/{path}", content=content)
     assert found.status_code == status, found.text
     error = found.json()["error"]
     assert message in error["message"]

@@ -8,6 +8,7 @@ from specpilot import SpeculativeDecoder
 from specpilot.cli import main as cli
 from specpilot.serve.server import Server
 
+from ..helpers import http
 from ..helpers.serving import serving
 
 BODY = b'{"prompt": "What is 12 plus 30?", "max_tokens": 2}'
@@ -29,7 +30,7 @@ def running(decoder: SpeculativeDecoder) -> Iterator[tuple[Server, str]]:
 def call(address: str, method: str, path: str, **headers: str) -> httpx.Response:
     """A request as a browser or a program sends it: a browser sends a page's text as text/plain without asking."""
     body = BODY if path == "/v1/completions" else None
-    return httpx.request(method, address + path, content=body, headers={"Content-Type": "text/plain", **headers})
+    return http.request(method, address + path, content=body, headers={"Content-Type": "text/plain", **headers})
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
@@ -60,7 +61,7 @@ def test_without_a_key_the_names_of_the_server_are_let_in(running: tuple[Server,
 def test_pages_that_are_named_are_let_in(running: tuple[Server, str]) -> None:
     answer = call(running[1], "POST", "/v1/completions", Origin="https://page.example.org")
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://page.example.org")
-    assert httpx.get(f"{running[1]}/health", headers={"Host": "evil.example.com"}).status_code == 200
+    assert http.get(f"{running[1]}/health", headers={"Host": "evil.example.com"}).status_code == 200
 
 
 def test_a_star_lets_all_in(decoder: SpeculativeDecoder) -> None:

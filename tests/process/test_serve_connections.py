@@ -19,6 +19,7 @@ from specpilot.serve.responses import event
 from specpilot.serve.run import http_config
 from specpilot.serve.server import Server
 
+from ..helpers import http
 from ..helpers.serving import serving, wait_until
 
 STATIC = Path(server_app.__file__).parent / "static"
@@ -63,7 +64,7 @@ def test_no_character_of_a_stream_ends_a_line_before_its_end(character: str) -> 
 
 def test_streams_are_passed_on_at_once(running: tuple[Server, str]) -> None:
     body = {"prompt": "What is 12 plus 30?", "max_tokens": 4, "stream": True}
-    headers = httpx.post(f"{running[1]}/v1/completions", json=body).headers
+    headers = http.post(f"{running[1]}/v1/completions", json=body).headers
     assert (headers["x-accel-buffering"], headers["cache-control"]) == ("no", "no-cache")
 
 
@@ -71,12 +72,12 @@ def test_streams_are_passed_on_at_once(running: tuple[Server, str]) -> None:
     "path", ["/health", "/", "/page.js", "/metrics", "/v1/models", "/v1/models/tiny", "/v1/controllers"]
 )
 def test_head(running: tuple[Server, str], path: str) -> None:
-    with httpx.Client(base_url=running[1]) as client:
+    with httpx.Client(base_url=running[1], verify=False) as client:
         found = client.head(path)
         assert (found.status_code, found.content) == (200, b"")
         whole = client.get(path)
         assert found.headers["content-type"] == whole.headers["content-type"]
-    assert httpx.head(f"{running[1]}/v1/completions").status_code == 405
+    assert http.head(f"{running[1]}/v1/completions").status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,8 @@ def test_a_client_that_leaves_inside_its_body_is_no_fault(
         for path in ("/v1/completions", "/v1/chat/completions", "/v1/controllers/reload"):
             with connect(address) as connection:
                 connection.sendall(head(path, 1000) + b"{")
-        wait_until(lambda: "specpilot:request_cancelled_total 3.0" in httpx.get(f"{address}/metrics").text)
-        text = httpx.get(f"{address}/metrics").text
+        wait_until(lambda: "specpilot:request_cancelled_total 3.0" in http.get(f"{address}/metrics").text)
+        text = http.get(f"{address}/metrics").text
     finally:
         logging.getLogger("uvicorn.error").removeHandler(watch)
     assert seen == []
@@ -134,7 +135,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("path", "body"), BAD)
 def test_errors_quote_little_of_what_was_sent(running: tuple[Server, str], path: str, body: Any) -> None:
-    found = httpx.post(running[1] + path, json=body)
+    found = http.post(running[1] + path, json=body)
     assert found.status_code in (400, 404)
     assert len(found.content) < 5000
     assert "mmm" in found.json()["error"]["message"]
@@ -173,7 +174,7 @@ def test_clients_that_send_too_slowly_are_answered_408(decoder: SpeculativeDecod
                 assert received.endswith(b'"param": null, "code": "receive_time"}}')
         with connect(address) as connection:
             assert read_all(connection) == b""
-        assert httpx.get(f"{address}/health").status_code == 200
+        assert http.get(f"{address}/health").status_code == 200
 
 
 def test_clients_that_take_nothing_of_their_responses_are_cut_off(
@@ -197,10 +198,10 @@ def test_connections_are_limited(decoder: SpeculativeDecoder) -> None:
         for connection in held:
             connection.sendall(GET % b"/health")
             connection.recv(1 << 16)
-        found = httpx.get(f"{address}/v1/models")
+        found = http.get(f"{address}/v1/models")
         assert (found.status_code, found.json()["error"]["code"]) == (503, "too_many_connections")
         assert (found.headers["retry-after"], found.headers["connection"]) == ("1", "close")
-        assert httpx.get(f"{address}/health").status_code == 200
+        assert http.get(f"{address}/health").status_code == 200
         for connection in held:
             connection.close()
-        wait_until(lambda: httpx.get(f"{address}/v1/models").status_code == 200)
+        wait_until(lambda: http.get(f"{address}/v1/models").status_code == 200)

@@ -7,12 +7,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import httpx
 import pytest
 from specpilot.cli import main as cli
 from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.serve.run import answering
 
+from ..helpers import http
 from ..helpers.server_process import said, server_process
 
 BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
@@ -20,9 +20,7 @@ BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
 
 def test_a_signal_lets_running_requests_finish(tmp_path: Path) -> None:
     with server_process(tmp_path) as (server, address):
-        with httpx.stream(
-            "POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}
-        ) as found:
+        with http.stream("POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}) as found:
             lines = found.iter_lines()
             next(lines)
             server.send(signal.SIGTERM)
@@ -37,7 +35,7 @@ def test_after_kill_9_the_logged_shards_are_whole(tmp_path: Path) -> None:
         with server_process(tmp_path, "--log-rounds", str(tmp_path / "log")) as (server, address):
             for texts in (64, 3):
                 body = BODY | {"max_tokens": 8, "n": texts}
-                assert httpx.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
+                assert http.post(f"{address}/v1/completions", json=body, timeout=60).status_code == 200
             server.send(signal.SIGKILL)
             server.end()
     rows = read_dataset(tmp_path / "log", RoundsRow)
@@ -50,7 +48,7 @@ def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
         assert "0.2" in said(server, "specpilot: costs: (.*)\n")
         server.send(signal.SIGHUP)
         assert said(server, "specpilot: (.* loaded again)\n") == "controller 'tiny-lag-free' loaded again"
-        assert httpx.get(f"{address}/v1/controllers").json()["reloads"] == 1
+        assert http.get(f"{address}/v1/controllers").json()["reloads"] == 1
 
 
 def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
