@@ -258,7 +258,10 @@ def test_resume_after_a_stop_anywhere_is_exact(
 KL = [0.5, 0.3, 0.4, 0.3, 0.2]  # of five epochs
 
 
-@pytest.mark.parametrize(("patience", "epochs", "best"), [(None, 5, 5), (1, 3, 2), (2, 4, 2), (3, 5, 5)])
+@pytest.mark.parametrize(
+    ("patience", "epochs", "best"),
+    [(None, 5, 5), (1, 3, 2), pytest.param(2, 4, 2, marks=pytest.mark.slow), (3, 5, 5)],
+)
 def test_early_stopping(
     settings: specdec_head.TrainingOptions,
     tmp_path: Path,

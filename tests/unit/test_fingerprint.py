@@ -35,8 +35,14 @@ def reload(model: PreTrainedModel, folder: Path, dtype: str = "float32") -> PreT
     return loaded
 
 
-@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        pytest.param(name, stored, marks=[pytest.mark.slow] * (name != "llama" and stored != torch.float16))
+        for name in MODELS
+        for stored in (torch.float32, torch.bfloat16, torch.float16)
+    ],
+)
 def test_one_file_in_every_precision_is_one_model(name: str, stored: torch.dtype, tmp_path: Path) -> None:
     model = MODELS[name]()
     with torch.no_grad():

@@ -8,6 +8,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -76,7 +77,13 @@ def sources() -> Iterator[Source]:
 SOURCES = list(sources())
 
 
-def imports_of(source: Source) -> Iterator[Import]:
+@cache
+def imports_of(source: Source) -> list[Import]:
+    """All imports of a file, read once for all tests."""
+    return list(read_imports(source))
+
+
+def read_imports(source: Source) -> Iterator[Import]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     nodes = list(ast.walk(source.tree))
     checking = (node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
