@@ -46,6 +46,8 @@ PLAIN_VALUES = (
     ("float", r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$", "-+."),
 )
 
+LINE_ENDS = {ord(character): json.dumps(character)[1:-1] for character in "\x85\u2028\u2029"}  # of str.splitlines
+
 T = TypeVar("T")
 JsonObject: TypeAlias = dict[str, Any]  # an object of JSON or YAML whose keys and values are not checked yet
 
@@ -134,6 +136,14 @@ def parse_json(text: str) -> Any:
     if ESCAPED_HALF.search(text):
         check_characters(found)
     return found
+
+
+def json_line(value: object, separators: tuple[str, str] | None = None) -> str:
+    """``value`` as JSON in one line, in which characters are kept.
+
+    Characters at which some programs end a line besides the line feed are escaped.
+    """
+    return json.dumps(value, ensure_ascii=False, separators=separators).translate(LINE_ENDS)
 
 
 def use_plain_values(loader: Any) -> None:

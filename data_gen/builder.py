@@ -26,7 +26,7 @@ from ..infer.random_source import drawn_for
 from ..models import LanguageModel, language_model
 from ..models.loading.generation_defaults import generation_defaults, stop_tokens_of
 from ..models.loading.names import load_any_model, load_tokenizer
-from .dataset import ResponseSource, ShardWriter, day_in
+from .dataset import ENOUGH, ResponseSource, ShardWriter, check_answered, day_in
 from .kinds import Row, Rows
 from .options import (
     ONE_PROCESS,
@@ -43,7 +43,6 @@ from .workers import Description, OnDone, Workers, ignore, write_shards
 
 R = TypeVar("R", bound=Row)
 PROBE_TOKENS = 16
-ENOUGH = 8  # prompts of a shard that are not all answered with nothing by chance
 RolloutOptions = AcceptanceDataOptions | AnswersDataOptions | RouterDataOptions
 
 
@@ -223,6 +222,14 @@ class DatasetBuilder(ABC, Generic[R]):
         rows = dict(zip([item.id for item in items], self.rows(items, on_done), strict=True))
         return Rows([rows[item.id] for item in unit])
 
+    def check_answers(self, answers: list[list[int]], stop_tokens: frozenset[int]) -> None:
+        """Raise InputError if the target ended all ``answers`` to some prompts at once, by one of ``stop_tokens``."""
+        if len(answers) >= ENOUGH and all(stop_tokens.issuperset(answer) for answer in answers):
+            raise InputError(
+                f"target={self.settings.target!r}: the answers to {len(answers)} prompts are all empty; give "
+                "prompts in the form that the model was trained with, by --chat or --no-chat"
+            )
+
     def describe(self) -> Description:
         """The facts about the models that planning needs."""
         identity = {
@@ -283,11 +290,7 @@ class TargetBuilder(DatasetBuilder[R]):
         """
         uniforms = [self.uniforms(item, "x") for item in items]
         rollouts = self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
-        if len(rollouts) >= ENOUGH and all(self.stop_tokens.issuperset(rollout.tokens) for rollout in rollouts):
-            raise InputError(
-                f"target={self.settings.target!r}: the answers to {len(rollouts)} prompts are all empty; give "
-                "prompts in the form that the model was trained with, by --chat or --no-chat"
-            )
+        self.check_answers([rollout.tokens for rollout in rollouts], self.stop_tokens)
         return rollouts
 
 
@@ -310,8 +313,8 @@ def make_dataset(
         prepare: called before the first shard is made, while the folder is locked.
 
     Raises:
-        InputError: the builder cannot be made; or see :func:`encode_prompts`, :func:`~.ray_workers.open_workers` and
-            :class:`~.dataset.ShardWriter`.
+        InputError: the builder cannot be made, or all answers are empty; or see :func:`encode_prompts`,
+            :func:`~.ray_workers.open_workers` and :class:`~.dataset.ShardWriter`.
     """
     console, output = console or stderr_console(), Path(output)
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
@@ -321,6 +324,7 @@ def make_dataset(
             if prepare is not None:
                 prepare(group, prompts.items)
             made = write_shards(writer, [*map(len, shards)], shards.__getitem__, group.make_all, console)
+            check_answered(output, writer.manifest)  # shards may be of a few prompts each
             mean = writer.manifest.mean_acceptance
             if made and mean is not None:
                 console.print(f"{output}: mean acceptance {mean:.3f}")

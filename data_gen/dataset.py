@@ -15,7 +15,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, ClassVar, Protocol, Self
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..common.files import LOCK, MANIFEST, FolderLock, check_no_pointer, lacking, replacing, sha256
 from ..common.json_file import JsonObject, blaming, build, read_object
 from ..common.record import Identity, Record, SparseRecord, to_json
@@ -37,6 +37,8 @@ COMMANDS = {
     "responses": "specpilot data acceptance --responses",
 }
 OUTCOME = ("shards", "mean_acceptance", "complete", "dataset_fingerprint")  # keys that are no part of the identity
+ANSWERED = ("answers", "acceptance", "rounds")  # kinds whose tokens are those of the target's answers
+ENOUGH = 8  # prompts that are not all answered with nothing by chance
 MAKE_AGAIN = "remove the folder and generate the data again"
 REPAIR = "run the command that made the dataset again: it makes such shards again"
 SERVED = "served requests cannot be made again: take the shard out of manifest.json"
@@ -416,11 +418,11 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> Ma
 
     Args:
         kinds: what the dataset may be. Default: anything.
-        complete: whether it must be complete.
+        complete: whether it must be complete, as for training.
 
     Raises:
-        InputError: there is none, it is damaged, its schema version is another, or the dataset is of another kind or
-            incomplete.
+        InputError: there is none, it is damaged, its schema version is another, or the dataset is of another kind,
+            incomplete or without answers.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
@@ -432,7 +434,25 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> Ma
         raise InputError(f"{folder}: a dataset of kind {kind!r}; make one with {commands}")
     if complete and not manifest.complete:
         raise InputError(f"{folder}: the dataset is incomplete; run '{COMMANDS[kind]}' again to finish it")
+    if complete:
+        check_answered(folder, manifest)
     return manifest
+
+
+def check_answered(folder: str | Path, manifest: Manifest) -> None:
+    """Raise InputError if the answers of a dataset have one token on average, though more were allowed: the end token.
+
+    Rounds that a server logged are not checked: a client may ask for single tokens.
+    """
+    rows, tokens = (sum(getattr(shard, name) or 0 for shard in manifest.shards) for name in ("rows", "tokens"))
+    if manifest.kind not in ANSWERED or manifest.served or rows < ENOUGH or manifest.rollouts.max_new_tokens == 1:
+        return
+    if tokens <= rows:
+        raise InputError(
+            f"{folder}: the answers to {rows} prompts are empty, they have {counted(tokens, 'token')} in all; remove "
+            "the folder and make the data again, of prompts in the form that the model was trained with, by --chat or "
+            "--no-chat"
+        )
 
 
 def day_in(file: Path) -> str | None:

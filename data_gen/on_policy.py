@@ -73,6 +73,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
             for item, generation in zip(some, generations, strict=True):
                 rows.append(RoundsRow(item.id, item.prompt, item.ids, generation.tokens, *rounds_of(generation)))
                 on_done(len(generation.tokens))
+        self.check_answers([row.x for row in rows], self.decoder.stop_tokens)
         return rows
 
 

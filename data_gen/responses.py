@@ -28,8 +28,8 @@ from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
 from ..models.loading.names import load_stop_tokens, load_tokenizer
-from .builder import ENOUGH, DatasetBuilder, GivenTexts, Item, make_dataset
-from .dataset import ResponseSource, read_manifest, whole_manifest
+from .builder import DatasetBuilder, GivenTexts, Item, make_dataset
+from .dataset import ENOUGH, ResponseSource, read_manifest, whole_manifest
 from .kinds import ResponseRow, read_dataset
 from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
 from .workers import OnDone

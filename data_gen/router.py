@@ -80,6 +80,7 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
         budgets = [torch.zeros(item.budget) for item in items]
         embeddings = self._embed(prompts)
         greedy = self.roll_out(self.target, prompts, budgets, GREEDY)
+        self.check_answers([text.tokens for text in greedy], self.stop_tokens)
         sampled = self.answers(items)
         outputs: list[list[Rollout]] = []
         overlaps: list[list[list[float]]] = []

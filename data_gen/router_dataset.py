@@ -23,7 +23,7 @@ from ..common.json_file import blaming, build, read_object
 from ..common.machine import Machine
 from ..controllers.arms import Arm
 from ..controllers.length.cost_model import CostModel
-from .dataset import Manifest, read_manifest
+from .dataset import ENOUGH, Manifest, read_manifest
 from .kinds import RouterRow, read_dataset
 
 TIMES = "times.json"
@@ -77,7 +77,17 @@ def read_router_dataset(folder: str | Path) -> RouterDataset:
     for row in rows:
         if not len(row.outputs) == len(row.rouge) == len(row.overlap) == len(arms) == len(times.arms):
             raise InputError(f"prompt {row.prompt_id!r}: must have {len(arms)} arms; generate the data again")
+    check_router_answers(folder, manifest, rows)
     return RouterDataset(manifest, arms, rows, times)
+
+
+def check_router_answers(folder: str | Path, manifest: Manifest, rows: Sequence[RouterRow]) -> None:
+    """Raise InputError if no greedy answer of the target has more than its end token, though more were allowed."""
+    if len(rows) >= ENOUGH and manifest.rollouts.max_new_tokens > 1 and all(len(row.greedy) <= 1 for row in rows):
+        raise InputError(
+            f"{folder}: the target's answers to {len(rows)} prompts are all empty; remove the folder and make the data "
+            "again, of prompts in the form that the model was trained with, by --chat or --no-chat"
+        )
 
 
 def rewards(

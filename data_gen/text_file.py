@@ -13,7 +13,7 @@ from typing import Self
 
 from ..common.errors import InputError
 from ..common.files import FolderLock, named_errors, replacing
-from ..common.json_file import blaming, parse_object, read_object
+from ..common.json_file import blaming, json_line, parse_object, read_object
 from ..common.record import Identity
 from .dataset import differences
 
@@ -107,7 +107,7 @@ class TextFile:
             with replacing(self._settings) as file:
                 file.write_text(json.dumps(self.identity, indent=1), encoding="utf-8")
             self._begun = True
-        line = f"{json.dumps({**self.heads[number], **text}, ensure_ascii=False)}\n".encode()
+        line = f"{json_line({**self.heads[number], **text})}\n".encode()
         with named_errors(self.path), self.path.open("ab") as file:
             file.write(line)
         self._lines[number] = line

@@ -121,8 +121,17 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         path = request.url.path
-        messages = {404: f"{path}: no such path; {PATHS}", 405: f"{request.method} {path}: use another method"}
-        return refusal(server, ApiError(error.status_code, messages.get(error.status_code, str(error.detail))))
+        headers = dict(error.headers or {})
+        if "Allow" in headers:  # of 405
+            methods = {*headers["Allow"].split(", ")}
+            headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        messages = {
+            404: f"{path}: no such path; {PATHS}",
+            405: f"{request.method} {path}: use {headers.get('Allow', 'another method')}",
+        }
+        response = refusal(server, ApiError(error.status_code, messages.get(error.status_code, str(error.detail))))
+        response.headers.update(headers)
+        return response
 
     @app.exception_handler(ClientDisconnect)
     async def client_left(request: Request, error: ClientDisconnect) -> Response:

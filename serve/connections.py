@@ -51,6 +51,7 @@ class Connection(H11Protocol):
         super().__init__(*arguments, **settings)
         self.phase: Phase | None = None
         self.deadline: asyncio.TimerHandle | None = None
+        self.refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,6 +67,8 @@ class Connection(H11Protocol):
         self._enter(None)
 
     def data_received(self, data: bytes) -> None:
+        if self.refused:  # the rest of what was refused
+            return
         super().data_received(data)
         self._watch()
 
@@ -87,7 +90,7 @@ class Connection(H11Protocol):
 
     def _watch(self) -> None:
         """Start the deadline of the phase that the connection is in."""
-        if self.transport.is_closing() or self.flow.write_paused:
+        if self.refused or self.transport.is_closing() or self.flow.write_paused:
             self._enter("sending")
         else:
             idle = self.timeout_keep_alive_task is not None and not self.conn.trailing_data[0]
@@ -107,19 +110,39 @@ class Connection(H11Protocol):
 
     def _refuse(self) -> None:
         """Answer 408 if a part of a request is there and no response has begun, and close."""
-        begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
-        if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0]):
             limit = self.config.options.receive_time
-            error = ApiError(408, f"the request was not sent within {limit:g} s", code="receive_time")
+            self._answer(ApiError(408, f"the request was not sent within {limit:g} s", code="receive_time"))
+        else:
+            self.transport.close()
+        self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in the form of all errors."""
+        self._answer(ApiError(400, "the request is not HTTP/1.1; check the client, and proxies", code="invalid_http"))
+
+    def _answer(self, error: ApiError) -> None:
+        """Answer with ``error`` if no response has begun, and close.
+
+        A connection that is closed with bytes unread is reset, and the client may lose the response. Therefore what the
+        client still sends is read, until it closes or the deadline ends.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error.body).encode()
             headers = [
                 ("Content-Type", "application/json"),
                 ("Content-Length", str(len(body))),
                 ("Connection", "close"),
             ]
-            for event in (h11.Response(status_code=408, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            response = h11.Response(status_code=error.status, headers=headers)
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        if self.transport.can_write_eof():
+            self.refused = True
+            self.flow.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
         self._watch()
 
 

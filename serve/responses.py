@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from typing import ClassVar
 
-from ..common.json_file import JsonObject
+from ..common.json_file import JsonObject, json_line
 from ..infer.recorder import TokenLogprob
 from ..infer.text_stream import INCOMPLETE, TokenTexts
 from .choice import Choice, Delta
 from .metrics import speculation_report
 
 DONE = "data: [DONE]\n\n"
-LINE_ENDS = {ord(character): json.dumps(character)[1:-1] for character in "\x85\u2028\u2029"}  # of str.splitlines
 
 
 def event(content: JsonObject) -> str:
-    """One server-sent event.
-
-    Characters at which some clients end a line besides the line feed are escaped.
-    """
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).translate(LINE_ENDS)
-    return f"data: {text}\n\n"
+    """One server-sent event."""
+    return f"data: {json_line(content, (',', ':'))}\n\n"
 
 
 def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:

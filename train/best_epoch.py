@@ -16,6 +16,7 @@ from ..common.files import check_no_pointer
 from ..common.json_file import blaming, build
 from ..common.record import SparseRecord
 from ..controllers.acceptance.metrics import Bin
+from ..controllers.checkpoints.config import with_current_names
 
 REMEDY = "remove its folder and train again with --resume"
 DAMAGED = f"truncated or damaged; {REMEDY}"
@@ -46,6 +47,7 @@ class BestEpoch(SparseRecord):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Self:
+        values = {**values, "metrics": with_current_names(values["metrics"])} if "metrics" in values else values
         return build(cls, values, name, ignore_unknown=True, finite=False)
 
 

@@ -24,6 +24,7 @@ from pytorch_lightning.loggers import WandbLogger
 from ..common.console import progress_bar, stderr_console
 from ..common.files import replacing
 from ..controllers.acceptance.metrics import Bin
+from ..controllers.checkpoints.config import with_current_names
 from .best_epoch import BestCheckpoint, BestEpoch
 from .modules import LOSSES, ControllerModule, controller, monitor, require_finite, score, total
 
@@ -87,7 +88,7 @@ class RunLog(Callback):
         return {"rows": self.rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = state_dict["rows"]
+        self.rows = [with_current_names(row, "val_") for row in state_dict["rows"]]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._write(trainer)  # drops rows after the checkpoint that training resumes from

@@ -116,7 +116,7 @@ def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] 
 
     * expected_reward: E_π[r], the mean reward of sampled choices.
     * greedy_reward: mean reward of the most probable arms.
-    * regret, regret_sampled: mean reward of the best arms minus greedy_reward, or minus expected_reward.
+    * regret, expected_regret: mean reward of the best arms minus greedy_reward, or minus expected_reward.
     * selection_accuracy: share of queries whose greedy choice is as good as their best arm.
     * domain_accuracy: share of queries whose greedy choice is the best arm on average in their domain.
     * entropy: mean entropy of π in nats.
@@ -133,7 +133,7 @@ def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] 
         "expected_reward": float(expected.mean()),
         "greedy_reward": float(got.mean()),
         "regret": float((best - got).mean()),
-        "regret_sampled": float((best - expected).mean()),
+        "expected_regret": float((best - expected).mean()),
         "selection_accuracy": float((got >= best - TIE).mean()),
         "domain_accuracy": float(np.mean([arm == domain_best[d] for arm, d in zip(chosen, domains, strict=True)])),
         "entropy": float(entropy.mean()),

@@ -77,7 +77,8 @@ def _read(prompt: str) -> str:
 
 def _as_json(generation: Generation) -> str:
     from dataclasses import asdict
-    from json import dumps
+
+    from ...common.json_file import json_line
 
     stats = generation.stats
     rates = ("tokens_per_second", "acceptance_rate", "discard_rate", "verification_rate", "block_efficiency")
@@ -89,7 +90,7 @@ def _as_json(generation: Generation) -> str:
         "stats": asdict(stats) | {name: getattr(stats, name) for name in rates},
         "rounds": [one.to_dict() for one in generation.rounds],
     }
-    return dumps(report, ensure_ascii=False)
+    return json_line(report)
 
 
 def _print_coloured(generation: Generation, stream: TextStream) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
 PAPER_THRESHOLD = 0.7
-UNDONE = ("kl", "brier", "ece")  # metrics that are reported with the loss weights undone
+UNWEIGHTED = ("kl", "brier", "ece")  # metrics that are reported with the loss weights undone, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +193,16 @@ def loss(network: AcceptanceHead, batch: Batch, options: TrainingOptions) -> tup
 def predictions(network: AcceptanceHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
     """Of the head, and with the loss weights undone."""
     logits = network_logits(network, batch)
-    return batch.labels, {"head": logits, "undone": logits + undo_weights(options.w_acc, options.w_rej).shift}
+    return batch.labels, {"head": logits, "unweighted": logits + undo_weights(options.w_acc, options.w_rej).shift}
 
 
 def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
-    """The loss, metrics of the head's output and, under ``…_undone``, with the loss weights undone."""
-    head, undone = judged["head"], judged["undone"].compute()
+    """The loss, metrics of the head's output and, under ``…_unweighted``, with the loss weights undone."""
+    head, unweighted = judged["head"], judged["unweighted"].compute()
     total, weight = weighted_sums(head.logits, head.p, options.w_acc, options.w_rej)
     return {
-        "loss": float(total / weight), **head.compute(), **{f"{name}_undone": undone[name] for name in UNDONE}
+        "loss": float(total / weight), **head.compute(),
+        **{f"{name}_unweighted": unweighted[name] for name in UNWEIGHTED},
     }  # fmt: skip
 
 

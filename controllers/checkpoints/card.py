@@ -63,7 +63,7 @@ def model_card(config: ControllerConfig) -> str:
 
 
 CONSTANTS = {  # metric → that of predicting the mean everywhere; the first that is known is judged by
-    "calibrated_kl": "calibrated_kl_constant", "kl_undone": "kl_constant", "kl": "kl_constant",
+    "calibrated_kl": "calibrated_kl_constant", "kl_unweighted": "kl_constant", "kl": "kl_constant",
     "brier": "brier_constant",
 }  # fmt: skip
 

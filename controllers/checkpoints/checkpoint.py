@@ -34,7 +34,7 @@ from ...common.json_file import blaming, build, read_object
 from ..own_modules import CHECKPOINT
 from ..registry import config_class, controller_module
 from .card import model_card
-from .config import CONFIG, SCHEMA_VERSION, ControllerConfig
+from .config import CONFIG, SCHEMA_VERSION, ControllerConfig, with_current_names
 from .hub import download, upload
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -160,6 +160,8 @@ def _parse_config(data: dict[str, Any]) -> ControllerConfig:
     config = config_class(kind)
     if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(f"schema_version={version!r}: this version of specpilot reads {SCHEMA_VERSION}")
+    if "metrics" in data:
+        data["metrics"] = with_current_names(data["metrics"])
     return build(config, data)
 
 

@@ -23,6 +23,23 @@ SCHEMA_VERSION = 4  # for all kinds
 WIDEST = 65536  # largest layer width; protects against a damaged config.json
 
 
+# Names of metrics in files of earlier versions, and the names that they have now.
+RENAMED = {
+    "kl_undone": "kl_unweighted",
+    "brier_undone": "brier_unweighted",
+    "ece_undone": "ece_unweighted",
+    "regret_sampled": "expected_regret",
+}
+
+
+def with_current_names(metrics: Any, prefix: str = "") -> Any:
+    """``metrics`` of a file by their current names, after a ``prefix``; anything but a dictionary as it is."""
+    if not isinstance(metrics, dict):
+        return metrics
+    renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in RENAMED.items()}
+    return {renamed.get(name, name): value for name, value in metrics.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControllerConfig(ABC):
     """Base of every controller's configuration. A kind adds its sizes and settings, and makes its network.

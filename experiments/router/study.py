@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from numpy.typing import NDArray
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, NotNegative, OutputFileOptions, Place, Several, Share
@@ -24,7 +25,7 @@ from specpilot.data_gen.router_dataset import RouterDataset, Times, rewards
 from specpilot.infer.core import Stats
 from specpilot.infer.options import LoadingOptions, SamplingOptions, TargetOptions
 from specpilot.train.callbacks import RefuseDivergence
-from specpilot.train.fitting import ended_by_signals, quiet_lightning
+from specpilot.train.fitting import ended_by_signals, quiet_lightning, without_launcher
 from specpilot.train.router import RouterDataModule, RouterModule, Table, table_of
 
 Choices = NDArray[np.int64]  # (N,) an arm for each prompt
@@ -48,9 +49,10 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
     """
     data = RouterDataModule(table, settings)
     module = RouterModule(settings, data)
-    with quiet_lightning(), ended_by_signals():
+    with quiet_lightning(), ended_by_signals(), without_launcher(nodes=1):
         trainer = pl.Trainer(
-            accelerator="cpu", devices=1, max_epochs=settings.epochs, logger=False, enable_checkpointing=False,
+            accelerator="cpu", devices=1, plugins=LightningEnvironment(), max_epochs=settings.epochs, logger=False,
+            enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
             callbacks=[RefuseDivergence()],
         )  # fmt: skip

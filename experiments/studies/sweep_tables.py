@@ -79,7 +79,7 @@ def _table_1(counted: Counted, heads: Sequence[Head], domains: list[str], cost: 
 
 
 def _table_3(counted: Counted, head: Head, groups: Mapping[str, list[str]], cost: CostModel) -> dict[str, Any]:
-    shown = {name: head.metrics[name] for name in ("kl", "kl_undone", "auroc", "brier_undone")}
+    shown = {name: head.metrics[name] for name in ("kl", "kl_unweighted", "auroc", "brier_unweighted")}
     best = {}
     for group, domains in groups.items():
         setting = _best(counted, [head.name], domains, cost)

@@ -9,9 +9,11 @@ from typing import Generic, TypeVar
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger
 from specpilot.train.data_module import ResumableLoader
+from specpilot.train.fitting import without_launcher
 from torch import Tensor, nn
 
 Batch = TypeVar("Batch")
@@ -95,21 +97,23 @@ def run(
     module: Trained[Batch], train: ResumableLoader[Batch], validation: ResumableLoader[Batch], folder: Path
 ) -> None:
     """Train in bf16 autocast for the module's steps; continues an interrupted run in ``folder``."""
-    trainer = pl.Trainer(
-        max_steps=module.steps,
-        precision="bf16-mixed",
-        accelerator="auto",
-        devices=1,
-        val_check_interval=min(500, module.steps),
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=CSVLogger(folder, name="", version=""),
-        log_every_n_steps=20,
-        callbacks=[
-            ModelCheckpoint(folder, filename="last", every_n_train_steps=200, enable_version_counter=False),
-            TQDMProgressBar(refresh_rate=20),
-        ],
-        enable_model_summary=False,
-    )
-    last = folder / "last.ckpt"
-    trainer.fit(module, train, validation, ckpt_path=last if last.exists() else None, weights_only=True)
+    with without_launcher(nodes=1):
+        trainer = pl.Trainer(
+            max_steps=module.steps,
+            plugins=LightningEnvironment(),
+            precision="bf16-mixed",
+            accelerator="auto",
+            devices=1,
+            val_check_interval=min(500, module.steps),
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            logger=CSVLogger(folder, name="", version=""),
+            log_every_n_steps=20,
+            callbacks=[
+                ModelCheckpoint(folder, filename="last", every_n_train_steps=200, enable_version_counter=False),
+                TQDMProgressBar(refresh_rate=20),
+            ],
+            enable_model_summary=False,
+        )
+        last = folder / "last.ckpt"
+        trainer.fit(module, train, validation, ckpt_path=last if last.exists() else None, weights_only=True)

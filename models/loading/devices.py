@@ -67,6 +67,17 @@ def check_device_map(device_map: DeviceMap, device: str) -> None:
             ) from error
 
 
+def on_one_device(device_map: DeviceMap) -> DeviceMap:
+    """A device map that is the name of one device as a dictionary.
+
+    transformers takes ``LOCAL_RANK``, which a launcher such as torchrun sets, for the number of the device "cuda". Here
+    a process that a launcher started places models as any other.
+    """
+    if not isinstance(device_map, str) or device_map in DEVICE_MAPS:
+        return device_map
+    return {"": f"cuda:{torch.cuda.current_device()}" if device_map == "cuda" else device_map}
+
+
 def _existing(device: str | int) -> torch.device:
     """The device; raises torch's error if it does not exist or cannot hold tensors."""
     chosen = torch.device(device)

@@ -27,7 +27,15 @@ from ...common.json_file import JsonObject
 from .. import GgufModel, LoadedModel
 from ..base import input_device
 from ..given import unwrapped
-from .devices import DTYPES, DeviceMap, check_device_map, check_dtype, pick_device, require_accelerate
+from .devices import (
+    DTYPES,
+    DeviceMap,
+    check_device_map,
+    check_dtype,
+    on_one_device,
+    pick_device,
+    require_accelerate,
+)
 from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3
 from .generation_defaults import stop_tokens
@@ -73,6 +81,7 @@ def load_model(
         raise InputError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
     if device_map is not None:
         check_device_map(device_map, device)
+        device_map = on_one_device(device_map)
     elif offload_folder is not None:
         raise InputError(
             f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"

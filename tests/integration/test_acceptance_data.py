@@ -1,8 +1,9 @@
 """Acceptance data and rounds: labels against direct computation, distributions of samples, folders of other runs."""
 
 import errno
+import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from specpilot.data_gen.kinds import AcceptanceRow, RoundsRow, Rows, read_datase
 from specpilot.data_gen.on_policy import make_on_policy_data
 from specpilot.data_gen.options import AcceptanceDataOptions, OnPolicyDataOptions
 from specpilot.data_gen.rollout import roll_out
+from specpilot.infer import decoder as decoder_module
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import draw, sample_seed
 from specpilot.models import CausalLM
@@ -169,6 +171,27 @@ def test_a_target_that_answers_every_prompt_with_nothing(
     with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
         make_acceptance_data(replace(base, shard_size=8), tmp_path / "data")
     make_acceptance_data(replace(base, limit=2), tmp_path / "two")  # which may be by chance
+    with refused("the answers to 24 prompts are empty, they have 24 tokens in all; remove the folder", str(tmp_path)):
+        make_acceptance_data(base, tmp_path / "small shards")
+    monkeypatch.setattr(decoder_module, "stop_tokens_of", lambda *_: frozenset(range(257)))
+    rounds = {entry.name: getattr(base, entry.name) for entry in fields(base)}
+    with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
+        make_on_policy_data(OnPolicyDataOptions(**rounds | {"shard_size": 8, "length": 2}), tmp_path / "rounds")
+
+
+def test_a_dataset_of_empty_answers_is_not_trained_on(base: AcceptanceDataOptions, tmp_path: Path) -> None:
+    """Also one of an earlier version, which was made all the same."""
+    folder = make_acceptance_data(base, tmp_path / "data")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert read_manifest(folder, complete=True).prompts.count == 24
+    single = make_acceptance_data(replace(base, max_new_tokens=1), tmp_path / "single")
+    assert read_manifest(single, complete=True).shards[0].tokens == 4
+    for shard in manifest["shards"]:
+        shard["tokens"] = 4
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    read_manifest(folder)
+    with refused("the answers to 24 prompts are empty, they have 24 tokens in all", str(folder)):
+        read_manifest(folder, complete=True)
 
 
 def test_plan_writes_nothing(base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

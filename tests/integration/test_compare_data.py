@@ -274,8 +274,8 @@ def test_worse_predictors_are_said_to_be() -> None:
     ("metrics", "warnings"),
     [
         ({"kl": 0.2, "kl_constant": 0.2}, 1),
-        ({"kl": 0.9, "kl_undone": 0.1, "kl_constant": 0.2}, 0),  # a weighted loss: judged with its weights undone
-        ({"kl_undone": 0.3, "kl_constant": 0.2, "calibrated_kl": 0.1, "calibrated_kl_constant": 0.3}, 0),
+        ({"kl": 0.9, "kl_unweighted": 0.1, "kl_constant": 0.2}, 0),  # a weighted loss: judged with its weights undone
+        ({"kl_unweighted": 0.3, "kl_constant": 0.2, "calibrated_kl": 0.1, "calibrated_kl_constant": 0.3}, 0),
         ({"brier": 0.2, "brier_constant": 0.1, "auroc": 0.6, "auroc_draft": 0.7}, 2),
         ({"auroc": None, "auroc_draft": 0.7}, 0),
         ({"greedy_reward": 0.2843, "best_single": 0.3}, 1),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from specpilot.data_gen.kinds import AcceptanceRow, read_dataset
 from specpilot.data_gen.options import AcceptanceDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models.base import input_device, is_dispatched
+from specpilot.models.loading import names
 from specpilot.models.loading.devices import check_dtype
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.features import make_features
@@ -148,6 +149,26 @@ def test_a_dtype_that_a_device_does_not_have() -> None:
     with pytest.raises(InputError, match="dtype='float64':"):
         check_dtype(torch.float64, torch.device("mps"))
     check_dtype("auto", torch.device("mps"))
+
+
+@pytest.mark.parametrize(("device_map", "expected"), [("cuda", {"": "cuda:1"}), ("cpu", {"": "cpu"}), ("auto", "auto")])
+def test_a_launcher_does_not_choose_the_device(
+    device_map: str, expected: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers takes LOCAL_RANK for the number of the device "cuda"."""
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(names, "check_device_map", lambda *_: None)  # there may be no such device here
+    taken = []
+
+    def from_pretrained(path: str, **options: Any) -> NoReturn:
+        taken.append(options["device_map"])
+        raise OSError
+
+    monkeypatch.setattr(names.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    with pytest.raises(InputError):
+        load_model(folder, device_map=device_map)
+    assert taken == [expected]
 
 
 @pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from specpilot.controllers.arms import Arm, check_arms, named_apart, parse_arm
 from specpilot.controllers.router import PolicyRouter, RouterPolicy
+from specpilot.data_gen import builder
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
 from specpilot.data_gen.router_dataset import read_router_dataset, rewards
@@ -110,6 +111,18 @@ def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool
     """Whether ``tokens`` are the model's own greedy output, by a plain forward over all of it."""
     logits = model(input_ids=torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
     return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
+
+
+def test_a_target_that_answers_every_prompt_with_nothing(
+    base: RouterDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused in a shard of some prompts, and where shards are smaller, when a router is trained."""
+    monkeypatch.setattr(builder, "stop_tokens_of", lambda *_: frozenset(range(257)))
+    with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
+        make_router_data(replace(base, shard_size=8), tmp_path / "data")
+    folder = make_router_data(base, tmp_path / "small shards")
+    with refused("the target's answers to 12 prompts are all empty; remove the folder", str(folder)):
+        read_router_dataset(folder)
 
 
 @pytest.mark.parametrize("top_k", [20, None])

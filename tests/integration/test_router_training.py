@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length.cost_model import CostModel
@@ -16,11 +18,15 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.training_options import RouterTrainingOptions
 from specpilot.data_gen.kinds import RouterRow
 from specpilot.data_gen.router_dataset import RouterDataset, parameter_costs, rewards, round_tokens, time_costs
+from specpilot.train.data_module import ResumableLoader
 from specpilot.train.export import export
 from specpilot.train.router import Batch, Table, policy_loss, router_metrics, table_of, train_router
 
 from experiments.router.study import fit_policy
+from experiments.tiny.optimisation import Trained
+from experiments.tiny.optimisation import run as optimise
 
+from ..helpers.launchers import JSRUN, SLURM, TORCHRUN
 from ..helpers.router_rows import ARMS, TIMES, make_router_rows, write_router_dataset
 from ..helpers.training import differ, last_weights, metrics_rows
 
@@ -196,6 +202,38 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions
     policy.load_state_dict(best["head"])
     expected = policy(x / torch.tensor(best["scale"]))
     torch.testing.assert_close(policy_raw, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("launcher", [SLURM, TORCHRUN, JSRUN], ids=["slurm", "torchrun", "jsrun"])
+def test_a_study_trains_in_a_job_of_a_cluster_as_outside(
+    launcher: dict[str, str], settings: RouterTrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process was started, whatever the variables say of others."""
+    config = replace(settings, epochs=1)
+    table = table_of(dataset(make_router_rows(20)), config)
+    expected = fit_policy(table, config).state_dict()
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    found = fit_policy(table, config).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert launcher.items() <= os.environ.items()
+
+
+class Squares(Trained[torch.Tensor]):
+    def _weighted_loss(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.model(batch).square().mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("launcher", [SLURM, JSRUN], ids=["slurm", "jsrun"])
+def test_a_tiny_model_trains_in_a_job_of_a_cluster(
+    launcher: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # as Lightning reads it from these variables when it is imported
+    rows = ResumableLoader(8, 4, 0, lambda epoch, rows: rows[:, None].float())
+    optimise(Squares(torch.nn.Linear(1, 1), 2, lr=0.1, decay=0.5), rows, rows, tmp_path)
+    assert "val_loss" in (tmp_path / "metrics.csv").read_text()  # the first process writes it
 
 
 def test_an_arm_that_is_always_best_is_always_chosen() -> None:

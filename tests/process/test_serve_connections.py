@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 import pytest
 from specpilot import SpeculativeDecoder
+from specpilot.cli.commands.generate import _as_json
+from specpilot.data_gen.text_file import TextFile
+from specpilot.infer.core import Generation
 from specpilot.serve import app as server_app
 from specpilot.serve.connections import Connection
 from specpilot.serve.options import ServeOptions
@@ -55,11 +58,27 @@ def read_all(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
 def test_no_character_of_a_stream_ends_a_line_before_its_end(character: str) -> None:
-    """httpx and others split by str.splitlines."""
-    content = {"text": f"a{character}b", "é": "日本"}
+    """httpx and others split by str.splitlines, also the lines of files."""
+    content: dict[str, Any] = {"text": f"a{character}b", "é": "日本"}
     (line, empty) = event(content).splitlines()
     assert (json.loads(line.removeprefix("data: ")), empty) == (content, "")
     assert "日本" in line
+    generation = Generation([1, 2], text=content["text"])
+    (line,) = _as_json(generation).splitlines()
+    assert json.loads(line)["text"] == content["text"]
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
+def test_no_character_of_a_text_ends_its_line_in_a_file(character: str, tmp_path: Path) -> None:
+    content: dict[str, Any] = {"text": f"a{character}b", "é": "日本"}
+    heads: list[dict[str, object]] = [{"seed": seed, "prompt": f"{seed}{character}"} for seed in (3, 4)]
+    for number in (0, 1):  # continued by another process
+        file = TextFile(tmp_path / "texts.jsonl", {}, heads)
+        file.write(content, number)
+        file.close()
+    lines = (tmp_path / "texts.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [head | content for head in heads]
+    assert "日本" in lines[0]
 
 
 def test_streams_are_passed_on_at_once(running: tuple[Server, str]) -> None:
@@ -78,6 +97,37 @@ def test_head(running: tuple[Server, str], path: str) -> None:
         whole = client.get(path)
         assert found.headers["content-type"] == whole.headers["content-type"]
     assert http.head(f"{running[1]}/v1/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/completions", "POST"),
+        ("DELETE", "/v1/chat/completions", "POST"),
+        ("POST", "/health", "GET, HEAD"),
+        ("PUT", "/", "GET, HEAD"),
+    ],
+)
+def test_405_names_the_methods_of_the_path(running: tuple[Server, str], method: str, path: str, allowed: str) -> None:
+    found = httpx.request(method, f"{running[1]}{path}")
+    assert (found.status_code, found.headers["allow"]) == (405, allowed)
+    assert found.json()["error"]["message"] == f"{method} {path}: use {allowed}"
+
+
+@pytest.mark.parametrize("begin", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"\x16\x03\x01" * 99])
+def test_what_is_not_http_is_answered_400_before_the_connection_closes(
+    running: tuple[Server, str], begin: bytes
+) -> None:
+    """No reset follows where the client goes on sending."""
+    with connect(running[1]) as connection:
+        connection.sendall(begin + b"x" * 100_000)
+        time.sleep(0.2)
+        connection.sendall(b"x" * 50_000)
+        time.sleep(0.2)
+        connection.sendall(b"x" * 50_000)
+        received = read_all(connection)
+        assert received.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
 
 
 @pytest.mark.parametrize(

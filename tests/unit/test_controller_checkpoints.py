@@ -24,6 +24,8 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.registry import CONTROLLERS, controller_module
 from specpilot.controllers.router import policy
 from specpilot.infer.loading.controllers import load_policy
+from specpilot.train.best_epoch import BestEpoch
+from specpilot.train.callbacks import RunLog
 from torch import nn
 
 from ..helpers.controllers import CONFIG, CONFIGS, PAIR, PROVENANCE
@@ -47,6 +49,27 @@ def saved(tmp_path: Path) -> Path:
 @pytest.fixture(params=CONFIGS)
 def any_kind(request: pytest.FixtureRequest) -> ControllerConfig:
     return CONFIGS[request.param]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("kl_undone", 0.3, "kl_unweighted"), ("regret_sampled", 0.2, "expected_regret"), ("auroc", 0.8, "auroc")],
+)
+def test_metrics_of_earlier_versions_have_their_current_names(
+    name: str, old: float, new: str, saved: Path, tmp_path: Path
+) -> None:
+    """In checkpoints, which keep the names until they are written again, and in the files of runs."""
+    edit(metrics={name: old})(saved)
+    controller = load_controller(saved)
+    assert controller.config.metrics == {new: old}
+    written = save_controller(tmp_path / "again", controller.head, controller.config)
+    assert json.loads((written / "config.json").read_text())["metrics"] == {new: old}
+    assert f"| {new} | {old} |" in (written / "README.md").read_text()
+    best = {"epoch": 1, "step": 5, "metrics": {name: old}}
+    assert BestEpoch.from_dict(best).metrics == {new: old}
+    log = RunLog(tmp_path / "metrics.csv", 1)
+    log.load_state_dict({"rows": [{"step": 5, f"val_{name}": old}]})
+    assert log.rows == [{"step": 5, f"val_{new}": old}]
 
 
 def edit(**changes: Any) -> Callable[[Path], object]:
