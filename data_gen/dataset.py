@@ -232,6 +232,12 @@ class Manifest(SparseRecord):
         return self.settings
 
     @property
+    def allows_answers(self) -> bool:
+        """Whether answers of more than one token were allowed for each prompt."""
+        settings = self.settings
+        return isinstance(settings, RolloutSettings) and settings.max_new_tokens > 1 and not self.served
+
+    @property
     def features(self) -> FeatureSettings:
         """The settings of a feature dataset; raises InputError if there are none."""
         if not isinstance(self.settings, FeatureSettings):
@@ -445,9 +451,7 @@ def check_answered(folder: str | Path, manifest: Manifest) -> None:
     Rounds that a server logged are not checked: a client may ask for single tokens.
     """
     rows, tokens = (sum(getattr(shard, name) or 0 for shard in manifest.shards) for name in ("rows", "tokens"))
-    if manifest.kind not in ANSWERED or manifest.served or rows < ENOUGH or manifest.rollouts.max_new_tokens == 1:
-        return
-    if tokens <= rows:
+    if manifest.kind in ANSWERED and manifest.allows_answers and rows >= ENOUGH and tokens <= rows:
         raise InputError(
             f"{folder}: the answers to {rows} prompts are empty, they have {counted(tokens, 'token')} in all; remove "
             "the folder and make the data again, of prompts in the form that the model was trained with, by --chat or "

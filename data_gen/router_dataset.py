@@ -83,7 +83,7 @@ def read_router_dataset(folder: str | Path) -> RouterDataset:
 
 def check_router_answers(folder: str | Path, manifest: Manifest, rows: Sequence[RouterRow]) -> None:
     """Raise InputError if no greedy answer of the target has more than its end token, though more were allowed."""
-    if len(rows) >= ENOUGH and manifest.rollouts.max_new_tokens > 1 and all(len(row.greedy) <= 1 for row in rows):
+    if manifest.allows_answers and len(rows) >= ENOUGH and all(len(row.greedy) <= 1 for row in rows):
         raise InputError(
             f"{folder}: the target's answers to {len(rows)} prompts are all empty; remove the folder and make the data "
             "again, of prompts in the form that the model was trained with, by --chat or --no-chat"
