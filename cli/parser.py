@@ -1,7 +1,8 @@
 """Builds a command's parser from option dataclasses with jsonargparse: fields become flags and configuration keys.
 
-A field `max_new_tokens` is the flag `--max-new-tokens` and the YAML key `max_new_tokens`; a bool is `--chat/--no-chat`.
-Flags override `--config` in any order. Fields that are not keyword-only may be given as positional arguments.
+A field `max_new_tokens` is the flag `--max-new-tokens` and the YAML key `max_new_tokens`; a bool, also one that may be
+"auto", is `--chat/--no-chat`. Flags override `--config` in any order. Fields that are not keyword-only may be given as
+positional arguments.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class CommandParser:
             settings["default"] = entry.default
         else:
             settings["required"] = True
-        if hint is bool:
+        if hint is bool or hint == bool | Literal["auto"]:
             group.add_argument(flag, action=BooleanOptionalAction, **settings)
         else:
             group.add_argument(flag, type=hint, **settings)

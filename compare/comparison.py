@@ -43,7 +43,7 @@ from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.options import SamplingKeywords
-from ..infer.prompting import day_of
+from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
 from .cost import bench_cost, decision_seconds, with_decisions
@@ -143,8 +143,9 @@ class _Comparing:
         console: Console,
         rules: bool,
     ) -> None:
-        self.rows, self.loader, self.task, self.store, self.console = rows, loader, task, store, console
+        self.rows, self.loader, self.store, self.console = rows, loader, store, console
         loader.base = self._settled(ComparedDecoder.of(loader.base, NONE))
+        self.task = replace(task, chat=uses_template(loader.tokenizer, task.chat))
         self.specs = {NONE: ComparedDecoder.parse(NONE, loader.base)}
         self._generate(self.specs[NONE], None)
         self.refused: dict[str, str] = {}  # why, by name
@@ -170,7 +171,7 @@ class _Comparing:
                 raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
         self.identity = {
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).to_dict(),
-            "pair": None if self.pair is None else self.pair.fingerprint.to_dict(), **task.to_dict(),
+            "pair": None if self.pair is None else self.pair.fingerprint.to_dict(), **self.task.to_dict(),
         }  # fmt: skip
         refusals = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
         if refusals and len(self.specs) == 1 and not self.families:

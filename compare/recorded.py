@@ -29,6 +29,8 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
 from ..data_gen.rollout import can_read, roll_out
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.options import Auto
+from ..infer.prompting import uses_template
 from ..infer.random_source import RandomSource, drawn_for, text_seed
 from ..simulate.replay import ReplayStats, replay
 from ..simulate.trace import END, Trace, trace
@@ -97,7 +99,7 @@ class Tracer:
     sampling: SamplingParams
     max_new_tokens: int
     seed: int
-    chat: bool = True
+    chat: bool | Auto = "auto"
     system: str | None = None
     day: str | None = None
 
@@ -110,7 +112,7 @@ class Tracer:
             "sampling": self.sampling.to_dict(),
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
-            "chat": self.chat,
+            "chat": uses_template(self.decoder.tokenizer, self.chat),
             "system": self.system,
             "device": self.decoder.target.device.type,
         }

@@ -14,6 +14,7 @@ from ..controllers.acceptance.metrics import Bin
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 from ..infer.core import Stats
+from ..infer.options import Auto
 from .decoders import ComparedDecoder
 from .drift import Drift
 from .interval import Interval
@@ -25,12 +26,13 @@ class Task(Record):
     """What is decoded.
 
     Attributes:
+        chat: whether the chat template is applied; in a report true or false.
         seed: of every random number.
     """
 
     sampling: SamplingParams
     max_new_tokens: int
-    chat: bool = True
+    chat: bool | Auto = "auto"
     system: str | None = None
     seed: int = 0
 

@@ -20,7 +20,7 @@ from ..data_gen.prompts import prompts_of
 from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.model_spec import Name
-from ..infer.options import DraftDType, PairOptions
+from ..infer.options import Auto, DraftDType, PairOptions
 from ..models.loading.model_files import one_line
 from ..train.fitting import threads
 from .comparison import MEASURED, compare_decoders
@@ -112,7 +112,7 @@ def compare(
     domains: Sequence[str] | None = None,
     limit: int | None = None,
     skip: int = 0,
-    chat: bool = True,
+    chat: bool | Auto = "auto",
     system: str | None = None,
     max_new_tokens: int = 128,
     temperature: float = 1.0,

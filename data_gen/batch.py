@@ -22,7 +22,7 @@ from ..infer.core import Generation, Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digests
 from ..infer.options import GenerateOptions
-from ..infer.prompting import day_of
+from ..infer.prompting import day_of, uses_template
 from ..infer.random_source import RandomSource, seeds_of
 from .builder import context_limits
 from .dataset import day_in
@@ -91,6 +91,7 @@ def _decode(
 def _settings(options: GenerateOptions, batch: BatchOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
     """What the texts depend on besides their prompts."""
     given = {name: value for name, value in asdict(options).items() if name not in UNRELATED}
+    given["chat"] = uses_template(decoder.tokenizer, options.chat)
     made_by = {"model": model_fingerprint(decoder.target.model), "controllers": length_digests(options.length)}
     if options.draft_dtype == AUTO:
         made_by["draft_dtype"] = [draft.precision for draft in decoder.drafts]

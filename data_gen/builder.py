@@ -21,7 +21,7 @@ from ..common.files import MANIFEST
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint, tokenizer_fingerprint
 from ..controllers.sampling import SamplingParams
-from ..infer.prompting import day_of
+from ..infer.prompting import day_of, uses_template
 from ..infer.random_source import drawn_for
 from ..models import LanguageModel, language_model
 from ..models.loading.generation_defaults import generation_defaults, stop_tokens_of
@@ -159,7 +159,7 @@ def encode_prompts(
         },
         **({} if day is None else {"day": day}),
         "settings": {
-            "chat": s.chat,
+            "chat": uses_template(tokenizer, s.chat),
             **({} if s.system is None else {"system": s.system}),
             "max_prompt_tokens": s.max_prompt_tokens,
             "max_new_tokens": s.max_new_tokens,

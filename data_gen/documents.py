@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
 from ..common.files import MANIFEST
-from ..infer.prompting import as_plain_text, encode_prompt, text_of, turn_end
+from ..infer.prompting import as_plain_text, encode_prompt, text_of, turn_end, uses_template
 from .columns import Example, answer_text, as_prompt, read_examples
 from .dataset import read_manifest, shard_files
 from .kinds import LABELLED, AnswerRow, read_shard
@@ -128,7 +128,7 @@ def _texts(
     day: str | None,
     notes: Counter[str],
 ) -> Iterator[Document]:
-    ends = {chat: turn_end(tokenizer, stops, chat=chat) for chat in (False, form.chat)}
+    ends = {chat: turn_end(tokenizer, stops, chat=chat) for chat in (False, uses_template(tokenizer, form.chat))}
     examples = read_examples(source, split=form.split, column=form.column, answer=form.answer_column, notes=notes)
     for number, example in enumerate(examples, 1):
         try:

@@ -22,7 +22,16 @@ from ..common.options import (
     Several,
     WebAddress,
 )
-from ..infer.options import LengthOptions, LoadingOptions, PairOptions, PlacementOptions, SamplingOptions, TargetOptions
+from ..infer.options import (
+    Auto,
+    LengthOptions,
+    LoadingOptions,
+    PairOptions,
+    PlacementOptions,
+    SamplingOptions,
+    TargetOptions,
+    check_system,
+)
 
 HostPort = Annotated[
     str, Pattern(r"[^/:]+:\d{1,5}", "no address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
@@ -39,7 +48,7 @@ class PromptSourceKeywords(TypedDict):
     column: str | None
     split: str
     domains: tuple[str, ...] | None
-    chat: bool
+    chat: bool | Auto
     system: str | None
 
 
@@ -55,7 +64,8 @@ class PromptSourceOptions(Options):
         split: Split of the built-in prompts (train, validation, test), of a hub dataset or of a saved DatasetDict; a
             file has none.
         domains: Take only prompts of these domains.
-        chat: Apply the tokenizer's chat template; otherwise prompts are continued as plain text.
+        chat: Apply the tokenizer's chat template; --no-chat continues prompts as plain text. "auto" applies it if the
+            tokenizer has one.
         system: System message of the chat.
     """
 
@@ -63,13 +73,12 @@ class PromptSourceOptions(Options):
     column: str | None = None
     split: str = "train"
     domains: Names | None = None
-    chat: bool = True
+    chat: bool | Auto = "auto"
     system: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.system is not None and not self.chat:
-            raise InputError("system: is part of the chat template; leave it or chat=False (--no-chat) out")
+        check_system(self.system, self.chat)
         prompts: Any = self.prompts  # in Python also rows, which are no name
         if isinstance(prompts, str) and prompts in BUILTIN:
             self.refuse_ignored(("column",), "the built-in prompts have no columns")
@@ -146,14 +155,15 @@ class TextFormOptions(Options):
         column: Column that holds the prompt or conversation. Default: found by its name.
         answer_column: Column that holds the answer; none learns prompts alone. Default: found by its name.
         split: Split of a hub dataset or a saved DatasetDict.
-        chat: Put prompt and response together by the tokenizer's chat template.
+        chat: Put prompt and response together by the tokenizer's chat template; --no-chat puts the response behind the
+            prompt. "auto" uses the template if the tokenizer has one.
         limit: Maximum number of texts of each source.
     """
 
     column: str | None = None
     answer_column: str | None = None
     split: str = "train"
-    chat: bool = True
+    chat: bool | Auto = "auto"
     limit: Count | None = None
 
 

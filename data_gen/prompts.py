@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError, counted, listed
 from ..common.options import check_names
+from ..infer.options import Auto
 from ..infer.prompting import Message, as_plain_text, encode_prompt
 from .builtin import FILES, builtin_prompts
 from .columns import as_text, prompt_of, read_examples
@@ -36,8 +37,8 @@ class PromptRow:
         return as_text(self.prompt)
 
     def encode(
-        self, tokenizer: PreTrainedTokenizerBase | None, *, chat: bool, system: str | None, day: str | None = None,
-        context: int | None = None, encoder: bool = False,
+        self, tokenizer: PreTrainedTokenizerBase | None, *, chat: bool | Auto, system: str | None,
+        day: str | None = None, context: int | None = None, encoder: bool = False,
     ) -> list[int]:  # fmt: skip
         """The prompt's token ids; see :func:`~..infer.prompting.encode_prompt`. Its own system message counts.
 
@@ -46,7 +47,7 @@ class PromptRow:
                 ``context``.
         """
         try:
-            prompt = self.prompt if chat else as_plain_text(tokenizer, self.prompt)
+            prompt = self.prompt if chat is not False else as_plain_text(tokenizer, self.prompt)
             own = not isinstance(prompt, str) and prompt[0]["role"] == "system"
             ids = encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day, encoder=encoder)
             if context is not None and len(ids) >= context:

@@ -6,7 +6,7 @@ PROMPT = "Write a bash command for this task.\nTask: Count the lines of every lo
 
 for length in ("none", "4", "cumulative-confidence:0.3", "tiny-head"):
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length)
-    output = decoder.generate(PROMPT, chat=True, max_new_tokens=64, seed=1)
+    output = decoder.generate(PROMPT, max_new_tokens=64, seed=1)
     stats = output.stats
     print(
         f"{length:28} {stats.n_target_forwards:3} target forwards, {stats.n_draft_forwards:3} draft forwards, "

@@ -43,7 +43,7 @@ from .loading.controllers import load_copies, load_length
 from .loading.pair import Model, check_pair, with_states, wrap_model
 from .loading.routing import Routing
 from .model_spec import Name
-from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords
+from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords, check_system
 from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
 from .prompting import OnePrompt, PromptLike, SeveralPrompts, as_prompts, encode_prompt
 from .random_source import RandomSource, seeds_of
@@ -62,7 +62,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     seed: int | Sequence[int]
     length: Name | int | LengthController | None
     verifier: str | None
-    chat: bool
+    chat: bool | Auto
     system: str | None
     stop: Stop
     on_tokens: Callable[[Sequence[int]], None] | None
@@ -303,7 +303,7 @@ class SpeculativeDecoder:
         seed: int | Sequence[int] = 0,
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
-        chat: bool = False,
+        chat: bool | Auto = "auto",
         system: str | None = None,
         stop: Stop = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
@@ -324,7 +324,10 @@ class SpeculativeDecoder:
                 changed. With several texts, each has its own seed, derived from this one and returned with its output;
                 or give a list.
             length, verifier: replace the decoder's for this call.
-            chat: apply the chat template to a text prompt; ``system`` adds a system message.
+            chat: apply the tokenizer's chat template to a text prompt. ``"auto"`` applies it if the tokenizer has one,
+                as ``specpilot generate`` does; ``False`` continues the text as it is. Messages always use the template,
+                token ids never.
+            system: a system message before the prompt, in the chat template.
             stop: strings that end the text, special tokens among them; text and tokens end there, without the string.
             on_tokens: called with the new tokens after every round; for a single text only.
 
@@ -374,7 +377,7 @@ class SpeculativeDecoder:
         seed: int = 0,
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
-        chat: bool = False,
+        chat: bool | Auto = "auto",
         system: str | None = None,
         stop: Stop = None,
     ) -> Iterator[str]:
@@ -535,8 +538,10 @@ class SpeculativeDecoder:
                 raise InputError(f"{name}={value!r}: sampling has a {name} already; give one of them")
         return sampling
 
-    def _encode(self, prompt: PromptLike, chat: bool, system: str | None) -> list[int]:
-        build(bool, chat, "chat")
+    def _encode(self, prompt: PromptLike, chat: bool | Auto, system: str | None) -> list[int]:
+        expected: Any = bool | Auto  # a union, which is no type to a type checker
+        build(expected, chat, "chat")
+        check_system(system, chat)
         return encode_prompt(
             self.tokenizer,
             prompt,

@@ -23,6 +23,7 @@ from ..common.options import (
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p")
 
+Auto = Literal["auto"]
 DraftDType = Literal[DType, "int8", "int4"]
 
 
@@ -134,6 +135,12 @@ class SamplingKeywords(TypedDict, total=False):
     temperature: float | Auto
     top_k: int | Auto | None
     top_p: float | Auto
+
+
+def check_system(system: str | None, chat: bool | Auto) -> None:
+    """Raise InputError if there is a system message, and the chat template that holds it is left out."""
+    if system is not None and chat is False:
+        raise InputError("system: is part of the chat template; leave it or chat=False (--no-chat) out")
 
 
 def _sampling(options: Options) -> SamplingKeywords:
@@ -249,9 +256,6 @@ class DecodingOptions(
     graphs: Literal["on", "off", "compiled"] = "on"
 
 
-Auto = Literal["auto"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(DecodingOptions, SeedOptions):
     """Generation.
@@ -264,7 +268,8 @@ class GenerateOptions(DecodingOptions, SeedOptions):
         top_k: Sample from the k most probable tokens; null keeps all. "auto" as for temperature, else 50.
         top_p: Sample from the most probable tokens with this total probability; 1 keeps all. "auto" as for temperature,
             else 1.
-        chat: Apply the tokenizer's chat template; otherwise the prompt is continued as plain text.
+        chat: Apply the tokenizer's chat template; --no-chat continues the prompt as plain text. "auto" applies it if
+            the tokenizer has one.
         system: System message of the chat.
         stream: Print the text while it is generated.
         color: Print the complete text with accepted, rejected and target tokens in colour.
@@ -278,7 +283,7 @@ class GenerateOptions(DecodingOptions, SeedOptions):
     temperature: NotNegative | Auto = "auto"
     top_k: Count | Auto | None = "auto"
     top_p: Annotated[float, Range(0, 1, "(]")] | Auto = "auto"
-    chat: bool = True
+    chat: bool | Auto = "auto"
     system: str | None = None
     stream: bool = True
     color: bool = False
@@ -288,7 +293,6 @@ class GenerateOptions(DecodingOptions, SeedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.system is not None and not self.chat:
-            raise InputError("system: is part of the chat template; leave it or --no-chat out")
+        check_system(self.system, self.chat)
         if self.color and self.json:
             raise InputError("color: JSON has no colours; give one of color and json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
@@ -18,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
 from ..common.json_file import JsonObject, check_characters, parse_object
+from .options import Auto
 
 Message: TypeAlias = JsonObject
 # One prompt in its plain form, as `as_prompts` returns it.
@@ -74,7 +76,7 @@ def encode_prompt(
     tokenizer: PreTrainedTokenizerBase | None,
     prompt: PromptLike,
     *,
-    chat: bool = False,
+    chat: bool | Auto = False,
     system: str | None = None,
     vocab_size: int | None = None,
     day: str | None = None,
@@ -85,7 +87,7 @@ def encode_prompt(
     Args:
         tokenizer: needed for text and messages.
         prompt: one prompt in any form of :func:`as_prompts`. Messages always use the chat template.
-        chat: apply the tokenizer's chat template to text, as one user message.
+        chat: apply the tokenizer's chat template to text, as one user message; see :func:`uses_template`.
         system: a system message before text or messages.
         vocab_size: the model's vocabulary size; ids must be below it.
         day: the date, as YYYY-MM-DD, that a chat template is told for today's; see :func:`day_of`.
@@ -113,7 +115,7 @@ def encode_prompt(
 def _encode(
     tokenizer: PreTrainedTokenizerBase | None,
     prompt: Prompt,
-    chat: bool,
+    chat: bool | Auto,
     system: str | None,
     day: str | None,
     encoder: bool,
@@ -127,7 +129,9 @@ def _encode(
         messages += prompt  # type: ignore[arg-type]  # neither text nor ids: messages
     elif not prompt.strip():
         raise InputError(f"prompt={prompt!r}: empty; give some text")
-    elif chat or system is not None:
+    elif system is not None or uses_template(tokenizer, chat):
+        if chat == "auto":
+            _warn_of_rendered(tokenizer, prompt)
         messages += [{"role": "user", "content": prompt}]
     ids = _apply_template(tokenizer, messages, day) if messages else _text_ids(tokenizer, str(prompt), encoder)
     if not ids and messages:
@@ -136,6 +140,23 @@ def _encode(
     if not ids:
         raise InputError(f"prompt={reprlib.repr(prompt)}: the tokenizer gives no tokens; give other text")
     return ids
+
+
+def uses_template(tokenizer: PreTrainedTokenizerBase | None, chat: bool | Auto) -> bool:
+    """Whether text is a user message of the chat template: ``chat``, or with "auto" if the tokenizer has a template."""
+    return tokenizer is not None and tokenizer.chat_template is not None if chat == "auto" else chat
+
+
+def _warn_of_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    """Warn of text that begins with a special token, as text does that a chat template has made."""
+    special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    begins = next((token for token in [*special, *tokenizer.all_special_tokens] if text.startswith(token)), None)
+    if begins is not None:
+        warnings.warn(
+            f"prompt: it begins with the special token {begins!r} and the chat template is applied to it; text that is "
+            "in the template's form already needs chat=False (--no-chat)",
+            stacklevel=2,
+        )
 
 
 def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str, encoder: bool) -> list[int]:
@@ -253,7 +274,7 @@ def day_of(tokenizer: PreTrainedTokenizerBase, stored: str | None = None) -> str
     return (stored or date.today().isoformat()) if "strftime_now" in str(tokenizer.chat_template) else None
 
 
-def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat: bool) -> list[int]:
+def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat: bool | Auto) -> list[int]:
     """The token that ends an answer, as a list; empty if there is none.
 
     In a chat it is the first token after an answer in the chat template that is special or ends texts

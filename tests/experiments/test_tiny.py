@@ -67,5 +67,5 @@ def test_recipe_of_the_encoder_decoders(tmp_path: Path, monkeypatch: pytest.Monk
     drafts = [draft_name(task) for task in ("shell", "sql")]
     assert json.loads((output / "results.json").read_text())["agreement"].keys() == {TARGET, *drafts}
     decoder = SpeculativeDecoder.from_pretrained(str(output / TARGET), str(output / drafts[0]))
-    plain = decoder.generate("List 3 files", max_new_tokens=10)
+    plain = decoder.generate("List 3 files", chat=False, max_new_tokens=10)
     assert decoder.generate("List 3 files", chat=True, max_new_tokens=10).prompt_tokens == plain.prompt_tokens

@@ -1,12 +1,17 @@
 """The pipeline by the functions of `specpilot`: the class of the options names what is made and trained."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import specpilot
+from specpilot.common.files import MANIFEST
 from specpilot.controllers.acceptance import lag_free_head
 from specpilot.data_gen.dataset import read_manifest
+from specpilot.data_gen.kinds import read_dataset
+from specpilot.infer.prompting import encode_prompt
+from specpilot.models.loading.names import load_tokenizer
 from specpilot.train import pipeline
 
 from ..helpers.refusals import refused
@@ -14,20 +19,36 @@ from ..helpers.tiny import pair_and_prompts
 
 
 def test_from_prompts_to_a_comparison(tmp_path: Path) -> None:
+    """Of models without a chat template, where nothing says whether to use one."""
     pair = pair_and_prompts(tmp_path, [f"prompt {i}" for i in range(12)])
+    del pair["chat"]
+    for name in ("target", "draft"):
+        (tmp_path / name / "chat_template.jinja").unlink()
     options = specpilot.AcceptanceDataOptions(**pair, max_new_tokens=6, shard_size=4)
     data = specpilot.make_dataset(options, tmp_path / "data")
     assert read_manifest(data).kind == "acceptance"
+    assert json.loads((data / MANIFEST).read_text())["settings"]["chat"] is False
     training = specpilot.LagFreeTrainingOptions(
         data=str(data), epochs=1, traced=2, width=4, validation_fraction=0.3, device="cpu"
     )
     result = specpilot.train(training, tmp_path / "run")
     controller = specpilot.export(result.run, tmp_path / "controller")
-    names = {key: pair[key] for key in ("target", "draft", "chat", "device")}
+    names = {key: pair[key] for key in ("target", "draft", "device")}
     comparison = specpilot.compare(
         [controller, 2], ["one", "two"], **names, max_new_tokens=4, clock=False, output=tmp_path / "report"
     )
     assert {str(controller), "2"} <= {*comparison.report.decoders}
+    assert comparison.report.task.chat is False
+    assert all("--no-chat" in command for command in comparison.commands.values() if " generate " in command)
+
+
+def test_data_of_models_with_a_chat_template(tmp_path: Path) -> None:
+    options = specpilot.AnswersDataOptions(target="tiny", limit=1, max_new_tokens=2, device="cpu")
+    data = specpilot.make_dataset(options, tmp_path / "data")
+    assert json.loads((data / MANIFEST).read_text())["settings"]["chat"] is True
+    (row,) = read_dataset(data)
+    tokenizer = load_tokenizer("tiny")
+    assert row.prompt_ids == encode_prompt(tokenizer, row.prompt, chat=True) != encode_prompt(tokenizer, row.prompt)
 
 
 KINDS = {

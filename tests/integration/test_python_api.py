@@ -12,6 +12,7 @@ from specpilot.controllers.acceptance import lag_free_head
 from specpilot.controllers.length import Confidence, Fixed, OnlineConfidence, RateOptimal
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.beams import Beams
+from specpilot.infer.prompting import encode_prompt
 from transformers import BartConfig, BartForConditionalGeneration
 
 from ..helpers.architectures import target_of
@@ -41,7 +42,7 @@ def decoder() -> SpeculativeDecoder:
         ("top_k", 0, "top_k=0: must be at least 1"),
         ("top_p", None, "top_p=None: must be a number"),
         ("top_p", 2, "top_p=2: must be in"),
-        ("chat", 1, "chat=1: true or false is expected"),
+        ("chat", 1, "chat=1: true or false or 'auto' is expected"),
         ("length", -1, "length=-1: a fixed draft length"),
         ("length", 2.5, "length=2.5: give a number of tokens, a rule, or a controller"),
         ("verifier", "x", "verifier='x': choose one of"),
@@ -208,6 +209,26 @@ def test_sampling_parameters_in_one_object(decoder: SpeculativeDecoder) -> None:
     ):
         with pytest.raises(specpilot.InputError, match=message):
             decoder.generate("hello", **{"sampling": sampling} | more)
+
+
+def test_text_uses_the_chat_template_where_there_is_one(decoder: SpeculativeDecoder) -> None:
+    """As on the command line; token ids are decoded as they are."""
+    ids, options = {chat: encode_prompt(TOKENIZER, "hello", chat=chat) for chat in (True, False)}, {"max_new_tokens": 6}
+    assert decoder.generate("hello", **options).prompt_tokens == ids[True] != ids[False]
+    assert decoder.generate("hello", chat=False, **options).prompt_tokens == ids[False]
+    assert decoder.generate(ids[False], **options).prompt_tokens == ids[False]
+    assert "".join(decoder.stream("hello", **options)) == decoder.generate(ids[True], **options).text
+    bare = byte_tokenizer()
+    bare.chat_template = None
+    plain = SpeculativeDecoder(make(vocab=257), None, bare)
+    assert plain.generate("hello", **options).prompt_tokens == ids[False]
+    for chat in (True, "auto"):
+        with refused("has no chat template"):
+            plain.generate("hello", chat=chat, system="be brief")
+    with refused("^system: is part of the chat template"):
+        decoder.generate("hello", chat=False, system="be brief")
+    with refused("has no chat template"):
+        plain.generate("hello", chat=True)
 
 
 def test_misspelt_options_are_named() -> None:

@@ -9,7 +9,7 @@ import pytest
 from specpilot.cli.main import main
 from specpilot.common.errors import disk_error
 from specpilot.data_gen.columns import read_examples
-from specpilot.data_gen.text_file import TextFile
+from specpilot.data_gen.text_file import TextFile, settings_file
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from ..helpers.processes import kill_and_resume
@@ -66,6 +66,7 @@ def test_each_text_is_the_one_made_alone(made: Path) -> None:
     assert [row["prompt"] for row in rows] == prompts * TIMES
     assert rows[3]["id"] == "talk"
     assert rows[1]["completion"] != rows[2]["completion"]
+    assert json.loads(settings_file(made / "texts.jsonl").read_text())["chat"] is True  # not "auto", the tokenizer's
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
     for row in rows[: len(ROWS)]:
         alone = decoder.generate(row["prompt"], chat=True, seed=row["seed"], max_new_tokens=10)

@@ -49,7 +49,7 @@ def client(running: tuple[Server, str]) -> openai.OpenAI:
 def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: SpeculativeDecoder, settings: Any) -> None:
     prompts = [QUESTION, "List all files."]
     found = client.completions.create(model="tiny", prompt=prompts, max_tokens=24, seed=5, n=3, **settings)
-    texts = decoder.generate(prompts, n=3, max_new_tokens=24, seed=5, **settings)
+    texts = decoder.generate(prompts, n=3, chat=False, max_new_tokens=24, seed=5, **settings)
     expected = [one for of_prompt in texts for one in of_prompt]
     assert [choice.text for choice in found.choices] == [one.text for one in expected]
     assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
@@ -88,7 +88,7 @@ def test_options_of_load_generators(running: tuple[Server, str], decoder: Specul
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
     assert counts[-1] == 200
-    assert len(decoder.generate(QUESTION, max_new_tokens=200, temperature=0).tokens) < 200
+    assert len(decoder.generate(QUESTION, chat=False, max_new_tokens=200, temperature=0).tokens) < 200
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_options_of_load_generators(running: tuple[Server, str], decoder: Specul
 def test_trees_and_copies_share_rounds(drafting: Any) -> None:
     """Texts of requests at once, with a trace of their trees, are those of each alone."""
     decoder = SpeculativeDecoder.from_pretrained("tiny", **drafting)
-    expected = [decoder.generate(QUESTION, max_new_tokens=24, seed=seed).text for seed in range(4)]
+    expected = [decoder.generate(QUESTION, chat=False, max_new_tokens=24, seed=seed).text for seed in range(4)]
     body = {"prompt": QUESTION, "max_tokens": 24, "speculation": {"trace": True}}
     with serving(decoder) as (_, address), ThreadPoolExecutor() as clients:
         url = f"{address}/v1/completions"
@@ -166,7 +166,7 @@ def test_everything_ends_with_the_stop_string() -> None:
     counted = []
     for length in ("none", "8"):
         decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length)
-        one = decoder.generate(body["prompt"], temperature=0, max_new_tokens=40, stop="FROM")
+        one = decoder.generate(body["prompt"], chat=False, temperature=0, max_new_tokens=40, stop="FROM")
         assert [token for round in one.rounds for token in round.emitted] == one.tokens
         assert (one.stats.n_generated, one.finish_reason) == (len(one.tokens), "stop")
         with serving(decoder) as (_, address):
@@ -188,7 +188,7 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
     (choice,) = found["choices"]
     emitted = [token for round in choice["rounds"] for token in round["emitted"]]
     tokens = [token["token"] for token in emitted]
-    assert tokens == decoder.generate(QUESTION, seed=4, max_new_tokens=24).tokens
+    assert tokens == decoder.generate(QUESTION, chat=False, seed=4, max_new_tokens=24).tokens
     assert choice["rounds"][0]["stopped_by"] == "prompt"
     drafted = [token for round in choice["rounds"] for token in round["drafted"]]
     assert drafted

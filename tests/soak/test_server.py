@@ -87,7 +87,7 @@ def resident(pid: int) -> int:
 def test_mixed_requests(kills: int, tmp_path: Path) -> None:
     """Good requests are greedy, so that each has one right text, whatever shares its rounds."""
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
-    texts = {prompt: decoder.generate(prompt, temperature=0, max_new_tokens=16).text for prompt in PROMPTS}
+    texts = {prompt: decoder.generate(prompt, chat=False, temperature=0, max_new_tokens=16).text for prompt in PROMPTS}
     readings, random = list[int](), Random(0)
     with server_process(tmp_path) as (server, address):
         for _ in range(0, REQUESTS * kills, ROUND):

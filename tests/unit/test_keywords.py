@@ -65,7 +65,7 @@ def test_generate_and_stream_have_the_keywords_of_the_command() -> None:
     assert {name: types[0][name] for name in {*generate} - {"prompt", "n"}} == get_type_hints(GenerateKeywords)
     assert all({*members(types[1][name])} <= {*members(types[0][name])} for name in stream)
     options = {entry.name: entry.default for entry in fields(GenerateOptions)}
-    for name in ("n", "max_new_tokens", "temperature", "top_k", "top_p", "system", "seed"):
+    for name in ("n", "max_new_tokens", "temperature", "top_k", "top_p", "chat", "system", "seed"):
         assert generate[name].default == options[name], name
     for overload in get_overloads(SpeculativeDecoder.generate):
         assert {*inspect.signature(overload).parameters} == {"self", "prompt", "n", "options"}

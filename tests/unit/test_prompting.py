@@ -1,5 +1,6 @@
 """Prompts in every form they come in, and every form they must not have."""
 
+import warnings
 from datetime import date
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.infer.prompting import as_plain_text, as_prompts, day_of, encode_prompt, turn_end
+from specpilot.infer.prompting import as_plain_text, as_prompts, day_of, encode_prompt, turn_end, uses_template
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
@@ -69,6 +70,31 @@ def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
     assert text("hello", system="be brief") == "[system]be brief[user]hello"
     assert text(CHAT) == "[user]hello"
     assert text(CHAT, system="be brief") == "[system]be brief[user]hello"
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_template_is_applied_where_there_is_one(tokenizer: PreTrainedTokenizerFast) -> None:
+    """chat="auto"; ids are never changed."""
+    bare = templated(None)
+    assert uses_template(tokenizer, "auto")
+    assert not uses_template(bare, "auto")
+    assert not uses_template(None, "auto")
+    assert uses_template(bare, True)
+    assert encode_prompt(tokenizer, "hello", chat="auto") == encode_prompt(tokenizer, "hello", chat=True)
+    assert encode_prompt(bare, "hello", chat="auto") == encode_prompt(bare, "hello", chat=False)
+    for one in (tokenizer, bare, None):
+        assert encode_prompt(one, IDS, chat="auto") == IDS
+
+
+def test_text_in_the_form_of_the_template_is_warned_of(tokenizer: PreTrainedTokenizerFast) -> None:
+    """It begins with a special token; nobody is warned who has decided about the template."""
+    with pytest.warns(UserWarning, match=r"begins with the special token '<\|end\|>'.*chat=False \(--no-chat\)"):
+        encode_prompt(tokenizer, "<|end|>hello", chat="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encode_prompt(tokenizer, "<|end|>hello", chat=True)
+        encode_prompt(tokenizer, "<|end|>hello", chat=False)
+        encode_prompt(tokenizer, "hello<|end|>", chat="auto")
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
