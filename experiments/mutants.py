@@ -33,8 +33,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "mutants"
 COPIED = "tests", "experiments"  # beside the package
 # mutmut's exit codes: pytest's, its own, and signals; the one of too much processor time stands for endless loops.
-WORDS = {None: "not run", 0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
-WORDS |= dict.fromkeys((36, 24, -24, 152, 255), "timeout") | dict.fromkeys((-9, -11), "signal")
+WORDS: dict[int | None, str] = {
+    None: "not run", 0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests", 36: "timeout",
+    24: "timeout", -24: "timeout", 152: "timeout", 255: "timeout", -9: "signal", -11: "signal",
+}  # fmt: skip
 CAUGHT = "killed", "timeout", "signal"
 
 # The tests of each module: those that are about it and take seconds, without those that start processes.

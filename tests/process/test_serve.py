@@ -386,6 +386,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "may name a number or a rule"),
     ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "not served here"),
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
+    ("controllers/reload", b" " * (1 << 20 | 1), 413, "body: longer than"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
     ("nowhere", {}, 404, "/v1/nowhere: no such path"),
     ("responses", {"model": "tiny", "input": QUESTION}, 404, "texts are at /v1/chat/completions"),
