@@ -32,12 +32,12 @@ from specpilot.common.options import Count, Seed
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "mutants"
 COPIED = "tests", "experiments"  # beside the package
-# mutmut's exit codes: pytest's, its own, and signals; the one of too much processor time stands for endless loops.
+# mutmut's exit codes: pytest's, its own, and signals. A timeout may be an endless loop, or other work on the machine.
 WORDS: dict[int | None, str] = {
     None: "not run", 0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests", 36: "timeout",
     24: "timeout", -24: "timeout", 152: "timeout", 255: "timeout", -9: "signal", -11: "signal",
 }  # fmt: skip
-CAUGHT = "killed", "timeout", "signal"
+CAUGHT = "killed", "signal"  # others are printed, and tried again by the next call
 
 # The tests of each module: those that are about it and take seconds, without those that start processes.
 TESTS = {
@@ -114,8 +114,8 @@ def prepare(module: str) -> Path:
         "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider"],
         "pytest_add_cli_args_test_selection": [*tests],
         "process_isolation": "forkserver",
-        "timeout_multiplier": 1.0,  # of twice the seconds of the tests
-        "timeout_constant": 10.0,
+        "timeout_multiplier": 10.0,  # of the seconds of the tests by the clock: other work may slow them down
+        "timeout_constant": 20.0,
         "use_git_change_detection": False,
         "track_dependencies": False,
     }

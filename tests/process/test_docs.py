@@ -80,8 +80,9 @@ def check_words(words: list[str]) -> None:
         case ["specpilot-vllm", *rest]:
             assert main(rest, inert(VLLM_COMMANDS)) == 0, words
         case ["make", *targets]:
-            for target in targets:
-                assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), words
+            for target in targets:  # or a variable and its value
+                name, equals, _ = target.partition("=")
+                assert re.search(rf"^{name}\s*:{equals}", (ROOT / "Makefile").read_text(), re.M), words
         case ["pip", "install", *rest]:
             for word in rest:
                 path, _, extra = word.removesuffix("]").partition("[")
