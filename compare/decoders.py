@@ -35,7 +35,6 @@ from ..infer.loading.controllers import length_digests
 from ..infer.loading.pair import load_draft_model, load_target
 from ..infer.options import DecodingOptions
 from ..infer.plan import LENGTH, draft_spec, target_spec, with_defaults
-from ..infer.random_source import RandomSource
 from ..models import GgufModel, LanguageModel, language_model
 from ..models.loading.names import load_tokenizer
 from .options import WorkloadOptions
@@ -250,7 +249,7 @@ class Loader:
         settings: dict[str, Any] = {**sampling.to_dict(), "max_new_tokens": max_new_tokens}
         if options.engine is None:
             decoder = self.decoder(options, cost)
-            decoder.new_request([0], sampling, 1, RandomSource(0))  # refuses what the sampling does not allow
+            decoder.new_request([0], sampling, 1, 0)  # refuses what the sampling does not allow
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings).stats
         engine, _, how = options.engine.partition(":")
         if engine != TRANSFORMERS:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import InputError, is_finite
+from .shared_noise import ratios
 from .truncation import cut, largest, nucleus, top_k
 
 
@@ -103,6 +104,18 @@ def require_finite(mass: float) -> None:
     """Raise InputError if ``mass``, a sum of probabilities, is NaN."""
     if not math.isfinite(mass):
         raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")
+
+
+def draw_by(probabilities: Tensor, tokens: Tensor | None, numbers: Tensor) -> Tensor:
+    """Places (N,) drawn without a read by the host from N distributions ``probabilities`` (N, k) of ``tokens`` (N, k).
+
+    Args:
+        tokens: None for the tokens 0 … k - 1.
+        numbers: (N,) uniform numbers in float64, or integers: keys of noise that target and draft share.
+    """
+    if numbers.dtype == torch.long:
+        return ratios(probabilities, tokens, numbers).argmin(-1)
+    return draw_unchecked(probabilities, numbers)
 
 
 def draw_unchecked(probabilities: Tensor, uniforms: Tensor) -> Tensor:

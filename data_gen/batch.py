@@ -23,7 +23,7 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digests
 from ..infer.options import GenerateOptions
 from ..infer.prompting import day_of, uses_template
-from ..infer.random_source import RandomSource, seeds_of
+from ..infer.random_source import seeds_of
 from .builder import context_limits
 from .dataset import day_in
 from .options import BatchOptions
@@ -53,13 +53,14 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     )
     day = day_of(decoder.tokenizer, day_in(settings_file(batch.output)))
     heads, requests = [], []
-    for number, seed in enumerate(seeds_of(options.seed, options.n * len(rows))):
+    for number, seed in enumerate(seeds_of(options.seed or 0, options.n * len(rows))):
         row, sample = rows[number // options.n], {} if options.n == 1 else {"sample": number % options.n}
         try:
             encoder = decoder.target.encodes_prompts
             ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=day, encoder=encoder)
             budget = decoder.defaults.budget(options.max_new_tokens, len(ids))
-            requests.append(decoder.new_request(ids, sampling, budget, RandomSource(seed)))
+            setup = decoder.setup_for(seeded=sampling.temperature > 0)
+            requests.append(decoder.new_request(ids, sampling, budget, seed, setup=setup))
         except InputError as error:
             where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
             raise InputError(f"{where}{error}") from error

@@ -69,6 +69,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
                 top_k=settings.top_k,
                 top_p=settings.top_p,
                 seed=[sample_seed(settings.seed, item.number) for item in some],
+                verifier="token-wise",
             )
             for item, generation in zip(some, generations, strict=True):
                 rows.append(RoundsRow(item.id, item.prompt, item.ids, generation.tokens, *rounds_of(generation)))

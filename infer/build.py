@@ -37,7 +37,7 @@ from .engine import Engine
 from .loading.controllers import load_copies, load_length
 from .loading.pair import load_draft_model, load_target
 from .loading.routing import Routing, load_routing
-from .plan import LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
+from .plan import INVARIANT, LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
 from .verify import candidates, parse_verifier
 
 
@@ -120,7 +120,8 @@ class Builder:
         logger.debug("costs: %s", plan.costs.describe())
         if isinstance(plan.costs, MeasuredCosts):
             plan = plan.priced(self._measure())
-        verify = candidates if _grows(plan.drafting) else parse_verifier(plan.verifier.name)[1]
+        tree_rule = _grows(plan.drafting) and plan.verifier.rule != INVARIANT
+        verify = candidates if tree_rule else parse_verifier(plan.verifier.name)[1]
         return Setup(plan, self._arms(plan), verify)
 
     def _measure(self) -> CostModel:

@@ -219,12 +219,12 @@ class Drawn:
     Attributes:
         tokens: (K,) y_1 … y_K.
         q: (K,) the probability of each in the distribution that it was drawn from.
-        uniforms: the K numbers they were drawn with, if the host has not read them; otherwise none.
+        numbers: the K numbers they were drawn with, if the host has not read them; otherwise none.
     """
 
     tokens: Tensor
     q: Tensor
-    uniforms: list[float]
+    numbers: list[float]
 
 
 @dataclass(frozen=True)
@@ -281,10 +281,10 @@ class Draft:
 
     def known(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
         """Itself with tokens that the host has read."""
-        if self.drawn is None or not self.drawn.uniforms:
+        if self.drawn is None or not self.drawn.numbers:
             return self
         draft = self.with_tokens(self.drawn.tokens.tolist(), stop_tokens)
-        rng.give_back(self.drawn.uniforms[len(draft.tokens) :])
+        rng.give_back(self.drawn.numbers[len(draft.tokens) :])
         return draft
 
     def with_tokens(self, tokens: list[int], stop_tokens: frozenset[int]) -> Draft:
@@ -424,7 +424,9 @@ class Generation:
         finish_reason: ``"eos"``, ``"stop"`` (a stop string or a request's own stop token), ``"length"`` (the budget) or
             ``"context"`` (the model's longest input).
         arm: index of the arm that a router chose; None without a router.
-        seed: the seed that reproduces this text alone; None if a random source was given.
+        seed: the seed of this text alone; None if a random source was given.
+        verifier: the verification rule. Under ``"invariant"`` the seed gives this text whatever is drafted; under
+            others it does so only with the same drafts.
         rounds: the trace. Round 0 is the prefill, with no drafted and one emitted token.
     """
 
@@ -434,6 +436,7 @@ class Generation:
     finish_reason: str = "length"
     arm: int | None = None
     seed: int | None = None
+    verifier: str = ""
     rounds: list[Round] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
 
@@ -606,6 +609,11 @@ class Request:
         self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
         self.length = self.shared_length.for_text()
         self.length.start_text()
+
+    @property
+    def source(self) -> RandomSource:
+        """The random source of the tokens that follow the text."""
+        return self.rng.at(len(self.text))
 
     @property
     def reads_states(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, Never, NoReturn, TypeAlias, Unpack, overload
 
 from torch import Tensor, nn
@@ -44,9 +45,9 @@ from .loading.pair import Model, check_pair, with_states, wrap_model
 from .loading.routing import Routing
 from .model_spec import Name
 from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords, check_system
-from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
+from .plan import INVARIANT, Call, LoadedOptions, Mixed, Plan, named_length, resolve
 from .prompting import OnePrompt, PromptLike, SeveralPrompts, as_prompts, encode_prompt
-from .random_source import RandomSource, seeds_of
+from .random_source import RandomSource, SharedNoise, drawn_seed, seeds_of
 from .scheduler import Scheduler
 from .text_stream import PLAIN, Stop, TextStream, TextStyle
 
@@ -59,7 +60,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     """Keywords of :meth:`SpeculativeDecoder.generate` on which the type of its result does not depend."""
 
     sampling: SamplingParams | None
-    seed: int | Sequence[int]
+    seed: int | Sequence[int] | None
     length: Name | int | LengthController | None
     verifier: str | None
     chat: bool | Auto
@@ -80,6 +81,8 @@ class SpeculativeDecoder:
         threshold, cost: of a controller that is named, as for :meth:`from_pretrained`.
         verifier: the verification rule, with its threshold if it has one: ``"block"``, ``"mtad:0.5"``; see
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens per step.
+            ``"auto"`` is ``"invariant"`` in calls that give a seed, see
+            :class:`~specpilot.infer.options.DecodingOptions`.
         beams: beam search of MTAD and MTJD. Default: four beams, drawn.
         tree: draft a tree instead of a chain: number of children at each level, such as (3, 2, 1), or ``"auto"`` for
             as many nodes as pay by the predictions and costs of ``length``.
@@ -104,7 +107,7 @@ class SpeculativeDecoder:
         length: LengthController | Name | int | None = None,
         threshold: float | None = None,
         cost: CostModel | str | float | None = None,
-        verifier: str = "token-wise",
+        verifier: str = AUTO,
         beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
         ngram: Ngram | None = None,
@@ -156,7 +159,8 @@ class SpeculativeDecoder:
             engine.hooks.append(RouterHook(self.routing.router, self.target, engine.cache))
         self.builder = Builder(engine, models._replace(target=self.target))
         self.setup = self.builder.build(plan)
-        self._calls: dict[tuple[str, str | None], Setup] = {}  # of calls with a length that is named, and their rule
+        # Of calls with a length that is named, their rule, and whether they give a seed.
+        self._calls: dict[tuple[str, str | None, bool], Setup] = {}
         self._replaced: LengthController | None = None  # by use_length
         self._warn_of_short_drafts()
         self._warn_of_large_drafts()
@@ -176,7 +180,7 @@ class SpeculativeDecoder:
         sample_arm: bool = False,
         copies: CopyPredictor | Name | None = None,
         tree: str | Sequence[int] | None = None,
-        verifier: str = "token-wise",
+        verifier: str = AUTO,
         beams: Beams | int | None = None,
         argmax: bool = False,
         dtype: DType = "float32",
@@ -300,7 +304,7 @@ class SpeculativeDecoder:
         top_k: int | Auto | None = "auto",
         top_p: float | Auto = "auto",
         sampling: SamplingParams | None = None,
-        seed: int | Sequence[int] = 0,
+        seed: int | Sequence[int] | None = None,
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
         chat: bool | Auto = "auto",
@@ -320,9 +324,9 @@ class SpeculativeDecoder:
             temperature, top_k, top_p: sampling of both models; temperature 0 is greedy, top_k None keeps every token.
                 ``"auto"`` is the target's ``generation_config``, else 1, 50 and 1 (and 128 new tokens).
             sampling: these three in one object, instead of them.
-            seed: the same seed gives the same output on one device; the global random state is neither read nor
-                changed. With several texts, each has its own seed, derived from this one and returned with its output;
-                or give a list.
+            seed: the same seed gives the same text, whatever is drafted, up to rounding; the global random state is
+                neither read nor changed. With several texts, each has its own seed, derived from this one and returned
+                with its output; or give a list. Without a seed one is drawn, and the text also depends on the drafts.
             length, verifier: replace the decoder's for this call.
             chat: apply the tokenizer's chat template to a text prompt. ``"auto"`` applies it if the tokenizer has one,
                 as ``specpilot generate`` does; ``False`` continues the text as it is. Messages always use the template,
@@ -340,20 +344,19 @@ class SpeculativeDecoder:
         """
         check_count("n", n)
         prompts, single = as_prompts(prompt)
-        seeds = seeds_of(seed, len(prompts) * n)
+        seeds = seeds_of(drawn_seed() if seed is None else seed, len(prompts) * n)
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         self.check_models()
-        setup, style = self.setup_for(length, verifier), TextStyle.until(stop)
+        seeded = seed is not None and sampling.temperature > 0
+        setup, style = self.setup_for(length, verifier, seeded=seeded), TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
         requests = [
-            self.new_request(ids[i // n], sampling, budgets[i // n], RandomSource(seed), setup=setup, style=style)
-            for i, seed in enumerate(seeds)
+            self.new_request(ids[i // n], sampling, budgets[i // n], of_text, setup=setup, style=style)
+            for i, of_text in enumerate(seeds)
         ]
-        for request, own in zip(requests, seeds, strict=True):
-            request.output.seed = own
         if on_tokens is None:
             self.scheduler.run(requests)
         else:
@@ -374,7 +377,7 @@ class SpeculativeDecoder:
         top_k: int | Auto | None = "auto",
         top_p: float | Auto = "auto",
         sampling: SamplingParams | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
         chat: bool | Auto = "auto",
@@ -390,9 +393,11 @@ class SpeculativeDecoder:
         self.check_models()
         ids = self._encode(prompts[0], chat, system)
         sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
-        budget, rng = self.defaults.budget(max_new_tokens, len(ids)), RandomSource(seeds_of(seed, 1)[0])
-        setup, style = self.setup_for(length, verifier), TextStyle.until(stop)
-        return self._stream(self.new_request(ids, sampling, budget, rng, setup=setup, style=style))
+        budget = self.defaults.budget(max_new_tokens, len(ids))
+        (of_text,) = seeds_of(drawn_seed() if seed is None else seed, 1)
+        seeded = seed is not None and sampling.temperature > 0
+        setup, style = self.setup_for(length, verifier, seeded=seeded), TextStyle.until(stop)
+        return self._stream(self.new_request(ids, sampling, budget, of_text, setup=setup, style=style))
 
     def _stream(self, request: Request) -> Iterator[str]:
         text = self.text_stream(request.prompt, request.style)
@@ -409,20 +414,26 @@ class SpeculativeDecoder:
         # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them, as
         # it does with stop_strings. It drops the tokenizer that belongs to them; the decoder's is the same.
         style = TextStyle.until(stop_strings, "stop_strings", across=True)
-        return custom_generate(self.target, self.scheduler, self.new_request, style, model, input_ids, **prepared)
+        # transformers draws with its global generator, which has a seed whether the caller sets it or not.
+        new_request = partial(self.new_request, setup=self.setup_for(seeded=True))
+        return custom_generate(self.target, self.scheduler, new_request, style, model, input_ids, **prepared)
 
     def new_request(
         self,
         prompt: list[int],
         sampling: SamplingParams,
         max_new_tokens: int,
-        rng: RandomSource,
+        seed: int | RandomSource,
         *,
         stop_tokens: frozenset[int] | None = None,
         setup: Setup | None = None,
         style: TextStyle = PLAIN,
     ) -> Request:
         """Make a request for the scheduler, as :meth:`generate` does.
+
+        Args:
+            seed: of the text, or a random source.
+            setup: of the decoder; its own if there is none.
 
         Raises:
             InputError: the prompt fills the context, or the verifier does not support the sampling parameters.
@@ -448,6 +459,12 @@ class SpeculativeDecoder:
         if found != self._ends:  # the generation_config has changed
             self.stop_tokens = self._ends = found
         ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids
+        output.verifier = setup.plan.verifier.name
+        if isinstance(seed, RandomSource):
+            rng = seed
+        else:
+            output.seed = seed
+            rng = SharedNoise(seed) if setup.plan.verifier.rule == INVARIANT else RandomSource(seed)
         request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, setup.verify, setup.arms, output)
         request.style = style
         if style.stop:
@@ -551,23 +568,33 @@ class SpeculativeDecoder:
             encoder=self.target.encodes_prompts,
         )
 
-    def setup_for(self, length: Name | int | LengthController | None = None, verifier: str | None = None) -> Setup:
-        """The decoder's setup, or that of a call with a ``length`` or a ``verifier`` of its own.
+    def setup_for(
+        self,
+        length: Name | int | LengthController | None = None,
+        verifier: str | None = None,
+        *,
+        seeded: bool = False,
+    ) -> Setup:
+        """The decoder's setup, or that of a call with a ``length`` or a ``verifier`` of its own, or with a seed.
 
         A length takes the place of a tree, unless the tree grows by it.
+
+        Args:
+            seeded: whether the call gives a seed, and the temperature is above 0.
         """
-        if length is None and verifier is None:
+        seeded = seeded and self.options.verifier == AUTO and verifier is None
+        if length is None and verifier is None and not seeded:
             return self.setup
         call = Call(self._replaced if length is None else length, verifier)
         if isinstance(length, LengthController):
-            return self._setup_of(call)
-        key = str(length), verifier
+            return self._setup_of(call, seeded)
+        key = str(length), verifier, seeded
         if key not in self._calls:
-            self._calls[key] = self._setup_of(call)
+            self._calls[key] = self._setup_of(call, seeded)
         return self._calls[key]
 
-    def _setup_of(self, call: Call) -> Setup:
-        return self.builder.build(resolve(self.options, call, steady=self.steady))
+    def _setup_of(self, call: Call, seeded: bool = False) -> Setup:
+        return self.builder.build(resolve(self.options, call, steady=self.steady, seeded=seeded))
 
     def use_length(self, length: LengthController) -> None:
         """Use ``length`` in all later calls that give no other; requests that run keep theirs.

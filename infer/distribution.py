@@ -8,29 +8,44 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..controllers.sampling import SamplingParams, draw_unchecked
+from ..controllers.sampling import SamplingParams, draw_by
 from .core import TokenDistribution, alike
 from .random_source import RandomSource
 
+DTYPES = {float: torch.float64, int: torch.long}  # of the numbers that tokens are drawn with
+
 
 def draw_unread(
-    q: Sequence[TokenDistribution], uniforms: Sequence[float]
+    q: Sequence[TokenDistribution], numbers: Sequence[float | int]
 ) -> list[tuple[list[int], TokenDistribution, Tensor, Tensor]]:
     """A token of each of ``q``, which have one row, and its probability: the host reads neither.
 
+    Args:
+        numbers: what each is drawn with, see :meth:`.RandomSource.number`.
+
     Returns:
-        For n of equal widths each: their indices, these distributions, the tokens (n,), and their probabilities (n,).
+        For n of equal widths and sources each: their indices, these distributions, the tokens (n,), and their
+        probabilities (n,).
     """
-    found = []
-    for rows in alike(q):
+    drawn = []
+    for rows in _drawn_alike(q, numbers):
         together = TokenDistribution.joined([q[row] for row in rows])
-        numbers = torch.tensor([uniforms[row] for row in rows], dtype=torch.float64)
-        numbers = numbers.to(together.probabilities.device, non_blocking=True)
-        places = draw_unchecked(together.probabilities, numbers).unsqueeze(-1)
+        by = torch.tensor([numbers[row] for row in rows], dtype=DTYPES[type(numbers[rows[0]])])
+        by = by.to(together.probabilities.device, non_blocking=True)
+        places = draw_by(together.probabilities, together.tokens, by).unsqueeze(-1)
         tokens = places if together.tokens is None else together.tokens.gather(-1, places)
         chosen = together.probabilities.gather(-1, places)
-        found.append((rows, together, tokens.squeeze(-1), chosen.squeeze(-1)))
-    return found
+        drawn.append((rows, together, tokens.squeeze(-1), chosen.squeeze(-1)))
+    return drawn
+
+
+def _drawn_alike(q: Sequence[TokenDistribution], numbers: Sequence[float | int]) -> list[list[int]]:
+    """Indices of those of ``q`` that are of equal widths, and drawn from with ``numbers`` of the same type."""
+    groups = []
+    for dtype in DTYPES:
+        some = [row for row, number in enumerate(numbers) if type(number) is dtype]
+        groups += [[some[i] for i in group] for group in alike([q[row] for row in some])]
+    return groups
 
 
 def on_host(parts: Sequence[TokenDistribution]) -> list[TokenDistribution]:
@@ -96,6 +111,9 @@ class RowwiseDistribution(TokenDistribution):
         if row not in self.found:
             self.found[row] = TokenDistribution.from_logits(self.sampling, self.logits[row : row + 1])
         return self.found[row]
+
+    def part(self, start: int, end: int) -> TokenDistribution:
+        return self.one(start) if end == start + 1 else super().part(start, end)
 
     def row(self, row: int) -> Tensor:
         return self.one(row).dense[0]

@@ -161,7 +161,7 @@ class Engine:
         """The new tokens of the request's text, and its draft."""
         tokens = [*request.text[self.cache.length(request) :], *draft.tokens]
         tree = None if draft.is_chain else TreeMask.of_parents(len(request.text), draft.parents)
-        drawn = draft.drawn.tokens if draft.drawn is not None and draft.drawn.uniforms else None
+        drawn = draft.drawn.tokens if draft.drawn is not None and draft.drawn.numbers else None
         states = len(tokens) if request.reads_states else None
         return Read(request, tokens, len(draft.tokens) + 1, tree, states, drawn=drawn)
 
@@ -170,7 +170,9 @@ class Engine:
     ) -> dict[Request, tuple[Draft, Verdict]]:
         """The drafts, whose tokens the host has now read, and their verdicts; a request that fails fails alone."""
         chains = {
-            request: Drafted(outputs[request].p, draft, draft.drawn, request.verify, request.rng, request.stop_tokens)
+            request: Drafted(
+                outputs[request].p, draft, draft.drawn, request.verify, request.source, request.stop_tokens
+            )
             for request, draft in drafts.items()
             if draft.drawn is not None and request.verify in RULES
         }
@@ -184,7 +186,7 @@ class Engine:
                 if request not in on_device:
                     read = draft.known(request.rng, request.stop_tokens)
                     p = outputs[request].p if request in outputs else NOTHING_READ
-                    verified[request] = read, request.verify(p, read, request.rng)
+                    verified[request] = read, request.verify(p, read, request.source)
                     continue
                 result = on_device[request]
                 if isinstance(result, InputError):

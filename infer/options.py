@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 
 from ..common.errors import InputError
 from ..common.options import (
+    AUTO,
     Count,
     DeviceOptions,
     DType,
@@ -16,7 +17,7 @@ from ..common.options import (
     Objects,
     Options,
     Range,
-    SeedOptions,
+    Seed,
     Several,
     Share,
 )
@@ -221,9 +222,11 @@ class DecodingOptions(
             "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
             predictor, or online-confidence) and `cost`.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
-            replacement), k-seq or otm also for trees. These keep the target's distribution. typical, bild and mtad do
+            replacement), k-seq or otm also for trees; invariant for both, under which a seed's text depends on the seed
+            and the target alone, whatever is drafted. These keep the target's distribution. typical, bild and mtad do
             not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the target jointly,
-            without a draft.
+            without a draft. "auto" is invariant where a seed is given and the temperature is above 0; without a seed
+            it is token-wise, and mcss for trees of a fixed shape.
         beams: Number of beams of mtad and mtjd. Default: 4.
         argmax: Keep the most probable beams instead of sampling them.
         generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
@@ -245,7 +248,7 @@ class DecodingOptions(
     adapt: bool = False
     copies: Annotated[str | None, Objects()] = None
     tree: Annotated[str | None, Objects()] = None
-    verifier: str = "token-wise"
+    verifier: str = AUTO
     beams: Count | None = None
     argmax: bool = False
     generation_config: Literal["follow", "ignore"] = "follow"
@@ -257,10 +260,12 @@ class DecodingOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(DecodingOptions, SeedOptions):
+class GenerateOptions(DecodingOptions):
     """Generation.
 
     Attributes:
+        seed: The same seed gives the same text, whatever is drafted. Without one every run samples another text;
+            `--stats` and `--json` print the seed that was drawn. Files of texts have the seed 0 if none is given.
         prompt: The prompt, as a positional argument or by flag; "-" reads it from standard input.
         n: Number of independent samples, printed one after another.
         max_new_tokens: Maximum number of new tokens; "auto" is the target's generation_config, else 128.
@@ -277,6 +282,7 @@ class GenerateOptions(DecodingOptions, SeedOptions):
         json: Print one JSON object with text, tokens, rounds and counters instead of text.
     """
 
+    seed: Seed | None = None
     prompt: str = field(default="-", kw_only=False)
     n: Count = 1
     max_new_tokens: Count | Auto = "auto"

@@ -52,6 +52,7 @@ TARGET, DRAFT_MODEL = "tiny", "tiny-draft"  # the models of a decoder for which 
 LENGTH = 4  # draft length where texts must not depend on time, of a router's arms and of lossy verifiers
 LEARNING = "online-confidence"  # the length controller of all other decoders
 JOINT = ("mtad", "mtjd")  # rules that search by beams
+TOKEN_WISE, DISTINCT, INVARIANT = "token-wise", "mcss", "invariant"  # rules that are chosen where none is named
 NONE = "none"  # the length of a decoder that drafts nothing
 
 D = TypeVar("D", bound=DecodingOptions)
@@ -286,10 +287,12 @@ class VerifierSpec:
     Attributes:
         name: the rule with its threshold if it has one, such as ``mtad:0.5``.
         rule: the rule without the threshold.
+        reason: why it was chosen, where the options leave it open.
     """
 
     name: str
     rule: str
+    reason: str = ""
 
     @property
     def exact(self) -> bool:
@@ -297,7 +300,8 @@ class VerifierSpec:
         return RULES[self.rule].lossless
 
     def describe(self) -> str:
-        return f"{self.name}, which {'keeps' if self.exact else 'does not keep'} the target's distribution"
+        reason = f"; {self.reason}" if self.reason else ""
+        return f"{self.name}, which {'keeps' if self.exact else 'does not keep'} the target's distribution{reason}"
 
 
 @dataclass(frozen=True)
@@ -465,21 +469,29 @@ class Call:
 WHOLE = Call()  # replaces nothing
 
 
-def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = False) -> Plan:
+def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = False, seeded: bool = False) -> Plan:
     """The plan of ``options``: names, defaults and checks. It loads no model; of controllers it reads ``config.json``.
 
     Args:
         options: the decoder's options, in which objects may stand for names.
         call: what a call replaces of them.
         steady: drafts must not depend on time. A length that is left open is then ``LENGTH``.
+        seeded: the caller gives a seed, and the temperature is above 0: the text is to depend on nothing else, if the
+            options leave the rule open.
 
     Raises:
         InputError: an option is out of range, has no effect without another one, or two cannot be combined; or a
             controller or a file of costs cannot be read.
     """
     options = with_models(options)
-    options = with_defaults(options, steady=steady) if call == WHOLE else _with_call(options, call, steady)
-    verifier = VerifierSpec(options.verifier, parse_verifier(options.verifier)[0].name)
+    if call.verifier is not None:
+        options = replace(options, verifier=call.verifier)
+    if call.length is not None:
+        options = _with_length(options, call.length)
+    verifier = verifier_of(options, seeded=seeded)
+    options = replace(options, verifier=verifier.name)
+    if call.length is None:
+        options = with_defaults(options, steady=steady)
     drafting = _routed(options, verifier) if options.router is not None else _drafting(options, verifier, call)
     return Plan(
         target=target_spec(options),
@@ -490,6 +502,20 @@ def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = Fals
         max_running=options.max_running,
         max_columns=options.max_columns,
     )
+
+
+def verifier_of(options: DecodingOptions, *, seeded: bool = False) -> VerifierSpec:
+    """The verification rule of ``options``; see :func:`resolve` for ``seeded``.
+
+    Raises:
+        InputError: there is no such rule.
+    """
+    if options.verifier != AUTO:
+        return VerifierSpec(options.verifier, parse_verifier(options.verifier)[0].name)
+    if seeded:
+        return VerifierSpec(INVARIANT, INVARIANT, "a seed is given, and its text does not depend on drafts")
+    rule = TOKEN_WISE if options.tree in (None, AUTO_TREE) else DISTINCT
+    return VerifierSpec(rule, rule, f"no seed is given; with one it is {INVARIANT}")
 
 
 def with_models(options: D) -> D:
@@ -523,7 +549,8 @@ def with_defaults(options: D, *, steady: bool = False) -> D:
     """
     length: Any = options.length
     settled = options.router is not None or length is not None or options.tree not in (None, AUTO_TREE)
-    if settled or options.threshold is not None or not parse_verifier(options.verifier)[0].lossless:
+    lossless = options.verifier == AUTO or parse_verifier(options.verifier)[0].lossless
+    if settled or options.threshold is not None or not lossless:
         return options
     models, ngram = split_drafts(options.draft)
     if len(models) != 1:
@@ -540,13 +567,8 @@ def with_defaults(options: D, *, steady: bool = False) -> D:
     )
 
 
-def _with_call(options: DecodingOptions, call: Call, steady: bool) -> DecodingOptions:
-    """``options`` of a decoder with what ``call`` replaces of them, and defaults for the rest."""
-    length: Any = call.length
-    if call.verifier is not None:
-        options = replace(options, verifier=call.verifier)
-    if length is None:
-        return with_defaults(options, steady=steady)
+def _with_length(options: D, length: Any) -> D:
+    """``options`` of a decoder with the ``length`` of a call instead of their own."""
     grows = options.tree == AUTO_TREE and isinstance(length, LengthController) and grows_trees(length)
     return replace(options, length=length, threshold=None, tree=AUTO_TREE if grows else None)
 
@@ -613,7 +635,7 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
     if draft is None:
         raise InputError("length: has no effect without a draft model; name one, or leave the length out")
     if isinstance(options.tree, str | tuple | list) and options.tree != AUTO_TREE:
-        return Tree(draft, _children(options.tree), distinct=verifier.rule == "mcss")
+        return Tree(draft, _children(options.tree), distinct=verifier.rule in (DISTINCT, INVARIANT))
     drafted = length or NamedLength(str(LENGTH), None, NoCosts())
     return GrownTree(draft, drafted) if options.tree == AUTO_TREE else Chain(draft, drafted)
 
@@ -715,10 +737,10 @@ def _check_tree(
     if options.tree is None:
         return
     if options.tree == AUTO_TREE:
-        if verifier.name != "token-wise":
+        if verifier.name not in (TOKEN_WISE, INVARIANT):
             raise InputError(
-                f"verifier={verifier.name!r}: a tree='auto' has a rule of its own, token-wise at every node; leave the "
-                "verifier out"
+                f"verifier={verifier.name!r}: a tree='auto' is verified token-wise at every node, or by {INVARIANT}; "
+                "leave the verifier out"
             )
         if draft is None:
             raise InputError("tree='auto': needs a draft model; name one, or give the tree's shape, as in '3x2x1'")

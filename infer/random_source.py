@@ -1,22 +1,30 @@
-"""The random source of the decoder.
+"""The random sources of the decoder.
 
-All random draws go through this class, so that tests can enumerate *all* outcomes of the decoder and compare its exact
-output distribution with the target's.
+All random draws go through these classes, so that tests can enumerate *all* outcomes of the decoder and compare its
+exact output distribution with the target's. A :class:`RandomSource` draws every token with a new number. With
+:class:`SharedNoise` the target's token at a position depends on the seed and the target alone, whatever is drafted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import accumulate, chain
 from random import Random
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..common.errors import InputError
 from ..controllers.sampling import draw_unchecked, require_finite
+from ..controllers.shared_noise import choose, keys_of, position_key, ratios, seed_key
+
+if TYPE_CHECKING:
+    from .core import TokenDistribution
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -61,19 +69,109 @@ class RandomSource:
         require_finite(mass)
         return int(torch.searchsorted(cumulative, self.uniform() * mass, right=True))
 
-    def give_back(self, uniforms: list[float]) -> None:
-        """Make ``uniforms`` the next numbers that are drawn: they were drawn and not used."""
-        if uniforms:
-            self.uniform = chain(uniforms, iter(self.uniform, None)).__next__
+    def at(self, position: int) -> RandomSource:
+        """The source of a round's tokens, the first of which is at ``position`` of the text; here the same for all."""
+        return self
+
+    def token(self, distribution: TokenDistribution, row: int, depth: int) -> int:
+        """A token drawn from distribution ``row``, ``depth`` tokens after the round's first."""
+        return distribution.sample(row, self)
+
+    def draws(self, distribution: TokenDistribution, row: int, depth: int) -> Iterator[int]:
+        """Places of distribution ``row``, drawn without replacement; arguments as for :meth:`token`."""
+        left = distribution.probabilities[row]
+        while bool(left.any()):
+            place = self.sample(left)
+            yield place
+            left = without(left, place)
+
+    def number(self, depth: int) -> float:
+        """What a token is drawn with that the host has not read, see :func:`~specpilot.controllers.sampling.draw_by`.
+
+        The token is ``depth`` tokens after the round's first.
+        """
+        return self.uniform()
+
+    def give_back(self, numbers: Sequence[float]) -> None:
+        """Make ``numbers`` the next ones that are drawn: they were drawn and not used."""
+        if numbers:
+            self.uniform = chain(numbers, iter(self.uniform, None)).__next__
 
     def accept(self, probabilities: list[float]) -> list[bool]:
         """Independent draws with the given ``probabilities``; values above 1 count as 1."""
         return [self.uniform() < probability for probability in probabilities]
 
 
+class SharedNoise(RandomSource):
+    """Noise that target and draft share (:mod:`~specpilot.controllers.shared_noise`).
+
+    A token drawn from a distribution depends on the seed, its position in the text, and the distribution alone. What is
+    not a token of the text, such as a router's arm, is drawn as by :class:`RandomSource`.
+
+    Attributes:
+        key: of the seed.
+        start: the position of a round's first token.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.key, self.start = seed_key(seed), 0
+
+    def at(self, position: int) -> SharedNoise:
+        source = copy(self)
+        source.start = position
+        return source
+
+    def number(self, depth: int) -> int:
+        """The key of the noise ``depth`` tokens after the round's first."""
+        return position_key(self.key, self.start + depth)
+
+    def give_back(self, numbers: Sequence[float]) -> None:
+        """Do nothing: a position's noise stays the same."""
+
+    def token(self, distribution: TokenDistribution, row: int, depth: int) -> int:
+        return self.chain(distribution.part(row, row + 1), depth)[0]
+
+    def chain(self, distributions: TokenDistribution, depth: int = 0) -> list[int]:
+        """A token of each of N distributions, of the positions from ``depth`` tokens after the round's first on."""
+        probabilities, tokens = distributions.probabilities, distributions.tokens
+        require_finite(float(probabilities.sum()))
+        places = choose(probabilities, tokens, self._keys(distributions, depth))
+        return (places if tokens is None else tokens.gather(-1, places.unsqueeze(-1)).squeeze(-1)).tolist()
+
+    def draws(self, distribution: TokenDistribution, row: int, depth: int) -> Iterator[int]:
+        one = distribution.part(row, row + 1)
+        require_finite(float(one.probabilities.sum()))
+        left = ratios(one.probabilities, one.tokens, self._keys(one, depth))[0]
+        while True:
+            place = int(left.argmin())
+            if left[place] == torch.inf:
+                return
+            yield place
+            left[place] = torch.inf
+
+    def _keys(self, distributions: TokenDistribution, depth: int) -> Tensor:
+        probabilities = distributions.probabilities
+        first = self.start + depth
+        return keys_of(self.key, range(first, first + len(probabilities)), probabilities.device)
+
+
+def without(q: Tensor, place: int) -> Tensor:
+    """``q`` (V,) given that ``place`` is not drawn; all zeros if nothing else could be."""
+    q = q.clone()
+    q[place] = 0
+    mass = q.sum()
+    return q / mass if float(mass) > 0 else q
+
+
 def text_seed(*parts: object, signed: bool = False) -> int:
     """64 bits of a hash of ``parts``, such as a seed, a purpose and a prompt's id."""
     return int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:8], signed=signed)
+
+
+def drawn_seed() -> int:
+    """A seed drawn from the system's random numbers."""
+    return secrets.randbits(63)
 
 
 def sample_seed(seed: int, index: int) -> int:

@@ -94,13 +94,13 @@ class LanguageModel(ABC):
         """
 
     def draft_unread(
-        self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], uniforms: Sequence[Sequence[float]],
+        self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], numbers: Sequence[Sequence[float]],
         sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
         """Draw ``counts`` tokens after each of ``reads`` without the host, one after another.
 
         Args:
-            uniforms: the numbers in [0, 1) that they are drawn with.
+            numbers: what each of them is drawn with, as in :func:`~specpilot.controllers.sampling.draw_by`.
             steps: the largest number of tokens that chains of these requests have.
 
         Returns:

@@ -149,11 +149,11 @@ class CausalLM(LanguageModel):
         return self.strategy.read(self, cache, reads)
 
     def draft_unread(
-        self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], uniforms: Sequence[Sequence[float]],
+        self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], numbers: Sequence[Sequence[float]],
         sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
         assert isinstance(cache, RaggedKVCache)
-        return self.strategy.draft_unread(self, cache, reads, counts, uniforms, sampled, steps)
+        return self.strategy.draft_unread(self, cache, reads, counts, numbers, sampled, steps)
 
     def run(
         self,

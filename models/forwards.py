@@ -89,7 +89,7 @@ class Forward(ABC):
 
     def draft_unread(
         self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
-        uniforms: Sequence[Sequence[float]], sampled: Sampled, steps: int,
+        numbers: Sequence[Sequence[float]], sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
         """As :meth:`.base.LanguageModel.draft_unread`."""
         return None
@@ -283,11 +283,11 @@ class FixedShapes(Padded):
 
     def draft_unread(
         self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
-        uniforms: Sequence[Sequence[float]], sampled: Sampled, steps: int,
+        numbers: Sequence[Sequence[float]], sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
         if _autocasts(model):
             return None
-        return draft_static(model, self, cache, reads, counts, uniforms, sampled, steps)
+        return draft_static(model, self, cache, reads, counts, numbers, sampled, steps)
 
     def give_up(self, model: Any, reason: str) -> None:
         """Let ``model`` read padded batches from now on, since its forward cannot be captured."""

@@ -16,11 +16,13 @@ class Sampled(NamedTuple):
         sampling: sampling parameters.
         size: number of the target's tokens, to which logits are cut.
         distributions: whether the distributions are kept, for a verification rule.
+        shared: whether the numbers that tokens are drawn with are keys of noise that target and draft share.
     """
 
     sampling: SamplingParams
     size: int
     distributions: bool = True
+    shared: bool = False
 
 
 class DraftedTokens(NamedTuple):

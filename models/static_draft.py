@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..controllers.sampling import draw_unchecked
+from ..controllers.sampling import draw_by
 from .kv_cache import RaggedKVCache, size_above
 from .masks import laid_out
 from .read import Read, Results, put_drawn
@@ -28,7 +28,7 @@ class Draws:
     """Draws the tokens of up to S steps of B texts.
 
     Attributes:
-        uniforms: (B, S) float64 random numbers, one for each step.
+        numbers: (B, S) what each step draws with, as in :func:`~specpilot.controllers.sampling.draw_by`.
         step: (1,) the number of steps so far.
         drafted: the results of the steps.
     """
@@ -40,7 +40,8 @@ class Draws:
         width = min(sampled.size, model.vocab_size) if self.kept is None else len(self.kept)
         k = min(sampled.sampling.support or width, width) if sampled.distributions else 0
         precision = torch.float64 if model.model.dtype == torch.float64 else torch.float32
-        self.uniforms = torch.zeros(rows, steps, dtype=torch.float64, device=device)
+        numbers = torch.long if sampled.shared else torch.float64
+        self.numbers = torch.zeros(rows, steps, dtype=numbers, device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
         self.drafted = DraftedTokens(
             torch.zeros(steps, rows, k, dtype=precision, device=device),
@@ -64,8 +65,9 @@ class Draws:
         probabilities, tokens = self.sampled.sampling.top(logits)
         if tokens is not None and self.kept is not None:
             tokens = self.kept[tokens]
-        uniforms = self.uniforms.index_select(1, self.step).squeeze(1)
-        places = draw_unchecked(probabilities, uniforms).unsqueeze(-1)
+        ids = self.kept if tokens is None else tokens
+        numbers = self.numbers.index_select(1, self.step).squeeze(1)
+        places = draw_by(probabilities, None if ids is None else ids.expand(probabilities.shape), numbers).unsqueeze(-1)
         drawn = self._tokens_at(places) if tokens is None else tokens.gather(-1, places)
         chosen = probabilities.gather(-1, places)
         self.drafted.drawn.index_copy_(0, self.step, drawn.T)
@@ -115,9 +117,9 @@ class DraftStep(StaticForward):
 
 def draft_static(
     model: Any, way: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
-    uniforms: Sequence[Sequence[float]], sampled: Sampled, steps: int,
+    numbers: Sequence[Sequence[float]], sampled: Sampled, steps: int,
 ) -> DraftedTokens | None:  # fmt: skip
-    """``counts`` tokens after each of ``reads``, drawn with as many ``uniforms``; None where steps have no fixed shape.
+    """``counts`` tokens after each of ``reads``, drawn with as many ``numbers``; None where steps have no fixed shape.
 
     Texts of fewer tokens than others have results that mean nothing after their last.
 
@@ -147,10 +149,11 @@ def draft_static(
     inputs = laid_out(reads, own, [cache.lengths[row] for row in own], (rows, n, 1), cache.n_columns - 1)
     first.inputs.copy_(inputs, non_blocking=True)
     put_drawn(reads, own, first.inputs[..., 0])
-    numbers = [[0.0] * steps] * rows
-    for row, of_text in zip(own, uniforms, strict=True):
-        numbers[row] = [*of_text, *[0.0] * (steps - len(of_text))]
-    chain.draws.uniforms.copy_(torch.tensor(numbers, dtype=torch.float64), non_blocking=True)
+    padding = 0 if sampled.shared else 0.0
+    padded: list[list[float]] = [[padding] * steps] * rows
+    for row, of_text in zip(own, numbers, strict=True):
+        padded[row] = [*of_text, *[padding] * (steps - len(of_text))]
+    chain.draws.numbers.copy_(torch.tensor(padded, dtype=chain.draws.numbers.dtype), non_blocking=True)
     chain.draws.step.zero_()
     first(cache)
     following = chain.forward_of(cache, 1)

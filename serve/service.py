@@ -16,7 +16,7 @@ from ..infer.build import Setup
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import Prompt, as_prompts, encode_prompt, text_of
-from ..infer.random_source import RandomSource, seeds_of
+from ..infer.random_source import drawn_seed, seeds_of
 from ..infer.recorder import RoundRecorder
 from ..infer.text_stream import TokenTexts
 from .choice import Choice, Delta
@@ -92,7 +92,7 @@ class Service:
         try:
             prompts = await asyncio.to_thread(self._encode, given)
             sampling = self._sampling(given)
-            setup = self._setup(given)
+            setup = self._setup(given, sampling)
             return self._queue(given, prompts, sampling, setup)
         except InputError as error:
             named = str(error).partition("=")[0].partition(":")[0]
@@ -145,11 +145,12 @@ class Service:
             settings["top_k"] = None
         return self.decoder.defaults.sampling_params(**settings)
 
-    def _setup(self, given: GenerationRequest) -> Setup:
-        """The decoder's setup, or one with the length rule that the request names."""
+    def _setup(self, given: GenerationRequest, sampling: SamplingParams) -> Setup:
+        """The decoder's setup, or one with the length rule that the request names or for the seed that it gives."""
+        seeded = given.seed is not None and sampling.temperature > 0
         length = None if given.speculation is None else given.speculation.length
         if length is None:
-            return self.decoder.setup
+            return self.decoder.setup_for(seeded=seeded)
         rule: LengthController | None = parse_rule(str(length))
         if rule is None:
             raise ApiError(
@@ -158,7 +159,7 @@ class Service:
                 "'confidence:0.4'",
                 param="speculation.length",
             )
-        return self.decoder.setup_for(rule)
+        return self.decoder.setup_for(rule, seeded=seeded)
 
     def _queue(
         self, given: GenerationRequest, prompts: list[list[int]], sampling: SamplingParams, setup: Setup
@@ -166,7 +167,7 @@ class Service:
         n, news = given.n or 1, asyncio.Queue[tuple[Job, News]]()
         if given.seed is not None and given.seed < 0:
             raise ApiError(400, f"seed={given.seed}: must be at least 0", param="seed")
-        seeds = seeds_of(secrets.randbits(63) if given.seed is None else given.seed, n * len(prompts))
+        seeds = seeds_of(drawn_seed() if given.seed is None else given.seed, n * len(prompts))
         budgets = [self._budget(given, len(prompt)) for prompt in prompts]
         form: type[Format] = ChatFormat if isinstance(given, ChatCompletionRequest) else TextFormat
         choices, jobs, style = [], [], given.style(self.decoder.stop_tokens)
@@ -177,12 +178,12 @@ class Service:
                 prompt,
                 sampling,
                 budgets[i // n],
-                RandomSource(seed),
+                seed,
                 stop_tokens=frozenset() if given.ignore_eos else None,
                 setup=setup,
                 style=style,
             )
-            request.output.seed, request.streamed = seed, bool(given.stream)
+            request.streamed = bool(given.stream)
             drafts = given.speculation is not None and given.speculation.trace
             recorder: RoundRecorder | None = None
             if given.top_logprobs_wanted is not None or drafts:

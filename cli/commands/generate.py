@@ -57,7 +57,9 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
                     print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
                 _print_stats(generation)
         if options.stats:
-            print(decoder.plan.describe(), file=sys.stderr)
+            first = found if options.n == 1 else found[0]
+            seeded = first.verifier != decoder.plan.verifier.name
+            print(decoder.setup_for(seeded=seeded).plan.describe(), file=sys.stderr)
 
 
 def _read(prompt: str) -> str:
@@ -87,6 +89,8 @@ def _as_json(generation: Generation) -> str:
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "arm": generation.arm,
+        "seed": generation.seed,
+        "verifier": generation.verifier,
         "stats": asdict(stats) | {name: getattr(stats, name) for name in rates},
         "rounds": [one.to_dict() for one in generation.rounds],
     }
@@ -113,6 +117,6 @@ def _print_stats(generation: Generation) -> None:
         f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted; "
         f"acceptance {stats.acceptance_rate:.3f}, discard {stats.discard_rate:.3f}, "
         f"verification {stats.verification_rate:.3f}, block efficiency {stats.block_efficiency:.2f}; "
-        f"ended by {generation.finish_reason}",
+        f"ended by {generation.finish_reason}; seed {generation.seed}",
         file=sys.stderr,
     )

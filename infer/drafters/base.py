@@ -16,7 +16,9 @@ from ...models import CausalLM, LanguageModel, Read, TextCache
 from ...models.sampled import DraftedTokens, Sampled
 from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
 from ..distribution import distributions
+from ..random_source import SharedNoise
 from ..verify.block import block
+from ..verify.invariant import invariant
 from ..verify.token_wise import token_wise
 
 STEPS = 16  # of a target that draws on its device, between two looks of the host
@@ -37,10 +39,10 @@ class Autoregressive(Drafter):
         self.target, self.cache = target, cache
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        sampling = requests[0].sampling
-        together = self.alone and all(request.sampling == sampling for request in requests)
+        kinds = {sampled_as(request, self.target.vocab_size)._replace(distributions=False) for request in requests}
+        together = self.alone and len(kinds) == 1
         if self.target.reads_drawn and together and all(map(self._may_run_ahead, requests)):
-            drafts = self._run_ahead(requests, Sampled(sampling, self.target.vocab_size, distributions=False))
+            drafts = self._run_ahead(requests, kinds.pop())
             if drafts is not None:
                 return drafts
         return [NO_DRAFT] * len(requests)
@@ -49,7 +51,7 @@ class Autoregressive(Drafter):
     def _may_run_ahead(request: Request) -> bool:
         # A controller of the user's observes every round, also one of length 0.
         observed = request.hooks or request.reads_states or type(request.length) is not Fixed
-        return not (observed or request.streamed) and request.verify in (token_wise, block)
+        return not (observed or request.streamed) and request.verify in (token_wise, block, invariant)
 
     def _run_ahead(self, requests: Sequence[Request], sampled: Sampled) -> list[Draft] | None:
         """Up to ``STEPS`` tokens of each request, which the target has drawn; None where it cannot draw them."""
@@ -71,6 +73,12 @@ class Autoregressive(Drafter):
         return drafts
 
 
+def sampled_as(request: Request, vocab_size: int) -> Sampled:
+    """How the tokens of ``request`` are drawn on a device, over V = ``vocab_size`` tokens."""
+    shared = isinstance(request.rng, SharedNoise)
+    return Sampled(request.sampling, vocab_size, distributions=not shared, shared=shared)
+
+
 def draw_ahead(
     model: LanguageModel, cache: TextCache, requests: Sequence[Request], reads: Sequence[Read], counts: Sequence[int],
     sampled: Sampled, steps: int,
@@ -86,12 +94,13 @@ def draw_ahead(
         The tokens, and the numbers that each request's were drawn with. Where the model cannot do this, the tokens are
         None, nothing is read, and the random sources are as before.
     """
-    uniforms = [[request.rng.uniform() for _ in range(count)] for request, count in zip(requests, counts, strict=True)]
-    drawn = model.draft_unread(cache, reads, counts, uniforms, sampled, steps)
+    sources = [request.source for request in requests]
+    numbers = [[source.number(i) for i in range(count)] for source, count in zip(sources, counts, strict=True)]
+    drawn = model.draft_unread(cache, reads, counts, numbers, sampled, steps)
     if drawn is None:
-        for request, numbers in zip(requests, uniforms, strict=True):
-            request.rng.give_back(numbers)
-    return drawn, uniforms
+        for request, of_request in zip(requests, numbers, strict=True):
+            request.rng.give_back(of_request)
+    return drawn, numbers
 
 
 class ModelDrafter(Drafter):

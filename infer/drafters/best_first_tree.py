@@ -9,7 +9,7 @@ because every drawn child is verified, and whether another one is drawn is decid
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -22,7 +22,7 @@ from ...controllers.truncation import top_k
 from ...models import ancestors_of
 from ...models.read import children_of
 from ..core import Draft, Request, TokenDistribution
-from ..verify.mcss import without
+from ..random_source import without
 from .ngram import point_masses
 from .tree import LevelDrafter, PartialTree
 
@@ -85,7 +85,8 @@ class GrowingTree(PartialTree):
             of_state: as of :class:`.Step`.
         """
         before, hidden = self.path(node), self.hidden[node]
-        choice = 0 if self.greedy else self.request.rng.sample(q.probabilities[0])
+        draws = iter([0]) if self.greedy else self.source.draws(q, 0, len(before))
+        choice = next(draws)
         token, probability = q.token(0, choice), float(q.probabilities[0, choice])
         step = Step(
             len(before) + 1, token, probability, q.probabilities, logits, hidden,
@@ -98,7 +99,7 @@ class GrowingTree(PartialTree):
         self.add(node, token, q, survival * visit.accept)
         left = survival * (1.0 - visit.accept)
         if left >= self.controller.node_price and len(self.tokens) < MAX_NODES:  # else none can be worth its price
-            Siblings(self, node, before, q, step, visit, left).add(choice)
+            Siblings(self, node, before, q, step, visit, left).add(choice, draws)
 
     def add(self, parent: int, token: int, q: TokenDistribution, survival: float) -> None:
         """A node with its π."""
@@ -172,8 +173,8 @@ class Siblings:
         self.entropy = step.unwarped_entropy if tree.greedy else float(torch.special.entr(q.probabilities).sum())
         self.rank = 1
 
-    def add(self, choice: int) -> None:
-        """Add what pays besides the first child, entry ``choice`` of the node's distribution."""
+    def add(self, choice: int, draws: Iterator[int]) -> None:
+        """Add what pays besides the first child, entry ``choice`` of the node's distribution; ``draws`` are further."""
         first = self.q.token(0, choice)
         copy = self.tree.request.ngrams.match([*self.before, first]).copy
         if copy == first:
@@ -181,7 +182,7 @@ class Siblings:
         if self.tree.greedy:
             self._add_likely(first, copy)
         else:
-            self._add_drawn(choice, copy)
+            self._add_drawn(choice, draws, copy)
 
     def _add_likely(self, first: int, copy: int | None) -> None:
         """Candidates: the copy, then the draft's most probable tokens."""
@@ -197,7 +198,7 @@ class Siblings:
                 break
             left -= probability
 
-    def _add_drawn(self, choice: int, copy: int | None) -> None:
+    def _add_drawn(self, choice: int, draws: Iterator[int], copy: int | None) -> None:
         """Draws without replacement, as long as a draw promises more than the copy, then the copy."""
         controller, q = self.tree.controller, self.q.probabilities[0]  # (k,)
         left, mass = without(q, choice), 1.0 - float(q[choice])
@@ -208,7 +209,7 @@ class Siblings:
             copied = -math.inf if copy is None else self._sibling(copy, self._of(copy), mass).logit(SAMPLED)
             if controller.sibling(copied) >= promise or self.rejected * promise < controller.node_price:
                 break
-            choice = self.tree.request.rng.sample(left)
+            choice = next(draws)
             token, probability = self.q.token(0, choice), float(q[choice])
             accept = controller.sibling(self._sibling(token, probability, mass).logit(DRAWN))
             self._add(token, TokenDistribution(left.unsqueeze(0), self.q.tokens, self.q.size), accept)

@@ -17,10 +17,10 @@ from ...controllers.acceptance.step import signals_tensor
 from ...controllers.length import MAX_DRAFT, Step
 from ...controllers.sampling import require_finite
 from ...models import EarlyExit, Read, TextCache
-from ...models.sampled import DraftedTokens, Sampled
+from ...models.sampled import DraftedTokens
 from ..core import NO_DRAFT, Draft, Drawn, Request, TokenDistribution
 from ..distribution import draw_unread
-from .base import ModelDrafter, draw_ahead
+from .base import ModelDrafter, draw_ahead, sampled_as
 
 
 class Chain:
@@ -34,7 +34,8 @@ class Chain:
     Attributes:
         planned: number of tokens, if it depends on none of them and the host need not read them; otherwise None.
         drawn: token and q(token), (1,) each, that were drawn on the device.
-        uniforms: the numbers they were drawn with.
+        numbers: the numbers they were drawn with.
+        source: draws the chain's tokens.
         drafting: whether another token is wanted.
         hidden: (1, d) the draft's hidden state that the last token was drawn from.
     """
@@ -45,7 +46,8 @@ class Chain:
         self.tokens: list[int] = []
         self.distributions: list[TokenDistribution] = []
         self.drawn: list[tuple[Tensor, Tensor]] = []
-        self.uniforms: list[float] = []
+        self.numbers: list[float] = []
+        self.source = request.rng.at(len(request.text) + before)
         self.drafting = bool(unread) and self.longest > 0 and request.length.start_round()
         # A request's hooks may read what its length controller computed of each token.
         self.planned = request.length.planned if self.drafting and not request.hooks and not before else None
@@ -56,11 +58,11 @@ class Chain:
         Args:
             kept: (M,) the only tokens with finite logits; None for all.
         """
-        token = q.sample(0, self.request.rng)
+        token = self.source.token(q, 0, len(self.tokens))
         listed = None if q.lists is None else q.lists[0][0]
         self._ask(token, q.of([token])[0], q, logits, hidden, listed=listed, kept=kept)
 
-    def add_drawn(self, drawn: tuple[Tensor, Tensor], uniform: float, q: TokenDistribution, hidden: Tensor) -> bool:
+    def add_drawn(self, drawn: tuple[Tensor, Tensor], number: float, q: TokenDistribution, hidden: Tensor) -> bool:
         """Add a token (1,) that was drawn on the device, and its probability (1,).
 
         Returns:
@@ -69,22 +71,22 @@ class Chain:
         self.drawn.append(drawn)
         if self.planned is None:
             return True
-        self.uniforms.append(uniform)
+        self.numbers.append(number)
         self._append(0, q, hidden)
         self.drafting = len(self.tokens) < min(self.longest, self.planned)
         return False
 
     def add_drafted(
-        self, drafted: DraftedTokens, place: int, count: int, uniforms: list[float], vocab_size: int
+        self, drafted: DraftedTokens, place: int, count: int, numbers: list[float], vocab_size: int
     ) -> None:
-        """Add ``count`` tokens that were drawn on the device with ``uniforms``: text ``place`` of ``drafted``."""
+        """Add ``count`` tokens that were drawn on the device with ``numbers``: text ``place`` of ``drafted``."""
         of_text = slice(place, place + 1)
         for step in range(count):
             q = TokenDistribution(drafted.probabilities[step, of_text], drafted.tokens[step, of_text], vocab_size)
             self.drawn.append((drafted.drawn[step, of_text], drafted.chosen[step, of_text]))
             self.tokens.append(0)
             self.distributions.append(q)
-        self.uniforms, self.drafting = uniforms, False
+        self.numbers, self.drafting = numbers, False
 
     def add_read(
         self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None
@@ -126,7 +128,7 @@ class Chain:
         if not self.drawn:
             return draft
         tokens, q = (torch.cat(one) for one in zip(*self.drawn, strict=True))
-        return replace(draft, drawn=Drawn(tokens, q, self.uniforms))
+        return replace(draft, drawn=Drawn(tokens, q, self.numbers))
 
 
 @contextmanager
@@ -150,7 +152,7 @@ class ChainDrafter(ModelDrafter):
         """What the draft model reads for the next token of ``chain``."""
         if not chain.tokens:
             return self.read_text(chain.request, chain.unread)
-        drawn = chain.drawn[-1][0] if chain.uniforms else None
+        drawn = chain.drawn[-1][0] if chain.numbers else None
         return Read(chain.request, chain.unread, states=chain.hidden, drawn=drawn)
 
     def extend(self, chains: Sequence[Chain]) -> None:
@@ -170,31 +172,30 @@ class ChainDrafter(ModelDrafter):
 
     def _draft_planned(self, chains: Sequence[Chain]) -> None:
         """Draft whole chains at once, if all lengths are planned, the sampling is the same, and the model can do it."""
-        samplings = {chain.request.sampling for chain in chains}
+        samplings = {sampled_as(chain.request, self.vocab_size) for chain in chains}
         counts = [min(chain.longest, chain.planned or 0) for chain in chains]
         if len(samplings) != 1 or not all(counts):
             return
         requests, reads = [chain.request for chain in chains], [self.read(chain) for chain in chains]
-        sampled = Sampled(samplings.pop(), self.vocab_size)
-        drafted, uniforms = draw_ahead(self.model, self.cache, requests, reads, counts, sampled, MAX_DRAFT)
+        drafted, numbers = draw_ahead(self.model, self.cache, requests, reads, counts, samplings.pop(), MAX_DRAFT)
         if drafted is None:
             return
-        for place, (chain, count, numbers) in enumerate(zip(chains, counts, uniforms, strict=True)):
-            chain.add_drafted(drafted, place, count, numbers, self.vocab_size)
+        for place, (chain, count, of_chain) in enumerate(zip(chains, counts, numbers, strict=True)):
+            chain.add_drafted(drafted, place, count, of_chain, self.vocab_size)
 
     def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
         """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once.
 
         What these are decided by is computed for all chains together, since each operation is a launch.
         """
-        uniforms = [chain.request.rng.uniform() for chain in chains]
+        numbers = [chain.source.number(len(chain.tokens)) for chain in chains]
         asked: list[int] = []
         parts: list[tuple[list[int], Tensor]] = []  # n rows, and (n, m) numbers for them
-        for rows, together, tokens, chosen in draw_unread(q, uniforms):
+        for rows, together, tokens, chosen in draw_unread(q, numbers):
             asking = []
             for place, row in enumerate(rows):
                 drawn = tokens[place : place + 1], chosen[place : place + 1]
-                if chains[row].add_drawn(drawn, uniforms[row], q[row], hidden[row : row + 1]):
+                if chains[row].add_drawn(drawn, numbers[row], q[row], hidden[row : row + 1]):
                     asking.append(row)
             if asking:
                 asked += asking
@@ -209,11 +210,11 @@ class ChainDrafter(ModelDrafter):
             of_state = chains[rows[0]].request.length.of_state(rows_of(hidden, rows))
             if of_state is not None:
                 parts.append((rows, of_state))
-        read = iter(torch.cat([numbers.double().flatten() for _, numbers in parts]).tolist())
+        read = iter(torch.cat([values.double().flatten() for _, values in parts]).tolist())
         known: dict[int, list[float]] = {row: [] for row in range(len(chains))}
-        for rows, numbers in parts:
+        for rows, values in parts:
             for row in rows:
-                known[row] += islice(read, numbers.shape[1])
+                known[row] += islice(read, values.shape[1])
         for row in asked:
             with failing_alone(chains[row]):
                 chains[row].add_read(known[row], q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)

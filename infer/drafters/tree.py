@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -13,7 +14,6 @@ from ...common.errors import InputError, is_whole
 from ...models import LanguageModel, Read, TreeMask, ancestors_of
 from ..core import NO_DRAFT, Draft, Request, TokenDistribution
 from ..distribution import on_host
-from ..verify.mcss import without
 from .base import ModelDrafter
 
 MOST_NODES = 256
@@ -61,6 +61,7 @@ class PartialTree(ABC):
     """One request's tree while it is drafted level by level.
 
     Attributes:
+        source: draws the tree's tokens.
         unread: what the draft reads first; empty if it cannot.
         trunk: number of tokens in its cache then.
         reach: maximum depth.
@@ -71,6 +72,7 @@ class PartialTree(ABC):
 
     def __init__(self, drafter: ModelDrafter, request: Request) -> None:
         self.drafter, self.request = drafter, request
+        self.source = request.source
         self.unread, self.trunk, self.reach = drafter.unread(request), drafter.trunk(request), drafter.reach(request)
         self.tokens: list[int] = []
         self.parents: list[int] = []
@@ -167,18 +169,17 @@ class ShapedTree(PartialTree):
         coming: list[int] = []
         rows: list[int] = []
         for row, node in enumerate(self.level):
-            left = q.probabilities[row]
             self.hidden[node] = hidden[row : row + 1]
-            for _ in range(self.expansions[self.n_forwards - 1]):
-                choice = self.request.rng.sample(left)
+            count = self.expansions[self.n_forwards - 1]
+            if self.replacement:
+                choices = [self.request.rng.sample(q.probabilities[row]) for _ in range(count)]
+            else:
+                choices = list(islice(self.source.draws(q, row, self.n_forwards - 1), count))
+            for choice in choices:
                 coming.append(len(self.tokens))
                 self.tokens.append(q.token(row, choice))
                 self.parents.append(node)
                 rows.append(row)
-                if not self.replacement:
-                    left = without(left, choice)
-                    if not bool(left.any()):
-                        break
         self.distributions.append(q.take(rows))
         ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
         deepest = min(len(self.expansions), self.reach)

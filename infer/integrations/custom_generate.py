@@ -34,7 +34,7 @@ from ...controllers.sampling import SamplingParams
 from ...models import LanguageModel
 from ...models.loading.generation_defaults import neutral, unfollowed
 from ..core import Request, warn_of_context
-from ..random_source import RandomSource, seeds_of
+from ..random_source import seeds_of
 from ..scheduler import Scheduler
 from ..text_stream import TextStyle
 
@@ -91,7 +91,7 @@ def custom_generate(
     sampling, seed = _sampling(generation_config)
     budget = generation_config.max_length - input_ids.shape[1]
     requests = [
-        new_request(prompt, sampling, budget, RandomSource(one), stop_tokens=stop_tokens, style=style)
+        new_request(prompt, sampling, budget, one, stop_tokens=stop_tokens, style=style)
         for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
     ]
     _run(scheduler, requests, call["streamer"])

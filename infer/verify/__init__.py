@@ -11,14 +11,26 @@ from ...common.errors import InputError
 from ...common.rule_files import rules_in
 from ..core import Verdict
 from .candidates import candidates
+from .invariant import invariant
 from .rule import Rule, Verifier
 from .tree import Selection, verify_tree
 
-__all__ = ["RULES", "Rule", "Selection", "Verdict", "Verifier", "candidates", "parse_verifier", "verify_tree"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "Selection",
+    "Verdict",
+    "Verifier",
+    "candidates",
+    "invariant",
+    "parse_verifier",
+    "verify_tree",
+]
 
 FILES = (
     "token_wise",
     "block",
+    "invariant",
     "typical",
     "bild",
     "mtad",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..random_source import RandomSource
+from ..random_source import RandomSource, without
 from .rule import Rule
 from .spec_infer import spec_infer
 
@@ -25,14 +25,6 @@ def _remaining(q: Tensor, proposals: list[int]) -> Iterator[Tensor]:
     for token in proposals:
         yield q
         q = without(q, token)
-
-
-def without(q: Tensor, token: int) -> Tensor:
-    """``q`` (V,) given that ``token`` is not drawn; all zeros if nothing else could be."""
-    q = q.clone()
-    q[token] = 0
-    mass = q.sum()
-    return q / mass if float(mass) > 0 else q
 
 
 RULE = Rule("mcss", select=mcss)

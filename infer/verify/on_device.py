@@ -1,12 +1,13 @@
-"""Token-wise and block verification of chains on an accelerator, with one read by the host for all requests of a round.
+"""Verification of chains on an accelerator, with one read by the host for all requests of a round.
 
-The rules are those of :mod:`.token_wise` and :mod:`.block`. A request's random source gives the same numbers in the
-same order as there, so that a seed keeps the same tokens, but for rounding.
+The rules are those of :mod:`.token_wise`, :mod:`.block` and :mod:`.invariant`. A request's random source gives the same
+numbers in the same order as there, so that a seed keeps the same tokens, but for rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -15,13 +16,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ...common.errors import InputError
-from ...controllers.sampling import draw_unchecked, require_finite
+from ...controllers.sampling import draw_by, draw_unchecked, require_finite
 from ..core import Draft, Drawn, TokenDistribution, Verdict, alike
 from ..random_source import RandomSource
 from .block import block
+from .invariant import invariant
 from .token_wise import token_wise
 
-RULES = (token_wise, block)
+RULES = (token_wise, block, invariant)
 HEADER = 3  # accepted tokens, the token that follows them, and the mass of what that was drawn from
 
 
@@ -43,16 +45,19 @@ class Drafted(NamedTuple):
 
 def verify_drawn(chains: Sequence[Drafted]) -> list[tuple[Draft, Verdict] | InputError]:
     """The draft with tokens that the host has read, and what is kept of it, for each of ``chains``."""
-    uniforms = [
-        [*chain.drawn.uniforms, *(chain.rng.uniform() for _ in range(len(chain.draft.tokens) + 1))] for chain in chains
-    ]
+    uniforms = [_drawn_with(chain) for chain in chains]
     groups = [
         [among[i] for i in group]
         for rule in RULES
         if (among := [i for i, chain in enumerate(chains) if chain.rule is rule])
         for group in alike([chains[i].p for i in among])
     ]
-    numbers = [_numbers([chains[i] for i in group], [uniforms[i] for i in group]) for group in groups]
+    numbers = [
+        (_matches if chains[group[0]].rule is invariant else _numbers)(
+            [chains[i] for i in group], [uniforms[i] for i in group]
+        )
+        for group in groups
+    ]
     read = iter(torch.cat([rows.flatten() for rows in numbers]).tolist())
     found: dict[int, tuple[Draft, Verdict] | InputError] = {}
     for group, rows in zip(groups, numbers, strict=True):
@@ -65,31 +70,77 @@ def verify_drawn(chains: Sequence[Drafted]) -> list[tuple[Draft, Verdict] | Inpu
     return [found[i] for i in range(len(chains))]
 
 
+def _drawn_with(chain: Drafted) -> list[float]:
+    """The numbers that the tokens of ``chain`` were drawn with, if they are unread, and those to verify them with.
+
+    Under the rule ``invariant`` these are the same numbers, and one for the token after the chain.
+    """
+    count = len(chain.draft.tokens) + 1
+    if chain.rule is invariant:
+        return [chain.rng.number(depth) for depth in range(count)]
+    return [*chain.drawn.numbers, *(chain.rng.uniform() for _ in range(count))]
+
+
 def _settled(chain: Drafted, numbers: list[float], uniforms: list[float]) -> tuple[Draft, Verdict]:
     (accepted, token, mass), rest = numbers[:HEADER], numbers[HEADER:]
     tokens, ratios = rest[: len(rest) // 2], rest[len(rest) // 2 :]
     draft = chain.draft.with_tokens([int(y) for y in tokens[: len(chain.draft.tokens)]], chain.stop_tokens)
     count = len(draft.tokens)
     require_finite(mass + sum(ratios[:count]))
-    chain.rng.give_back(uniforms[len(uniforms) - 2 * (len(chain.draft.tokens) - count) :])
+    if chain.rule is not invariant:
+        chain.rng.give_back(uniforms[len(uniforms) - 2 * (len(chain.draft.tokens) - count) :])
     return draft, Verdict.chain(int(accepted), int(token), ratios[:count] if chain.rule is token_wise else None)
+
+
+def _sent(device: torch.device, rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.long) -> Tensor:
+    """``rows`` on the device, padded to the longest."""
+    width = max(map(len, rows))
+    padded = [[*row, *[-1] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=dtype).to(device, non_blocking=True)
+
+
+def _rows_of(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows (B, K + 1) of the joined p of chains of ``lengths``; those after a shorter chain's last repeat it."""
+    firsts = accumulate((length + 1 for length in lengths), initial=0)
+    k = max(lengths)
+    return [[first + min(i, n) for i in range(k + 1)] for first, n in zip(firsts, lengths, strict=False)]
+
+
+def _up_to_stop(chains: Sequence[Drafted], tokens: Tensor) -> Tensor:
+    """Which of the chains' ``tokens`` (B, K) are drafted, up to a stop token."""
+    device = tokens.device
+    stop_tokens = _sent(device, [[*chain.stop_tokens, -1] for chain in chains])
+    stops = (tokens.unsqueeze(-1) == stop_tokens.unsqueeze(1)).any(-1)
+    place = torch.arange(tokens.shape[1], device=device)
+    return (stops.cumsum(-1) - stops.long() == 0) & (place < _sent(device, [[len(one.drawn.tokens)] for one in chains]))
+
+
+def _matches(chains: Sequence[Drafted], keys: Sequence[list[float]]) -> Tensor:
+    """As :func:`_numbers` for the rule ``invariant``: a comparison of the chains' tokens with the target's."""
+    device = chains[0].p.probabilities.device
+    lengths = [len(chain.drawn.tokens) for chain in chains]
+    together = TokenDistribution.joined([chain.p for chain in chains])
+    by = torch.tensor([key for of_chain in keys for key in of_chain]).to(device, non_blocking=True)
+    places = draw_by(together.probabilities, together.tokens, by)
+    words = places if together.tokens is None else together.tokens.gather(-1, places.unsqueeze(-1)).squeeze(-1)
+    rows = _sent(device, _rows_of(lengths))
+    y, mass = words[rows], together.probabilities.sum(-1)[rows]  # (B, K + 1)
+    tokens = pad_sequence([chain.drawn.tokens for chain in chains], batch_first=True).to(device)  # (B, K)
+    same = (tokens == y[:, :-1]) & _up_to_stop(chains, tokens)
+    accepted = same.long().cumprod(-1).sum(-1, keepdim=True)
+    read = torch.arange(y.shape[1], device=device) <= accepted
+    checked = mass.where(read, 0.0).sum(-1, keepdim=True)
+    return torch.cat([accepted, y.gather(-1, accepted), checked, tokens, torch.zeros_like(tokens)], -1).double()
 
 
 def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tensor:
     """(B, 3 + 2·K) of chains with distributions of equal widths: ``HEADER``, y_1 … y_K, p_i(y_i) / q_i(y_i)."""
     device = chains[0].p.probabilities.device
-
-    def sent(rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.long) -> Tensor:
-        width = max(map(len, rows))
-        padded = [[*row, *[-1] * (width - len(row))] for row in rows]
-        return torch.tensor(padded, dtype=dtype).to(device, non_blocking=True)
-
+    sent = partial(_sent, device)
     drawn = [chain.drawn for chain in chains]
     lengths = [len(one.tokens) for one in drawn]
     k = max(lengths)
-    # Rows of all distributions; those after a shorter chain's last repeat it and are not used.
-    firsts = [*accumulate((length + 1 for length in lengths), initial=0)]
-    rows = sent([[first + min(i, n) for i in range(k + 1)] for first, n in zip(firsts, lengths, strict=False)])
+    rows = sent(_rows_of(lengths))
     firsts = [*accumulate(lengths, initial=0)]
     rows_q = sent([[first + min(i, n - 1) for i in range(k)] for first, n in zip(firsts, lengths, strict=False)])
     together = TokenDistribution.joined([chain.p for chain in chains])
@@ -107,11 +158,10 @@ def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tens
     ratios = own.sum(-1) / own_q.double()
 
     place = torch.arange(k, device=device)
-    stops = (tokens.unsqueeze(-1) == sent([[*chain.stop_tokens, -1] for chain in chains]).unsqueeze(1)).any(-1)
-    valid = (stops.cumsum(-1) - stops.long() == 0) & (place < sent([[length] for length in lengths]))
+    valid = _up_to_stop(chains, tokens)
     count = valid.sum(-1, keepdim=True)  # (B, 1) tokens up to a stop token
     # What follows of the numbers that the drafts up to there were drawn with, as if nothing had been drafted after it.
-    offset = count * sent([[bool(one.uniforms)] for one in drawn])
+    offset = count * sent([[bool(one.numbers)] for one in drawn])
     random = sent(uniforms, torch.float64)
     for_tokens = random.gather(-1, (offset + place).clamp(max=random.shape[1] - 1))
     if chains[0].rule is token_wise:

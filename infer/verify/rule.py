@@ -35,9 +35,10 @@ class Rule:
 
     Attributes:
         name: as in ``--verifier NAME``.
-        verify: verifies a chain. None for a rule that has ``select``.
+        verify: verifies a draft. None for a rule that has ``select``.
         select: chooses one token from several proposals; :func:`.tree.verify_tree` applies it node by node. None for a
             rule of chains.
+        trees: whether ``verify`` takes trees as well as chains.
         lossless: whether the output has the target's distribution. That of other rules must be measured.
         threshold: its number, if it has one.
     """
@@ -45,13 +46,14 @@ class Rule:
     name: str
     verify: Callable[..., Verdict] | None = None
     select: Selection | None = None
+    trees: bool = False
     lossless: bool = True
     threshold: Threshold | None = None
 
     @property
     def takes_trees(self) -> bool:
         """Whether it verifies trees as well as chains."""
-        return self.select is not None
+        return self.select is not None or self.trees
 
     def verifier(self, number: float | None = None) -> Verifier:
         """The rule as a function, with its threshold ``number``. Default: the one of its function.

@@ -183,7 +183,7 @@ STATE_WAYS = [  # for drafts that read the target's states
 
 def options_of(way: str) -> dict[str, Any]:
     """What a decoder takes: rules that learn from one text for the next are new ones."""
-    options = dict(WAYS[way])
+    options = {"verifier": "token-wise"} | WAYS[way]
     if "length" in options:
         options["length"] = deepcopy(options["length"])
     return options

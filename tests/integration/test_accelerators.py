@@ -262,7 +262,7 @@ def models(draft: str, way: str) -> tuple[CausalLM, CausalLM]:
 def decoder(length: str, draft: str = "whole", way: str = "drawn", **options: Any) -> SpeculativeDecoder:
     """With the :func:`models` of this draft and way."""
     rule = parse_rule(PLANNED[length]) if length in PLANNED else ASKING[length]()
-    return SpeculativeDecoder(*models(draft, way), length=rule, **options)
+    return SpeculativeDecoder(*models(draft, way), length=rule, **{"verifier": "token-wise"} | options)
 
 
 def rounds(outputs: list[Generation]) -> tuple[Any, list[float]]:
@@ -321,7 +321,7 @@ MORE_SAME_ROUNDS = [
 def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None:
     """Also where a stop token was drafted and refused: nothing of what follows it was drawn or verified."""
     stops = 0
-    for verifier in ("token-wise", "block"):
+    for verifier in ("token-wise", "block", "invariant"):
         decoders = [decoder(length, draft, place, verifier=verifier) for place in ("host", way)]
         for turn, sampling in enumerate(SAMPLINGS):
             found = []
@@ -346,7 +346,7 @@ def without_drafts(way: str) -> SpeculativeDecoder:
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, {"temperature": 1.0, "top_k": None, "top_p": 0.8}])
-@pytest.mark.parametrize("verifier", ["token-wise", pytest.param("block", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("verifier", ["token-wise", pytest.param("block", marks=pytest.mark.slow), "invariant"])
 def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[str, Any]) -> None:
     """Every token is a round, also where the host looks at several at once; texts end where they end on the host."""
     found = []
@@ -450,10 +450,10 @@ def test_a_request_without_drafts_takes_one_step_in_a_round_that_others_draft_in
             length,
             verifier,
             sampling,
-            marks=[pytest.mark.slow] * (verifier == "block" and length not in ("4", "lag-free")),
+            marks=[pytest.mark.slow] * (verifier != "token-wise" and length not in ("4", "lag-free")),
         )
         for length in [*PLANNED, *ASKING]
-        for verifier in ("token-wise", "block")
+        for verifier in ("token-wise", "block", "invariant")
         for sampling in SAMPLINGS[:2]
     ],
 )
@@ -493,7 +493,9 @@ def test_reads_by_the_host(
 TREES: dict[str, dict[str, Any]] = {
     "3x2x1": {"tree": (3, 2, 1), "verifier": "spec-infer"},
     "mcss": {"tree": (3, 2, 1), "verifier": "mcss"},
-    "grown": {"tree": "auto"},
+    "grown": {"tree": "auto", "verifier": "token-wise"},
+    "shared noise": {"tree": (3, 2, 1), "verifier": "invariant"},
+    "grown, shared noise": {"tree": "auto", "verifier": "invariant"},
 }
 
 
@@ -504,7 +506,7 @@ def tree_decoder(tree: str, way: str, draft: str = "whole") -> SpeculativeDecode
     ]
     for model in models:
         model.reads_drawn = way == "static"
-    length = RateOptimal(lag_free(), CostModel(0.01, 0.9, 0.02)) if tree == "grown" else None
+    length = RateOptimal(lag_free(), CostModel(0.01, 0.9, 0.02)) if "grown" in tree else None
     return SpeculativeDecoder(*models, length=length, **TREES[tree])
 
 
@@ -538,7 +540,7 @@ def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeyp
     propose, step = engine._propose, engine.step
     for model in (one.target, one.drafts[0]):
         mark_results(model, monkeypatch)
-    each = 1 + (tree == "grown") * (1 + (sampling["temperature"] == 0))
+    each = 1 + ("grown" in tree) * (1 + (sampling["temperature"] == 0))
 
     def proposing(*arguments: Any) -> Any:
         OnDevice.count = 0

@@ -214,6 +214,17 @@ def greedy_texts(architecture: str) -> list[list[int]]:
     return [transformers_greedy(pair(architecture)[0], prompt, NEW) for prompt in PROMPTS]
 
 
+SAMPLED: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8, "top_k": 8}
+
+
+@cache
+def seeded_texts(architecture: str) -> list[list[int]]:
+    """Sampled without drafts, by noise that a draft would share."""
+    found = SpeculativeDecoder(pair(architecture)[0], None).generate(PROMPTS, seed=3, **SAMPLED)
+    assert {one.verifier for one in found} == {"invariant"}
+    return [one.tokens for one in found]
+
+
 @pytest.mark.parametrize(
     ("draft", "architecture", "way"),
     [
@@ -224,14 +235,19 @@ def greedy_texts(architecture: str) -> list[list[int]]:
     ],
 )
 def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Greedy ones are transformers' own; sampled ones are the same alone and in a list, and of a new decoder."""
+    """Greedy ones are transformers' own, and those of shared noise are the same as without drafts.
+
+    Sampled ones are the same alone and in a list, and of a new decoder.
+    """
     monkeypatch.setattr(linear, "SMALLEST", 1)  # small layers are rounded as well
     target, model = models(real, draft, architecture)
     decoder = SpeculativeDecoder(target, model, **options_of(way))
     greedy: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.0}
     found = decoder.generate(PROMPTS, **greedy)
     assert [one.tokens for one in found] == greedy_texts(architecture)
-    sampled: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8, "top_k": 8}
+    seeded = decoder.generate(PROMPTS, seed=3, verifier="invariant", **SAMPLED)
+    assert [one.tokens for one in seeded] == seeded_texts(architecture)
+    assert sum(one.stats.n_drafted for one in seeded) > 0
     outputs = []
     # Rules by confidence learn from one text for the next; what is in half precision is rounded otherwise in a list.
     apart = "by confidence" not in way and not any(name in draft for name in ROUNDED)
@@ -241,9 +257,9 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
         decoder = SpeculativeDecoder(target, model, **options_of(way))
         decoder.stop_tokens = frozenset(range(0, 64, 13))  # texts end at different times
         if alone:
-            made = [decoder.generate(prompt, seed=sample_seed(3, i), **sampled) for i, prompt in enumerate(PROMPTS)]
+            made = [decoder.generate(prompt, seed=sample_seed(3, i), **SAMPLED) for i, prompt in enumerate(PROMPTS)]
         else:
-            made = decoder.generate(PROMPTS, seed=3, **sampled)
+            made = decoder.generate(PROMPTS, seed=3, **SAMPLED)
         counted = [[getattr(one.stats, name) for name in COUNTERS] for one in made]
         outputs.append([(one.tokens, one.rounds, one.finish_reason) for one in made] + counted)
         found += made

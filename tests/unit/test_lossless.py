@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.infer.core import Draft, Drawn, TokenDistribution, Verdict, Verifier, residual
-from specpilot.infer.random_source import RandomSource
+from specpilot.infer.random_source import RandomSource, without
 from specpilot.infer.verify import RULES as ALL_RULES
 from specpilot.infer.verify import Selection, candidates, parse_verifier
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
-from specpilot.infer.verify.mcss import without
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
 from specpilot.infer.verify.otm import optimal_transport, orders_and_probability, otm
 from specpilot.infer.verify.spec_infer import spec_infer

@@ -1,0 +1,168 @@
+"""One seed, one text: what is sampled with a seed depends on the seed and the target alone, token for token.
+
+In double precision, so that no two tokens are nearly equally good. The texts are those of the same target without
+drafts, for every way to draft and every interface.
+"""
+
+import json
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from specpilot.common.errors import InputError
+from specpilot.controllers.length import Fixed
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.drafters.ngram import Ngram
+
+from ..helpers.architectures import pair
+from ..helpers.drafts import CHEAP, PROMPTS, options_of, real
+from ..helpers.routing import ArmsInTurn, routed
+from ..helpers.serving import serving
+from ..helpers.tiny import byte_tokenizer, make
+
+NEW = 20
+SAMPLINGS = [
+    SamplingParams(1.0, None), SamplingParams(0.7, 8), SamplingParams(1.0, None, 0.9), SamplingParams(1.0, 5, 0.8),
+]  # fmt: skip
+MODEL = [
+    "1", "3", "cumulative confidence", "some rounds", "spec-infer 2x2x1", "mcss 3x2x1", "auto", "auto, adapting",
+    "auto by confidence", "copies or 3", "auto or copies",
+]  # fmt: skip
+WAYS = [
+    *(("model", "llama", way) for way in MODEL),
+    *(("model", name, way) for name in ("gpt2", "gemma3", "t5") for way in ("3", "copies or 2")),
+    *(("model", name, "3") for name in ("qwen3-padded-target", "qwen3-padded-draft", "bloom")),
+    *(("none", name, "copies") for name in ("llama", "t5")),
+    *(("trimmed", "llama", way) for way in ("3", "spec-infer 2x2")),
+    *((kind, "llama", way) for kind in ("states", "eagle3") for way in ("3", "mcss 2x1", "auto")),
+]
+
+
+@cache
+def models(draft: str, architecture: str) -> tuple[Any, Any]:
+    with TemporaryDirectory() as folder:
+        return tuple(
+            deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
+            for model in real(draft, architecture, Path(folder))
+        )
+
+
+@cache
+def texts(architecture: str, sampling: SamplingParams) -> list[list[int]]:
+    """Without drafts; two texts of each prompt."""
+    found = SpeculativeDecoder(deepcopy(pair(architecture)[0]).double(), None).generate(
+        [*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=sampling, seed=7
+    )
+    assert len({tuple(one.tokens) for one in found}) == len(found)
+    return [one.tokens for one in found]
+
+
+@pytest.mark.parametrize(("draft", "architecture", "way"), WAYS)
+def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
+    """Texts together, and one of them alone."""
+    options = options_of(way) | {"verifier": "auto"}
+    decoder = SpeculativeDecoder(*models(draft, architecture), **options)
+    drafted = accepted = 0
+    for sampling in SAMPLINGS:
+        settings: dict[str, Any] = {"max_new_tokens": NEW, "sampling": sampling}
+        together = decoder.generate([*PROMPTS, *PROMPTS], seed=7, **settings)
+        assert [one.tokens for one in together] == texts(architecture, sampling)
+        assert {one.verifier for one in together} == {"invariant"}
+        alone = decoder.generate(PROMPTS[1], seed=together[5].seed, **settings)
+        assert alone.tokens == together[5].tokens
+        drafted += sum(one.stats.n_drafted for one in together)
+        accepted += sum(one.stats.n_accepted for one in together)
+    assert 0 < accepted < drafted or (draft == "eagle3" and drafted)
+
+
+def test_of_a_routers_arms() -> None:
+    target, draft = models("model", "llama")
+    decoder = routed(target, [draft, deepcopy(draft)], ArmsInTurn(4), [Fixed(2), Fixed(5), Fixed(1), Fixed(0)])
+    found = decoder.generate([*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=SAMPLINGS[0], seed=7)
+    assert [one.tokens for one in found] == texts("llama", SAMPLINGS[0])
+    assert len({one.arm for one in found}) == 4
+
+
+def decoders() -> tuple[SpeculativeDecoder, SpeculativeDecoder]:
+    """With drafts and without, for texts of bytes."""
+    target, draft = (make(vocab=300, layers=layers, seed=1).double() for layers in (2, 1))
+    tokenizer = byte_tokenizer()
+    with_drafts = SpeculativeDecoder(target, draft, tokenizer, length=3, ngram=Ngram(2, CHEAP))
+    return with_drafts, SpeculativeDecoder(target, None, tokenizer)
+
+
+SETTINGS: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "top_k": None}
+
+
+def test_streams_samples_and_ids_of_the_same_text() -> None:
+    drafting, plain = decoders()
+    assert drafting.tokenizer is not None
+    expected = plain.generate("to be or", seed=3, n=3, **SETTINGS)
+    assert [one.tokens for one in drafting.generate("to be or", seed=3, n=3, **SETTINGS)] == [
+        one.tokens for one in expected
+    ]
+    assert len({tuple(one.tokens) for one in expected}) == 3
+    assert "".join(drafting.stream("to be or", seed=3, **SETTINGS)) == expected[0].text
+    assert drafting.generate(drafting.tokenizer.encode("to be or"), seed=3, **SETTINGS).tokens == expected[0].tokens
+
+
+def test_custom_generate_by_the_seed_of_torch() -> None:
+    found = []
+    for decoder in decoders():
+        torch.manual_seed(5)
+        model = decoder.target.model
+        ids = torch.tensor([[*b"to be or"]])
+        settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": True, "top_k": 0, "temperature": 0.9}
+        found.append(model.generate(ids, custom_generate=decoder, **settings).tolist())
+    assert found[0] == found[1]
+
+
+def test_requests_of_a_server() -> None:
+    drafting, plain = decoders()
+    expected = plain.generate("to be or", seed=3, **SETTINGS).text
+    question = {"prompt": "to be or", "max_tokens": 24, "temperature": 1.0, "top_k": -1, "seed": 3}
+    with serving(drafting) as (_, address):
+        for more in ({}, {"speculation": {"length": "5"}}, {"speculation": {"length": "none"}}):
+            body = json.dumps(question | more).encode()
+            request = Request(f"{address}/v1/completions", body, {"Content-Type": "application/json"})
+            with urlopen(request) as answer:
+                assert json.load(answer)["choices"][0]["text"] == expected
+
+
+def test_without_a_seed_every_text_has_another() -> None:
+    drafting, _ = decoders()
+    found = [drafting.generate("to be or", **SETTINGS) for _ in range(4)]
+    assert len({one.seed for one in found}) == len({tuple(one.tokens) for one in found}) == 4
+    assert {one.verifier for one in found} == {"token-wise"}
+    again = drafting.generate("to be or", seed=found[0].seed, verifier="token-wise", **SETTINGS)
+    assert again.tokens == found[0].tokens
+
+
+def test_the_rule_that_is_named_is_used() -> None:
+    drafting, _ = decoders()
+    for verifier in ("token-wise", "block", "invariant"):
+        assert drafting.generate("to be or", seed=3, verifier=verifier, **SETTINGS).verifier == verifier
+    assert drafting.generate("to be or", seed=3, temperature=0.0).verifier == "token-wise"  # the text is the same
+    assert drafting.generate("to be or", seed=3, temperature=0.0, verifier="invariant").verifier == "invariant"
+
+
+def test_the_plan_says_which_rule_and_why() -> None:
+    drafting, _ = decoders()
+    assert "token-wise" in drafting.plan.describe()
+    assert "with one it is invariant" in drafting.plan.describe()
+    assert "verification: invariant" in drafting.setup_for(seeded=True).plan.describe()
+
+
+@pytest.mark.parametrize("rule", ["mtad", "mtjd"])
+def test_rules_that_choose_the_text_themselves_are_not_replaced(rule: str) -> None:
+    target, draft = (make(vocab=300, layers=layers, seed=1) for layers in (2, 1))
+    decoder = SpeculativeDecoder(target, draft if rule == "mtad" else None, byte_tokenizer(), length=2, verifier=rule)
+    assert decoder.generate("to be", seed=3, max_new_tokens=6).verifier == rule
+    with pytest.raises(InputError, match="verifier"):
+        decoder.generate("to be", seed=3, verifier="nonsense")

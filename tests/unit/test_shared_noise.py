@@ -1,0 +1,228 @@
+"""Noise that target and draft share: a pure function of its arguments, with the law that the rule needs."""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from specpilot.common.errors import InputError
+from specpilot.controllers.sampling import draw_by
+from specpilot.controllers.shared_noise import (
+    _exponentials,
+    choose,
+    exponentials,
+    keys_of,
+    position_key,
+    ratios,
+    seed_key,
+)
+from specpilot.infer.core import Draft, TokenDistribution
+from specpilot.infer.random_source import RandomSource, SharedNoise
+from specpilot.infer.verify import invariant
+from specpilot.models import ancestors_of
+from torch import Tensor
+
+from ..helpers.enumeration import as_distribution, distribution
+
+CPU = torch.device("cpu")
+WORD = (1 << 64) - 1
+
+
+def mixed(z: int) -> int:
+    """SplitMix64's mixing function, by its definition with unsigned numbers."""
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & WORD
+    return z ^ (z >> 31)
+
+
+def noise(seed: int, position: int, token: int) -> float:
+    """-log(1 - u), by exact integers."""
+    digest = hashlib.sha256(f"shared noise\0{seed}".encode()).digest()[:8]
+    key = mixed(int.from_bytes(digest, "little") + position * 0x5851F42D4C957F2D & WORD)
+    number = mixed(key + token * 0x9E3779B97F4A7C15 & WORD) >> 11
+    return -math.log1p(-(number + 0.5) / 2**53)
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    position=st.integers(0, 2**40),
+    tokens=st.lists(st.integers(0, 2**31), min_size=2, max_size=5),
+)
+def test_the_noise_is_a_function_of_seed_position_and_token(seed: int, position: int, tokens: list[int]) -> None:
+    """By NumPy, as on a CPU, and by torch, as on other devices."""
+    expected = pytest.approx([noise(seed, position, token) for token in tokens], rel=1e-12)
+    keys = keys_of(seed_key(seed), [position], CPU)
+    assert exponentials(keys.unsqueeze(-1), torch.tensor([tokens]))[0].tolist() == expected
+    assert _exponentials(keys.numpy(), np.array(tokens)).tolist() == expected
+
+
+def numbers(seeds: Sequence[int], positions: Sequence[int], tokens: int) -> np.ndarray:
+    """u in (0, 1) of each seed, position and token: (S, P, V)."""
+    rows = [exponentials(keys_of(seed_key(seed), positions, CPU).unsqueeze(-1), torch.arange(tokens)) for seed in seeds]
+    return np.exp(-torch.stack(rows).numpy())
+
+
+def test_the_noise_is_uniform() -> None:
+    u = numbers(range(20), range(50), 200)
+    for values in (u.ravel(), u[0].ravel(), u[:, 7].ravel(), u[..., 11].ravel()):
+        assert stats.kstest(values, "uniform").pvalue > 1e-4
+        low = (values * 2**32 % 1 * 256).astype(int)  # the lowest bits that a float32 would not hold
+        assert stats.chisquare(np.bincount(low, minlength=256)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["seeds", "positions", "tokens"])
+def test_neighbouring_noise_is_independent(axis: int) -> None:
+    """Correlations of values and of low bits of neighbours one to four apart, and their joint counts."""
+    u = numbers(range(24), range(64), 128)
+    for apart in (1, 2, 3, 4):
+        one = np.take(u, range(u.shape[axis] - apart), axis).ravel()
+        other = np.take(u, range(apart, u.shape[axis]), axis).ravel()
+        for values in ((one, other), (one * 2**20 % 1, other * 2**20 % 1)):
+            assert abs(np.corrcoef(*values)[0, 1]) * math.sqrt(len(one)) < 4
+            cells = np.histogram2d(*values, bins=16, range=[[0, 1], [0, 1]])[0]
+            assert stats.chisquare(cells.ravel()).pvalue > 1e-4
+
+
+def test_tokens_and_positions_are_not_interchangeable() -> None:
+    """A position's noise is not that of another one, shifted by some tokens."""
+    u = numbers([0], range(40), 400)[0]
+    values, counts = np.unique(u, return_counts=True)
+    assert counts.max() == 1
+    assert len(values) == u.size
+
+
+P = [0.45, 0.3, 0.2, 0.05, 0.0]
+Q = [0.1, 0.5, 0.0, 0.3, 0.1]
+
+
+def drawn(rows: Sequence[float], seed: int, count: int) -> Tensor:
+    """Tokens (count,) of one distribution at ``count`` positions."""
+    keys = keys_of(seed_key(seed), range(count), CPU)
+    return choose(torch.tensor([rows]).double().expand(count, -1), None, keys)
+
+
+def test_tokens_have_the_laws_of_their_distributions() -> None:
+    for rows in (P, Q):
+        counts = torch.bincount(drawn(rows, 3, 40_000), minlength=5).numpy()
+        expected = np.array(rows) * 40_000
+        assert counts[expected == 0].sum() == 0
+        assert stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue > 1e-4
+
+
+def test_the_closed_form_of_acceptance() -> None:
+    """P(y = x = i) = 1 / Σ_j max(p_j/p_i, q_j/q_i)."""
+    y, x = drawn(P, 11, 60_000), drawn(Q, 11, 60_000)
+    for i in range(5):
+        both = int(((x == i) & (y == i)).sum())
+        expected = 0.0
+        if P[i] and Q[i]:
+            expected = 1 / sum(max(p / P[i], q / Q[i]) for p, q in zip(P, Q, strict=True))
+        assert stats.binomtest(both, 60_000, expected).pvalue > 1e-4 if expected else both == 0
+
+
+@settings(max_examples=50)
+@given(data=st.data(), size=st.integers(2, 6), seed=st.integers(0, 1000), position=st.integers(0, 1000))
+def test_draws_are_in_the_order_of_the_noise(data: st.DataObject, size: int, seed: int, position: int) -> None:
+    """The first is the token; the order and form of a distribution do not matter."""
+    row = data.draw(distribution(size))
+    scores = {i: noise(seed, position, i) / p for i, p in enumerate(row) if p > 0}
+    expected = sorted(scores, key=scores.__getitem__)
+    order = torch.tensor(data.draw(st.permutations(range(size))))
+    source = SharedNoise(seed).at(position - 1)
+    for one in (
+        TokenDistribution(torch.tensor([row]).double(), None, size),
+        TokenDistribution(torch.tensor([row]).double()[:, order], order[None], size),
+    ):
+        assert [one.token(0, place) for place in source.draws(one, 0, 1)] == expected
+        assert source.token(one, 0, 1) == expected[0]
+        assert source.chain(one, 1) == expected[:1]
+        keys = torch.tensor([source.number(1)])
+        assert one.token(0, int(draw_by(one.probabilities, one.tokens, keys))) == expected[0]
+        assert int(ratios(one.probabilities, one.tokens, keys).argmin()) == int(
+            choose(one.probabilities, one.tokens, keys)
+        )
+
+
+def test_large_vocabularies_are_drawn_from_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = torch.rand(3, 1000, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    keys = keys_of(seed_key(0), range(3), CPU)
+    whole = choose(p, None, keys)
+    monkeypatch.setattr("specpilot.controllers.shared_noise.CHUNK", 64)
+    assert torch.equal(choose(p, None, keys), whole)
+    assert len({*whole.tolist()}) == 3
+
+
+def test_small_probabilities_are_drawn_as_often_as_they_say() -> None:
+    """Single precision would have no noise large enough for a token of probability 1e-9."""
+    rows = torch.tensor([[1.0 - 1e-9, 1e-9]]).double()
+    best = min(noise(0, position, 1) for position in range(2000))
+    assert best < 1e-3  # of 2,000 exponential variables the smallest is about 1/2,000
+    key = position_key(seed_key(0), 5)
+    assert choose(rows, None, torch.tensor([key])).tolist() == [0]
+
+
+def test_nan_is_refused() -> None:
+    one = TokenDistribution(torch.tensor([[math.nan, 0.5]]), None, 2)
+    with pytest.raises(InputError, match="NaN"):
+        SharedNoise(0).token(one, 0, 0)
+    with pytest.raises(InputError, match="NaN"):
+        next(SharedNoise(0).draws(one, 0, 0))
+
+
+# Verification
+
+
+Table = dict[tuple[int, ...], Tensor]
+
+
+def draw_tree(shape: Sequence[int], q: Table, source: RandomSource) -> Draft:
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[TokenDistribution] = []
+    level: list[tuple[int, tuple[int, ...]]] = [(-1, ())]
+    for depth, children in enumerate(shape):
+        coming = []
+        for node, path in level:
+            one = as_distribution(q[path][None])
+            for token in itertools.islice(source.draws(one, 0, depth), children):
+                coming.append((len(tokens), (*path, token)))
+                tokens.append(token)
+                parents.append(node)
+                rows.append(one)
+        level = coming
+    return Draft(tokens, rows, parents, len(shape))
+
+
+@settings(max_examples=150)
+@given(
+    data=st.data(),
+    shape=st.sampled_from([(), (1,), (1, 1), (2,), (2, 1), (1, 2), (3, 2)]),
+    seed=st.integers(0, 10**6),
+    start=st.integers(0, 500),
+    lists=st.booleans(),
+)
+def test_the_text_is_the_targets_whatever_is_drafted(
+    data: st.DataObject, shape: tuple[int, ...], seed: int, start: int, lists: bool
+) -> None:
+    """A round emits the first tokens of the text that the target has without drafts, and as many as were drafted."""
+    vocab = 3
+    paths = [path for n in range(len(shape) + 1) for path in itertools.product(range(vocab), repeat=n)]
+    p, q = ({x: torch.tensor(data.draw(distribution(vocab))).double() for x in paths} for _ in range(2))
+    source = SharedNoise(seed).at(start)
+    text: list[int] = []
+    while len(text) <= len(shape):
+        text.append(source.token(as_distribution(p[tuple(text)][None]), 0, len(text)))
+    draft = draw_tree(shape, q, source)
+    branches = [[*ancestors_of(draft.parents, node), node] for node in range(len(draft.tokens))]
+    drafted = [tuple(draft.tokens[node] for node in branch) for branch in branches]
+    rows = as_distribution(torch.stack([p[path] for path in [(), *drafted]]), lists)
+    verdict = invariant(rows, draft, source)
+    kept = [draft.tokens[node] for node in verdict.path]
+    assert [*kept, verdict.token] == text[: len(kept) + 1]
+    assert len(kept) == max((n for n in range(len(shape) + 1) if n == 0 or tuple(text[:n]) in drafted), default=0)
