@@ -38,14 +38,15 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
         encoder = decoder.target.encodes_prompts
         prompt = encode_prompt(decoder.tokenizer, text, chat=options.chat, system=options.system, encoder=encoder)
         live = None if at_once else decoder.text_stream(prompt)
-        found = decoder.generate(
+        generated = decoder.generate(
             prompt,
             n=options.n,
             **options.sampling,
             seed=options.seed,
             on_tokens=None if live is None else lambda tokens: print(live.push(tokens), end="", flush=True),
         )
-        for generation in found if isinstance(found, list) else [found]:
+        generations = generated if isinstance(generated, list) else [generated]
+        for generation in generations:
             if options.json:
                 print(_as_json(generation))
             elif options.color:
@@ -57,8 +58,7 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
                     print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
                 _print_stats(generation)
         if options.stats:
-            first = found if options.n == 1 else found[0]
-            seeded = first.verifier != decoder.plan.verifier.name
+            seeded = generations[0].verifier != decoder.plan.verifier.name
             print(decoder.setup_for(seeded=seeded).plan.describe(), file=sys.stderr)
 
 
