@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import InputError, is_finite
-from .shared_noise import ratios
+from .shared_noise import scores
 from .truncation import cut, largest, nucleus, top_k
 
 
@@ -114,7 +114,7 @@ def draw_by(probabilities: Tensor, tokens: Tensor | None, numbers: Tensor) -> Te
         numbers: (N,) uniform numbers in float64, or integers: keys of noise that target and draft share.
     """
     if numbers.dtype == torch.long:
-        return ratios(probabilities, tokens, numbers).argmin(-1)
+        return scores(probabilities, tokens, numbers).argmax(-1)
     return draw_unchecked(probabilities, numbers)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..common.errors import InputError
 from ..controllers.sampling import draw_unchecked, require_finite
-from ..controllers.shared_noise import choose, keys_of, position_key, ratios, seed_key
+from ..controllers.shared_noise import choose, position_key, scores, seed_key
 
 if TYPE_CHECKING:
     from .core import TokenDistribution
@@ -130,30 +130,31 @@ class SharedNoise(RandomSource):
         """Do nothing: a position's noise stays the same."""
 
     def token(self, distribution: TokenDistribution, row: int, depth: int) -> int:
-        return self.chain(distribution.part(row, row + 1), depth)[0]
+        tokens, probabilities = distribution.support(row)
+        chosen, mass = choose(probabilities[None], tokens[None], [self.number(depth)])
+        require_finite(mass)
+        return chosen[0]
 
     def chain(self, distributions: TokenDistribution, depth: int = 0) -> list[int]:
         """A token of each of N distributions, of the positions from ``depth`` tokens after the round's first on."""
         probabilities, tokens = distributions.probabilities, distributions.tokens
-        require_finite(float(probabilities.sum()))
-        places = choose(probabilities, tokens, self._keys(distributions, depth))
-        return (places if tokens is None else tokens.gather(-1, places.unsqueeze(-1)).squeeze(-1)).tolist()
+        if tokens is None:
+            tokens = torch.arange(probabilities.shape[1], device=probabilities.device).expand(probabilities.shape)
+        chosen, mass = choose(probabilities, tokens, [self.number(depth + row) for row in range(len(tokens))])
+        require_finite(mass)
+        return chosen
 
     def draws(self, distribution: TokenDistribution, row: int, depth: int) -> Iterator[int]:
         one = distribution.part(row, row + 1)
-        require_finite(float(one.probabilities.sum()))
-        left = ratios(one.probabilities, one.tokens, self._keys(one, depth))[0]
+        keys = torch.tensor([self.number(depth)], device=one.probabilities.device)
+        left = scores(one.probabilities, one.tokens, keys)[0]
+        require_finite(float(left.max()))
         while True:
-            place = int(left.argmin())
-            if left[place] == torch.inf:
+            place = int(left.argmax())
+            if float(left[place]) == 0:
                 return
             yield place
-            left[place] = torch.inf
-
-    def _keys(self, distributions: TokenDistribution, depth: int) -> Tensor:
-        probabilities = distributions.probabilities
-        first = self.start + depth
-        return keys_of(self.key, range(first, first + len(probabilities)), probabilities.device)
+            left[place] = 0
 
 
 def without(q: Tensor, place: int) -> Tensor:

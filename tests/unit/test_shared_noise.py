@@ -14,12 +14,10 @@ from scipy import stats
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import draw_by
 from specpilot.controllers.shared_noise import (
-    _exponentials,
+    _negative_exponentials,
     choose,
     exponentials,
-    keys_of,
     position_key,
-    ratios,
     seed_key,
 )
 from specpilot.infer.core import Draft, TokenDistribution
@@ -30,7 +28,6 @@ from torch import Tensor
 
 from ..helpers.enumeration import as_distribution, distribution
 
-CPU = torch.device("cpu")
 WORD = (1 << 64) - 1
 
 
@@ -57,14 +54,18 @@ def noise(seed: int, position: int, token: int) -> float:
 def test_the_noise_is_a_function_of_seed_position_and_token(seed: int, position: int, tokens: list[int]) -> None:
     """By NumPy, as on a CPU, and by torch, as on other devices."""
     expected = pytest.approx([noise(seed, position, token) for token in tokens], rel=1e-12)
-    keys = keys_of(seed_key(seed), [position], CPU)
+    keys = keys_of(seed, [position])
     assert exponentials(keys.unsqueeze(-1), torch.tensor([tokens]))[0].tolist() == expected
-    assert _exponentials(keys.numpy(), np.array(tokens)).tolist() == expected
+    assert (-_negative_exponentials(keys.numpy(), np.array(tokens))).tolist() == expected
+
+
+def keys_of(seed: int, positions: Sequence[int]) -> Tensor:
+    return torch.tensor([position_key(seed_key(seed), position) for position in positions])
 
 
 def numbers(seeds: Sequence[int], positions: Sequence[int], tokens: int) -> np.ndarray:
     """u in (0, 1) of each seed, position and token: (S, P, V)."""
-    rows = [exponentials(keys_of(seed_key(seed), positions, CPU).unsqueeze(-1), torch.arange(tokens)) for seed in seeds]
+    rows = [exponentials(keys_of(seed, positions).unsqueeze(-1), torch.arange(tokens)) for seed in seeds]
     return np.exp(-torch.stack(rows).numpy())
 
 
@@ -103,8 +104,8 @@ Q = [0.1, 0.5, 0.0, 0.3, 0.1]
 
 def drawn(rows: Sequence[float], seed: int, count: int) -> Tensor:
     """Tokens (count,) of one distribution at ``count`` positions."""
-    keys = keys_of(seed_key(seed), range(count), CPU)
-    return choose(torch.tensor([rows]).double().expand(count, -1), None, keys)
+    p = torch.tensor([rows]).double().expand(count, -1)
+    return torch.tensor(choose(p, torch.arange(5).expand(count, -1), keys_of(seed, range(count)).tolist())[0])
 
 
 def test_tokens_have_the_laws_of_their_distributions() -> None:
@@ -144,18 +145,18 @@ def test_draws_are_in_the_order_of_the_noise(data: st.DataObject, size: int, see
         assert source.chain(one, 1) == expected[:1]
         keys = torch.tensor([source.number(1)])
         assert one.token(0, int(draw_by(one.probabilities, one.tokens, keys))) == expected[0]
-        assert int(ratios(one.probabilities, one.tokens, keys).argmin()) == int(
-            choose(one.probabilities, one.tokens, keys)
-        )
 
 
 def test_large_vocabularies_are_drawn_from_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     p = torch.rand(3, 1000, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    keys = keys_of(seed_key(0), range(3), CPU)
-    whole = choose(p, None, keys)
+    keys = keys_of(0, range(3)).tolist()
+    tokens = torch.arange(1000).flip(0).expand(3, -1)
+    whole, mass = choose(p, tokens, keys)
     monkeypatch.setattr("specpilot.controllers.shared_noise.CHUNK", 64)
-    assert torch.equal(choose(p, None, keys), whole)
-    assert len({*whole.tolist()}) == 3
+    assert choose(p, tokens, keys) == (whole, pytest.approx(mass))
+    assert len({*whole}) == 3
+    p[1, 500] = math.nan
+    assert math.isnan(choose(p, tokens, keys)[1])
 
 
 def test_small_probabilities_are_drawn_as_often_as_they_say() -> None:
@@ -164,7 +165,7 @@ def test_small_probabilities_are_drawn_as_often_as_they_say() -> None:
     best = min(noise(0, position, 1) for position in range(2000))
     assert best < 1e-3  # of 2,000 exponential variables the smallest is about 1/2,000
     key = position_key(seed_key(0), 5)
-    assert choose(rows, None, torch.tensor([key])).tolist() == [0]
+    assert choose(rows, torch.arange(2)[None], [key])[0] == [0]
 
 
 def test_nan_is_refused() -> None:
