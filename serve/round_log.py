@@ -21,6 +21,7 @@ from ..data_gen.kinds import RoundsRow, Rows
 from ..data_gen.on_policy import Rounds, rounds_of
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
+from ..infer.plan import TOKEN_WISE
 
 DISTRIBUTIONS = 17  # that are logged; requests choose them
 UNLIMITED = 2**31 - 1  # tokens, where no model limits them
@@ -157,7 +158,7 @@ class RoundLog(RoundWriters):
     def __init__(
         self, folder: Path, decoder: SpeculativeDecoder, target: str, draft: str, *, shard_size: int = 64
     ) -> None:
-        chains = len(decoder.drafts) == 1 and decoder.plan.verifier.rule == "token-wise" and decoder.plan.drafts_chains
+        chains = len(decoder.drafts) == 1 and decoder.plan.verifier.rule == TOKEN_WISE and decoder.plan.drafts_chains
         if not chains or decoder.tokenizer is None:
             raise InputError("log_rounds: needs one draft model's chains and the verifier token-wise; leave it out")
         (model,) = decoder.drafts
@@ -173,9 +174,12 @@ class RoundLog(RoundWriters):
     def add(self, request: Request) -> bool:
         """Keep a request, if it is one to keep.
 
-        One that a stop string ended is not: the drafts of its last round may go on behind it.
+        One that a stop string ended is not: the drafts of its last round may go on behind it. One with a seed is not:
+        its rounds have no ratios of p and q.
         """
         output = request.output
+        if output.verifier != TOKEN_WISE:
+            return False
         ended = request.ended and output.finish_reason != "stop"
         if not ended or not any(round.drafted for round in output.rounds):
             return False

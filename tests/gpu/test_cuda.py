@@ -12,6 +12,7 @@ import torch
 from specpilot.cli.main import main
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.shared_noise import exponentials
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.hooks import RoundTimer
 from specpilot.infer.random_source import RandomSource
@@ -87,7 +88,7 @@ def test_the_law_is_the_targets(way: str, sampling: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("length", ["4", "confidence:0.3"])
-@pytest.mark.parametrize("verifier", ["token-wise", "block"])
+@pytest.mark.parametrize("verifier", ["token-wise", "block", "invariant"])
 @pytest.mark.parametrize(
     "sampling", [{"temperature": 1.0, "top_k": 5}, {"temperature": 0.7, "top_k": None}, {"temperature": 0.0}]
 )
@@ -135,15 +136,37 @@ def test_a_target_alone_draws_what_the_host_draws(sampling: dict[str, Any]) -> N
     assert rounds_by_seed(True, {}, sampling) == rounds_by_seed(False, {}, sampling)
 
 
+@torch.inference_mode()
+def test_the_noise_of_target_and_draft_has_the_same_bits_as_on_a_processor() -> None:
+    tokens, keys = torch.arange(200_000).expand(3, -1), torch.tensor([[5], [-7], [2**62]])
+    found = exponentials(keys.to("cuda"), tokens.to("cuda")).cpu()
+    torch.testing.assert_close(found, exponentials(keys, tokens), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("options", [{"length": 4}, {"length": "confidence:0.3"}, {"tree": (2, 2)}], ids=str)
+def test_the_text_of_a_seed_is_that_of_a_processor_without_drafts(options: dict[str, Any]) -> None:
+    models = [make(seed=1, sharpness=sharpness).double() for sharpness in (4.0, 3.0)]
+    prompts: list[list[int]] = [[1, 2, 3], [4, 5], [6, 1, 6, 1, 6]]
+    plain = SpeculativeDecoder(models[0], None)
+    on_device = SpeculativeDecoder(*map(on_gpu, deepcopy(models)), **options)
+    for sampling in ({"temperature": 1.0, "top_k": None}, {"temperature": 0.7, "top_k": 8}):
+        texts = [
+            [one.tokens for one in decoder.generate(prompts, max_new_tokens=40, seed=3, **sampling)]  # type: ignore[arg-type]
+            for decoder in (on_device, plain)
+        ]
+        assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("sampling", [{"temperature": 1.0, "top_k": 5}, {"temperature": 0.0}])
 @pytest.mark.parametrize(
     "options",
     [
         {"tree": (3, 2, 1), "verifier": "spec-infer"},
         {"tree": (2, 2), "verifier": "mcss"},
-        {"tree": "auto", "length": "online-confidence", "cost": 0.05},
+        {"tree": "auto", "length": "online-confidence", "cost": 0.05, "verifier": "token-wise"},
+        {"tree": (3, 2, 1), "verifier": "invariant"},
     ],
-    ids=["spec-infer", "mcss", "auto"],
+    ids=["spec-infer", "mcss", "auto", "invariant"],
 )
 def test_trees_are_those_of_a_processor(options: dict[str, Any], sampling: dict[str, Any]) -> None:
     """Drafted, verified and committed as on a CPU, by seed, in float64."""

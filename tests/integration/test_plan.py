@@ -148,6 +148,33 @@ def test_what_drafts_in_a_call(options: dict[str, Any], call: Call, drafting: An
     assert resolve(DecodingOptions(**options), call).drafting == drafting
 
 
+@pytest.mark.parametrize(
+    ("options", "seeded", "unseeded"),
+    [
+        (PAIR, "invariant", "token-wise"),
+        (PAIR | {"draft": None}, "invariant", "token-wise"),
+        (PAIR | {"tree": "auto"}, "invariant", "token-wise"),
+        (PAIR | {"tree": "2x1"}, "invariant", "mcss"),
+        (PAIR | {"verifier": "block"}, "block", "block"),
+        (PAIR | {"verifier": "invariant"}, "invariant", "invariant"),
+        (PAIR | {"verifier": "mtad", "length": 3}, "mtad", "mtad"),
+        ({"target": "tiny", "router": ROUTER, "draft": ("tiny-draft", "ngram")}, "invariant", "token-wise"),
+    ],
+    ids=str,
+)
+def test_the_rule_with_a_seed_and_without(options: dict[str, Any], seeded: str, unseeded: str) -> None:
+    decoding = DecodingOptions(**options)
+    assert resolve(decoding, seeded=True).verifier.name == seeded
+    assert resolve(decoding).verifier.name == unseeded
+    assert bool(resolve(decoding).verifier.reason) == ("verifier" not in options)
+
+
+def test_a_rule_of_a_call_is_not_replaced_by_that_of_a_seed() -> None:
+    options = DecodingOptions(**PAIR)
+    assert resolve(options, Call(verifier="block"), seeded=True).verifier.name == "block"
+    assert resolve(options, Call(2), seeded=True).verifier.name == "invariant"
+
+
 def test_a_tree_grows_by_a_length_of_a_call_that_predicts() -> None:
     options = DecodingOptions(**PAIR, tree="auto", length="online-confidence", cost=0.2)
     grows = OnlineConfidence(cost=CostModel.load(0.2))
@@ -201,7 +228,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # options, and what the error beg
     ({"target": "tiny", "draft": "ngram", "draft_dtype": "int8"}, "draft_dtype='int8':"),
     (PAIR | {"draft": None, "length": "confidence:0.4"}, "length:"),
     (PAIR | {"draft": ("a", "b")}, "draft: 2 drafts"),
-    (PAIR | {"tree": "2x1"}, "verifier='token-wise':"),
+    (PAIR | {"tree": "2x1", "verifier": "token-wise"}, "verifier='token-wise':"),
     (PAIR | {"tree": "2x0", "verifier": "mcss"}, "tree='2x0':"),
     (PAIR | {"tree": "2x1", "verifier": "mcss", "length": 3}, "tree and length:"),
     (PAIR | {"tree": "2x1", "verifier": "mcss", "draft": None}, "tree:"),

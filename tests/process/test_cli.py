@@ -529,7 +529,7 @@ def test_json_and_stats(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixtu
     assert [r["drafted"] for r in report["rounds"]] == [r.drafted for r in expected.rounds]
     assert report["stats"]["block_efficiency"] == stats.block_efficiency
     line = next(line for line in printed.err.splitlines() if line.startswith(f"{stats.n_generated} tokens in"))
-    assert "verification: token-wise" in printed.err  # the plan
+    assert "verification: invariant" in printed.err  # the plan
     seconds, rate = re.findall(rf"^{stats.n_generated} tokens in ([\d.]+) s \(([\d.]+) tokens/s\)", line)[0]
     assert float(seconds) * float(rate) == pytest.approx(
         stats.n_generated, abs=0.01 * float(rate) + 0.1 * float(seconds)

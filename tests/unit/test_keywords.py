@@ -73,7 +73,7 @@ def test_generate_and_stream_have_the_keywords_of_the_command() -> None:
 
 def test_help_shows_names_types_and_defaults() -> None:
     page = pydoc.plain(pydoc.render_doc(SpeculativeDecoder.from_pretrained))
-    for words in ("threshold: 'float | None' = None", "verifier: 'str' = 'token-wise'", "max_running: 'int' = 64"):
+    for words in ("threshold: 'float | None' = None", "verifier: 'str' = 'auto'", "max_running: 'int' = 64"):
         assert words in page
     assert inspect.signature(specpilot.compare) == inspect.signature(compare)
     assert "minutes: 'float' = 2.0" in str(inspect.signature(specpilot.compare))
