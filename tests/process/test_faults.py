@@ -140,7 +140,7 @@ def test_a_damaged_record_of_a_benchmark_is_not_believed(tmp_path: Path, place: 
 def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4, verifier="token-wise")
     log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
     (tmp_path / "log" / "shard-00000.parquet.tmp").mkdir()  # no file can be written there
     with serving(decoder, log=log) as (_, address):

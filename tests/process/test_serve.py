@@ -338,7 +338,8 @@ def late_end(text: str) -> str:
     return next(stop for i in range(len(text) // 2, len(text)) if text.index(stop := text[i : i + 3]) == i)
 
 
-def test_served_rounds_are_a_dataset(decoder: SpeculativeDecoder, tmp_path: Path) -> None:
+def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4, verifier="token-wise")
     texts = []
     for seed in (0, 5):  # a server, and one that is started again
         log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
@@ -403,3 +404,13 @@ def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status:
     assert message in error["message"]
     assert "\n" not in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_rounds_of_shared_noise_are_not_logged(tmp_path: Path) -> None:
+    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
+    log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
+    with serving(decoder, log=log) as (_, address):
+        for more in ({"seed": 1}, {}, {"seed": 2, "temperature": 0}):
+            http.post(f"{address}/v1/completions", json={"prompt": "12 plus 30", "max_tokens": 16} | more)
+    assert len(read_dataset(tmp_path / "log", RoundsRow)) == 1
+    assert len(read_dataset(tmp_path / "log" / "temperature-0", RoundsRow)) == 1
