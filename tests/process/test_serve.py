@@ -339,7 +339,9 @@ def late_end(text: str) -> str:
 
 
 def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4, verifier="token-wise")
+    decoder = SpeculativeDecoder.from_pretrained(
+        "tiny", "tiny-draft", length="tiny-lag-free", cost=0.2, verifier="token-wise"
+    )
     texts = []
     for seed in (0, 5):  # a server, and one that is started again
         log = RoundLog(tmp_path / "log", decoder, "tiny", "tiny-draft", shard_size=2)
