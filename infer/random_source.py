@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import accumulate, chain
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -23,8 +23,21 @@ from ..common.errors import InputError
 from ..controllers.sampling import draw_unchecked, require_finite
 from ..controllers.shared_noise import choose, position_key, scores, seed_key
 
-if TYPE_CHECKING:
-    from .core import TokenDistribution
+
+class Distributions(Protocol):
+    """What is drawn from: a :class:`~specpilot.infer.core.TokenDistribution`."""
+
+    @property
+    def probabilities(self) -> Tensor: ...
+
+    @property
+    def tokens(self) -> Tensor | None: ...
+
+    def sample(self, row: int, rng: RandomSource) -> int: ...
+
+    def support(self, row: int) -> tuple[Tensor, Tensor]: ...
+
+    def part(self, start: int, end: int) -> Self: ...
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -73,11 +86,11 @@ class RandomSource:
         """The source of a round's tokens, the first of which is at ``position`` of the text; here the same for all."""
         return self
 
-    def token(self, distribution: TokenDistribution, row: int, depth: int) -> int:
+    def token(self, distribution: Distributions, row: int, depth: int) -> int:
         """A token drawn from distribution ``row``, ``depth`` tokens after the round's first."""
         return distribution.sample(row, self)
 
-    def draws(self, distribution: TokenDistribution, row: int, depth: int) -> Iterator[int]:
+    def draws(self, distribution: Distributions, row: int, depth: int) -> Iterator[int]:
         """Places of distribution ``row``, drawn without replacement; arguments as for :meth:`token`."""
         left = distribution.probabilities[row]
         while bool(left.any()):
@@ -129,13 +142,13 @@ class SharedNoise(RandomSource):
     def give_back(self, numbers: Sequence[float]) -> None:
         """Do nothing: a position's noise stays the same."""
 
-    def token(self, distribution: TokenDistribution, row: int, depth: int) -> int:
+    def token(self, distribution: Distributions, row: int, depth: int) -> int:
         tokens, probabilities = distribution.support(row)
         chosen, mass = choose(probabilities[None], tokens[None], [self.number(depth)])
         require_finite(mass)
         return chosen[0]
 
-    def chain(self, distributions: TokenDistribution, depth: int = 0) -> list[int]:
+    def chain(self, distributions: Distributions, depth: int = 0) -> list[int]:
         """A token of each of N distributions, of the positions from ``depth`` tokens after the round's first on."""
         probabilities, tokens = distributions.probabilities, distributions.tokens
         if tokens is None:
@@ -144,7 +157,7 @@ class SharedNoise(RandomSource):
         require_finite(mass)
         return chosen
 
-    def draws(self, distribution: TokenDistribution, row: int, depth: int) -> Iterator[int]:
+    def draws(self, distribution: Distributions, row: int, depth: int) -> Iterator[int]:
         one = distribution.part(row, row + 1)
         keys = torch.tensor([self.number(depth)], device=one.probabilities.device)
         left = scores(one.probabilities, one.tokens, keys)[0]
