@@ -62,7 +62,9 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*measured_over_fitted.values()] == pytest.approx([1.0] * len(measured_over_fitted))
     # The target's first forward after the draft's takes longer; a text's last round may have no room for a draft.
     _, *pair = timed_pair(monkeypatch, *KNOWN, start=0.003)
-    result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 30})
+    result = bench_cost(
+        SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 30}, quick=True
+    )
     assert result.cost.t_draft_start == pytest.approx(0.003, rel=0.05)
     assert result.cost.round(0) == pytest.approx(0.011)
 
@@ -78,7 +80,7 @@ def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyP
     predictor, cost = Slow(0.6, mean=0.5), CostModel(0.2, 1.0, 0.0)
     result = bench_cost(
         SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60},
-        judge=RateOptimal(predictor, cost),
+        judge=RateOptimal(predictor, cost), quick=True,
     )  # fmt: skip
     assert result.cost.t_draft == pytest.approx(0.003)
     assert result.prediction.share_of_draft_step == pytest.approx(0.001 / 0.003)
