@@ -96,7 +96,7 @@ def operations(seed: int) -> Iterator[tuple[str, Any]]:
             del lengths[text]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @each(SEVERAL)
 @torch.inference_mode()
 def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:

@@ -171,10 +171,12 @@ class Texts(NamedTuple):
 TREES = ["spec-infer 3x2x1", "mcss 3x2x1", "k-seq 3x2x1", "otm 3x2x1"]
 WAYS = [*LENGTHS, "block", "typical", "bild", *TREES, *AUTO]
 FEW_OF_STATES = ["3", "confidence", "spec-infer 2x2x1", "auto", "copies or 3", "auto or copies"]
+VARIANTS = ["1", "2", "auto, wary"]  # of "3" and of "auto"
 FEW_WAYS = ["3", "some rounds", "block", *TREES[:3], "auto"]
 TEXTS = [
     Texts("none", ["llama", "gpt2", "t5"], ["copies", "copies, free"]),
-    Texts("model", ["llama"], WAYS),
+    Texts("model", ["llama"], [way for way in WAYS if way not in VARIANTS]),
+    Texts("model", ["llama"], VARIANTS, slow=True),
     Texts("model", ["gpt2"], FEW_WAYS),
     Texts("model", ["gpt2"], [way for way in WAYS if way not in FEW_WAYS], slow=True),
     Texts("model", ["llama"], [*MIXED, "auto or copies", "auto or copies, adapting"]),
@@ -186,9 +188,11 @@ TEXTS = [
     Texts("trimmed", ["llama"], ["3", "entropy", "spec-infer 2x2", "copies or 2"]),
     Texts("trimmed", ["gpt2", "gemma3"], ["3", "entropy", "spec-infer 2x2", "copies or 2"], slow=True),
     Texts("trimmed", ["qwen3-padded-target"], ["3", "spec-infer 2x2"]),
-    Texts("states", ["llama"], STATE_WAYS),
-    Texts("eagle3", ["llama"], FEW_OF_STATES),
-    Texts("eagle3", ["llama"], [way for way in STATE_WAYS if way not in FEW_OF_STATES], slow=True),
+    *(Texts(kind, ["llama"], FEW_OF_STATES) for kind in ("states", "eagle3")),
+    *(
+        Texts(kind, ["llama"], [way for way in STATE_WAYS if way not in FEW_OF_STATES], slow=True)
+        for kind in ("states", "eagle3")
+    ),
     Texts("states", ["gemma3"], ["3", "spec-infer 2x2x1", "auto"]),
     Texts("eagle3", ["gemma3"], ["3"]),
     Texts("eagle3", ["gemma3"], ["spec-infer 2x2x1", "auto"], slow=True),
