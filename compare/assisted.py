@@ -8,7 +8,7 @@ import torch
 
 from ..common.errors import InputError, Misspelt, is_whole
 from ..controllers.sampling import SamplingParams
-from ..infer.core import Stats
+from ..infer.core import Generation, Stats
 from ..models import LanguageModel
 
 ASSISTED, LOOKUP = "assisted", "lookup"
@@ -81,11 +81,12 @@ class TransformersLoop:
         elif how:
             raise Misspelt(f"transformers:{how}: no such generation; give assisted-3 or lookup-10")
 
-    def __call__(self, prompt: list[int], seed: int) -> Stats:
-        """Decode one prompt; only the number of tokens is reported."""
+    def __call__(self, prompt: list[int], seed: int) -> Generation:
+        """Decode one prompt; of the counters only the number of tokens is reported."""
         torch.manual_seed(seed)
         if self.config is not None:  # where several loops of one draft run in turn, each has its own
             self.config.num_assistant_tokens = self.tokens
             self.config.num_assistant_tokens_schedule = "constant"
             self.config.assistant_confidence_threshold = 0.0
-        return Stats(n_generated=len(generate(self.target, prompt, **self.options)))
+        tokens = generate(self.target, prompt, **self.options)
+        return Generation(prompt, tokens, stats=Stats(n_generated=len(tokens)))

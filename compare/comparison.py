@@ -37,12 +37,14 @@ from ..controllers.length import (
 )
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import CostSource, PresetCosts, cost_source
+from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
 from ..infer.authors import COPY, DRAFT, pieces_by_author
-from ..infer.core import Stats
+from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.options import SamplingKeywords
+from ..infer.plan import INVARIANT, verifier_of
 from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
@@ -319,7 +321,7 @@ class _Comparing:
         if NONE in costs:
             return costs[NONE].round(0)
         generate = self.loader.generate(self.specs[NONE], self.task.sampling, COST_TOKENS)
-        stats = generate(self._encoded(self.rows[:1])[0], 0)
+        stats = generate(self._encoded(self.rows[:1])[0], 0).stats
         return (stats.seconds + stats.prefill_seconds) / stats.n_generated
 
     def _encoded(self, rows: Sequence[PromptRow]) -> list[list[int]]:
@@ -407,7 +409,7 @@ class _Comparing:
             name: [self._generate(spec, self.sources.get(name)) for spec in each] for name, each in specs.items()
         }
 
-        def decode(name: str, item: int, repeat: int) -> Stats:
+        def decode(name: str, item: int, repeat: int) -> Generation:
             index = item % len(prompts)
             return decoding[name][index % len(specs[name])](prompts[index], self.task.seed + item)
 
@@ -461,7 +463,12 @@ class _Comparing:
             result = replace(result, replay=speed, tokens_per_forward=per_forward, accepted=accepted)
         elif spec.name == NONE and self.replayed:
             result = replace(result, replay=Interval(1.0, 1.0, 1.0))
-        return by_clock(result, timed[spec.name], timed[NONE]) if timed else result
+        if not timed:
+            return result
+        result = by_clock(result, timed[spec.name], timed[NONE])
+        if not keeps_texts(spec, self.task.sampling):
+            return result
+        return replace(result, same_texts=same_texts(timed[spec.name], timed[NONE]))
 
     def _samples(self, specs: Mapping[str, ComparedDecoder], decoders: Mapping[str, DecoderResult]) -> Sample | None:
         """The first prompt, decoded with the two fastest decoders of this engine; None if there is none."""
@@ -530,6 +537,24 @@ def _digest(rows: Sequence[PromptRow]) -> str:
 def total(runs: Sequence[TimedDecoding]) -> TimedDecoding:
     """The sums over decodings; there is at least one."""
     return sum(runs[1:], runs[0])
+
+
+def keeps_texts(spec: ComparedDecoder, sampling: SamplingParams) -> bool:
+    """Whether a decoder with drafts must write the same texts as one without, token for token."""
+    if spec.name == NONE or spec.engine is not None:
+        return False
+    rule = verifier_of(spec, seeded=sampling.temperature > 0)
+    return rule.rule == INVARIANT or (rule.exact and sampling.temperature == 0)
+
+
+def same_texts(runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDecoding]) -> int | None:
+    """The number of texts that are those without drafts; None if the texts of a run are not known."""
+    if not all(
+        run.texts and len(run.texts) == len(plain.texts) for run, plain in zip(runs, without_drafts, strict=True)
+    ):
+        return None
+    texts, expected = ([text for run in each for text in run.texts] for each in (runs, without_drafts))
+    return sum(one == other for one, other in zip(texts, expected, strict=True))
 
 
 def by_clock(

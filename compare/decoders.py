@@ -28,7 +28,7 @@ from ..controllers.length.cost_source import CostSource
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
 from ..infer.build import Models
-from ..infer.core import Stats
+from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts, split_ngram
 from ..infer.loading.controllers import length_digests
@@ -44,7 +44,8 @@ TRANSFORMERS = "transformers"
 OWN = ("name", "engine")  # fields that are no options of `specpilot generate`
 FIRST = ("target", "draft", "length")  # options that come first in a command
 
-Generate = Callable[[list[int], int], Stats]  # (prompt, seed) → counters; other engines report n_generated only
+# (prompt, seed) → tokens and counters; of the counters other engines report n_generated only
+Generate = Callable[[list[int], int], Generation]
 
 
 def trained_among(words: Sequence[str]) -> list[str]:
@@ -250,7 +251,7 @@ class Loader:
         if options.engine is None:
             decoder = self.decoder(options, cost)
             decoder.new_request([0], sampling, 1, 0)  # refuses what the sampling does not allow
-            return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings).stats
+            return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings)
         engine, _, how = options.engine.partition(":")
         if engine != TRANSFORMERS:
             raise InputError(f"engine={options.engine!r}: there is no such engine; give transformers, or leave it out")

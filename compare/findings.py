@@ -52,7 +52,8 @@ def sentences(report: ComparisonReport) -> list[str]:
     best = decoders[name]
     prompts = f"On your {counted(count, 'prompt')}, at temperature {report.task.sampling.temperature:g},"
     if not pays(report):
-        return [f"Do not draft here: {_why_not(report)}.", f"{prompts} {_fastest_draft(report)}", *_warnings(report)]
+        verdict = [f"Do not draft here: {_why_not(report)}.", f"{prompts} {_fastest_draft(report)}"]
+        return verdict + _same_texts(report) + _warnings(report)
     line = f"{prompts} {best.title} decodes {show(best.speed, prompts=count)} × as fast as no drafts"
     rivals = [  # the rules without training, or for a rule the trained decoders
         rival for rival, row in decoders.items()
@@ -71,7 +72,24 @@ def sentences(report: ComparisonReport) -> list[str]:
             f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "
             f"replay, where the best is at {replayed:.2f} ×."
         )
-    return lines + _warnings(report)
+    return lines + _same_texts(report) + _warnings(report)
+
+
+def _same_texts(report: ComparisonReport) -> list[str]:
+    """Whether the texts with drafts are those without, where the rules promise it."""
+    count = report.passes * report.prompts
+    same = {row.title: row.same_texts for row in report.decoders.values() if row.same_texts is not None}
+    if not same:
+        return []
+    total, expected = sum(same.values()), count * len(same)
+    line = f"Drafts change no text: {total} of {expected} texts are the same as without drafts, token for token."
+    if total == expected:
+        return [line]
+    fewer = ", ".join(f"{title} {each} of {count}" for title, each in same.items() if each < count)
+    return [
+        f"{total} of {expected} texts are the same as without drafts, token for token ({fewer}). Rounding decides "
+        "where two tokens are nearly equally good."
+    ]
 
 
 def _warnings(report: ComparisonReport) -> list[str]:

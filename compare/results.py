@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from ..common.machine import Machine
@@ -13,7 +14,7 @@ from ..common.record import Record
 from ..controllers.acceptance.metrics import Bin
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from ..infer.core import Stats
+from ..infer.core import Generation
 from ..infer.options import Auto
 from .decoders import ComparedDecoder
 from .drift import Drift
@@ -45,6 +46,7 @@ class TimedDecoding(Record):
         generated, drafted, accepted: numbers of tokens.
         seconds, processor_seconds: wall time, and processor time of the process.
         joules: energy; None where no counter can be read.
+        texts: a digest of each text's tokens.
     """
 
     generated: int
@@ -54,14 +56,16 @@ class TimedDecoding(Record):
     seconds: float
     processor_seconds: float
     joules: float | None = None
+    texts: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, timed: Timed[Stats]) -> TimedDecoding:
+    def of(cls, timed: Timed[Generation]) -> TimedDecoding:
         """The counters and times of a decoding."""
-        stats = timed.value
+        stats = timed.value.stats
+        digest = hashlib.sha256(str(timed.value.tokens).encode()).hexdigest()[:16]
         return cls(
             stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards, timed.seconds,
-            timed.processor_seconds, timed.joules,
+            timed.processor_seconds, timed.joules, [digest],
         )  # fmt: skip
 
     def __add__(self, other: TimedDecoding) -> TimedDecoding:
@@ -73,6 +77,7 @@ class TimedDecoding(Record):
             self.seconds + other.seconds,
             self.processor_seconds + other.processor_seconds,
             None if self.joules is None or other.joules is None else self.joules + other.joules,
+            self.texts + other.texts,
         )
 
 
@@ -92,6 +97,8 @@ class DecoderResult(Record):
         joules: energy for each generated token.
         tokens_per_forward: generated tokens for each forward of the target.
         accepted: share of the drafted tokens that the target accepted.
+        same_texts: number of texts that are the same as without drafts, token for token; None where the rule does not
+            promise that, or the texts are not known.
     """
 
     title: str
@@ -105,6 +112,7 @@ class DecoderResult(Record):
     joules: float | None = None
     tokens_per_forward: float | None = None
     accepted: float | None = None
+    same_texts: int | None = None
 
     @property
     def speed(self) -> Interval | None:

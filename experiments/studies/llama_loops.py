@@ -24,7 +24,7 @@ from specpilot.compare.options import RepeatOptions, WorkloadOptions
 from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.infer.core import Stats
+from specpilot.infer.core import Generation, Stats
 from specpilot.models import GgufModel, LanguageModel
 from specpilot.models.llama_context import library
 
@@ -97,9 +97,10 @@ class LlamaLoop:
         self.target = Loop(target, target.context)
         self.draft = Loop(draft, draft.context) if longest and draft is not None else None
 
-    def __call__(self, prompt: list[int], seed: int) -> Stats:
-        """Decode one prompt; only the number of tokens is reported."""
-        return Stats(n_generated=len(self.generate(prompt, seed)))
+    def __call__(self, prompt: list[int], seed: int) -> Generation:
+        """Decode one prompt; of the counters only the number of tokens is reported."""
+        tokens = self.generate(prompt, seed)
+        return Generation(prompt, tokens, stats=Stats(n_generated=len(tokens)))
 
     def generate(self, prompt: list[int], seed: int) -> list[int]:
         """New tokens after ``prompt``."""
@@ -205,7 +206,7 @@ def measure(options: LlamaLoopsOptions, console: Console) -> dict[str, float]:
         loops[f"specpilot {length}"] = loader.generate(decoder, sampling, options.max_new_tokens)
 
     def runs(loop: Generate) -> Run[int]:
-        return lambda item, repeat: loop(prompts[item], 1000 * repeat + item).n_generated
+        return lambda item, repeat: loop(prompts[item], 1000 * repeat + item).stats.n_generated
 
     tokens, seconds = dict.fromkeys(loops, 0), dict.fromkeys(loops, 0.0)
     configurations = {name: runs(loop) for name, loop in loops.items()}

@@ -14,7 +14,7 @@ from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare import comparison
-from specpilot.compare.comparison import compare_decoders
+from specpilot.compare.comparison import compare_decoders, keeps_texts, same_texts
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
 from specpilot.compare.findings import concluded, pays, sentences
 from specpilot.compare.interval import Interval, ratio_interval
@@ -394,3 +394,43 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
     one_day_later(monkeypatch)
     assert replayed("begun") == begun
     assert replayed("other") != begun
+
+
+def with_texts(report: ComparisonReport, **texts: list[str]) -> ComparisonReport:
+    """The report with digests of the decoders' texts, and how many are the same as without drafts."""
+    timed = {name: [replace(run, texts=[text]) for run, text in zip(report.timed[name], texts[name], strict=True)]
+             for name in report.timed}  # fmt: skip
+    decoders = {
+        name: row if name == NONE else replace(row, same_texts=same_texts(timed[name], timed[NONE]))
+        for name, row in report.decoders.items()
+    }
+    return replace(report, timed=timed, decoders=decoders)
+
+
+def test_whether_drafts_change_texts() -> None:
+    report = comparison_report({"one": (1.5, False), "two": (1.4, False)}, prompts=3)
+    plain = ["a", "b", "c"]
+    same = with_texts(report, none=plain, one=plain, two=plain)
+    assert "Drafts change no text: 6 of 6 texts are the same as without drafts, token for token." in sentences(same)
+    other = with_texts(report, none=plain, one=plain, two=["a", "x", "c"])
+    (line,) = (line for line in sentences(other) if "texts are the same" in line)
+    assert line.startswith("5 of 6 texts")
+    assert "(two 2 of 3)" in line
+    assert not any("texts are the same" in line for line in sentences(report))  # they are not known
+
+
+@pytest.mark.parametrize(
+    ("options", "temperature", "expected"),
+    [
+        ({"length": "3"}, 1.0, True),
+        ({"length": "3"}, 0.0, True),
+        ({"length": "3", "verifier": "token-wise"}, 1.0, False),
+        ({"length": "3", "verifier": "token-wise"}, 0.0, True),
+        ({"length": "3", "verifier": "typical"}, 0.0, False),
+        ({"engine": "transformers:assisted-3"}, 0.0, False),
+    ],
+    ids=str,
+)
+def test_which_decoders_must_write_the_same_texts(options: dict[str, Any], temperature: float, expected: bool) -> None:
+    spec = ComparedDecoder.of(DecodingOptions(target="tiny", draft="tiny-draft"), "one", **options)
+    assert keeps_texts(spec, SamplingParams(temperature, 50)) == expected
