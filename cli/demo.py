@@ -28,7 +28,7 @@ from ..common.record import Record
 from ..compare.assisted import generate
 from ..compare.comparison import compare_decoders
 from ..compare.decoders import ComparedDecoder, Loader
-from ..compare.findings import EXAMPLE, concluded, words_of
+from ..compare.findings import EXAMPLE, concluded, texts_compared, words_of
 from ..compare.report import document_of, write
 from ..compare.results import ComparisonReport, Task
 from ..controllers.acceptance import lag_free_head, specdec_head
@@ -60,7 +60,7 @@ OF_DATA = "For each token: the probability that the target accepts the draft's p
 OF_TRAINING = "Each learns to predict it from what the draft computes anyway."
 OF_EXPORT = "What decoders load."
 OF_COMPARISON = "By replay at the costs measured here, then every prompt with every decoder in turn."
-OF_CHECK = "Greedy answers with drafts beside those of transformers' own generate."
+OF_CHECK = "All texts with drafts beside those without, and greedy ones beside those of transformers' own generate."
 NOTE = (
     "Trees and copies cannot be replayed. Both heads were trained at temperature 1; online: nothing is trained before, "
     "as without --length; fixed length, cumulative confidence: the best of eight settings each."
@@ -129,7 +129,10 @@ def run_demo(
         with stage(console, "5  Check: drafts change no text", OF_CHECK):
             cost = reports[0].costs[OURS]
             samples, identical = check_greedy(loader, output / FOLDERS[OURS], cost, rows[:CHECKED], max_new_tokens)
-            console.print(f"{identical} of {len(samples)} answers identical, token for token")
+            for report in reports:
+                for line in texts_compared(report):
+                    console.print(f"At temperature {report.task.sampling.temperature:g}: {line}", highlight=False)
+            console.print(f"{identical} of {len(samples)} greedy answers are those of transformers, token for token.")
 
     ours = max((OURS, COPIES, TREES), key=lambda name: reports[0].decoders[name].tokens_per_second or 0.0)
     words = " ".join(["specpilot generate", *words_of(reports[0], ours, output), f"'{EXAMPLE}'"])

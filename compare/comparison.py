@@ -254,7 +254,8 @@ class _Comparing:
             if spec.engine is None:
                 cost = self.sources.get(name) if spec.uses_costs else None
                 decoder = self.loader.decoder(spec if cost or not spec.uses_costs else replace(spec, cost=AUTO), cost)
-                plans[name] = decoder.plan.describe().splitlines()
+                plan = decoder.setup_for(seeded=self.task.sampling.temperature > 0).plan
+                plans[name] = plan.describe().splitlines()
         first = next(iter(plans.values()))
         common = [line for line in first if all(line in lines for lines in plans.values())]
         rest = [f"{name}: {'; '.join(x for x in lines if x not in common)}" for name, lines in plans.items()]

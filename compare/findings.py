@@ -53,7 +53,7 @@ def sentences(report: ComparisonReport) -> list[str]:
     prompts = f"On your {counted(count, 'prompt')}, at temperature {report.task.sampling.temperature:g},"
     if not pays(report):
         verdict = [f"Do not draft here: {_why_not(report)}.", f"{prompts} {_fastest_draft(report)}"]
-        return verdict + _same_texts(report) + _warnings(report)
+        return verdict + texts_compared(report) + _warnings(report)
     line = f"{prompts} {best.title} decodes {show(best.speed, prompts=count)} × as fast as no drafts"
     rivals = [  # the rules without training, or for a rule the trained decoders
         rival for rival, row in decoders.items()
@@ -72,10 +72,10 @@ def sentences(report: ComparisonReport) -> list[str]:
             f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "
             f"replay, where the best is at {replayed:.2f} ×."
         )
-    return lines + _same_texts(report) + _warnings(report)
+    return lines + texts_compared(report) + _warnings(report)
 
 
-def _same_texts(report: ComparisonReport) -> list[str]:
+def texts_compared(report: ComparisonReport) -> list[str]:
     """Whether the texts with drafts are those without, where the rules promise it."""
     count = report.passes * report.prompts
     same = {row.title: row.same_texts for row in report.decoders.values() if row.same_texts is not None}
