@@ -47,6 +47,7 @@ EFFECTS: dict[str, str] = {
     "tests/integration/test_python_api.py::test_sampling_parameters_in_one_object":
         "GenerateOptions.max_new_tokens GenerateOptions.temperature GenerateOptions.top_k GenerateOptions.top_p",
     "tests/integration/test_accelerators.py::test_a_seed_gives_the_same_rounds": "SeedOptions.seed",
+    "tests/integration/test_one_seed_one_text.py::test_without_a_seed_every_text_has_another": "GenerateOptions.seed",
     "tests/unit/test_prompting.py::test_text_and_chat":
         "GenerateOptions.chat GenerateOptions.system PromptSourceOptions.chat PromptSourceOptions.system",
     "tests/process/test_cli.py::test_prompts_and_flags_among_the_arguments": "GenerateOptions.prompt",
