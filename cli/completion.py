@@ -29,7 +29,7 @@ def completion_script(shell: str, commands: Commands, prog: str) -> str:
     parser.add_argument("--version", action="store_true", help="Print the version.")
     parser.add_argument("--completion", choices=SHELLS, help="Print the completion script of a shell.")
     _add_commands(parser, commands)
-    _completions.type_to_str = plain_type
+    _completions.type_to_str = plain_type  # type: ignore[attr-defined]  # which it imports
     script: str = parser.get_completion_script(f"shtab-{shell}")
     return script
 

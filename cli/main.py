@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
 
 from ..common.errors import InputError, did_you_mean, disk_error
-from ..common.options import name_option
+from ..common.options import Options, name_option
 from .commands import (
     bench,
     compare,
@@ -106,15 +106,16 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
     if here is train.acceptance:
         here = train.of_predictor(words)
 
-    options = CommandParser(here, prog=" ".join(path)).read(words)
+    arguments = CommandParser(here, prog=" ".join(path)).read(words)
+    options = [one for one in arguments.values() if isinstance(one, Options)]
     try:
-        here(**options)
+        here(**arguments)
     except InputError as error:
-        raise type(error)(name_option(str(error), options.values())) from error
+        raise type(error)(name_option(str(error), options)) from error
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise InputError(name_option(disk_error(error), options.values())) from error
+        raise InputError(name_option(disk_error(error), options)) from error
 
 
 CONTINUED_BY = {

@@ -173,8 +173,8 @@ class CommandParser:
             }
             file = next((file for file in reversed(configs) if key in configs[file] and key not in flags), "")
             if key in self.types and OF_ANOTHER_TYPE.search(line):
-                value = read_value(flags[key]) if key in flags else configs.get(file, {}).get(key)
-                line = f"{key}: {mismatch(self.types[key], value)}"
+                wrong: Any = read_value(flags[key]) if key in flags else configs.get(file, {}).get(key)
+                line = f"{key}: {mismatch(self.types[key], wrong)}"
             raise InputError(f"{file}{': ' * bool(file)}{line} (see {self.parser.prog} --help)") from None
         except RecursionError:
             raise InputError(
@@ -198,6 +198,8 @@ class CommandParser:
         known = self.parser._option_string_actions
         if name not in known and name.partition(".")[0] not in known:
             meant = did_you_mean(name, known)
+            if name.endswith("revision") and not meant:
+                meant = "; a revision is part of the model's name, as in owner/name@v1"
             if self.bare and not name.startswith("--") and not meant:
                 meant = f"; what begins with a dash is given as {self.bare[0]}={name}"
             raise InputError(f"unknown option {name}{meant} (see {self.parser.prog} --help)")

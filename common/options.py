@@ -198,6 +198,10 @@ def name_option(message: str, options: Iterable[Options]) -> str:
             return f"{name}={text!r}{message.removeprefix(text)}{remedy}"
         if message.startswith((f"{text}/", f"{text}:")):
             return f"{name}: {message}"
+    above = Path(message.partition(": ")[0])  # a folder that cannot be made
+    for text, name, _ in places:
+        if above.is_absolute() and above in Path(text).parents and above != Path(above.anchor):
+            return f"{name}: {message}"
     return message
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -90,6 +91,7 @@ SHOWN = 96  # tokens of the mosaics
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
 TRACED = 0.5  # recording an output takes this many decodings of it
+DECODING = 0.5  # share of the minutes that is left for decoding, however long loading and measuring took
 MARGIN = 1.2  # prefills, and what rounds take beyond their costs
 
 
@@ -145,6 +147,7 @@ class _Comparing:
         console: Console,
         rules: bool,
     ) -> None:
+        self.began = time.perf_counter()
         self.rows, self.loader, self.store, self.console = rows, loader, store, console
         loader.base = self._settled(ComparedDecoder.of(loader.base, NONE))
         self.task = replace(task, chat=uses_template(loader.tokenizer, task.chat))
@@ -296,7 +299,7 @@ class _Comparing:
         return measured.to_dict()
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
-        """How many prompts, and how often each is decoded by the clock."""
+        """How many prompts, and how often each is decoded by the clock, in the rest of the ``minutes``."""
         available = len(self.rows)
         if minutes is None:
             return available, 1
@@ -304,7 +307,8 @@ class _Comparing:
         def plan() -> list[float]:
             second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
             decodings = (len(self.specs) + len(self.families)) * clock
-            count = int(minutes * 60 / (second * (decodings + TRACED)))
+            rest = max(minutes * 60 - (time.perf_counter() - self.began), minutes * 60 * DECODING)
+            count = int(rest / (second * (decodings + TRACED)))
             most = available if clock else min(available, MOST_REPLAYED)
             passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
             return [max(min(LEAST, most), min(most, count)), passes, round(second * (decodings * passes + TRACED), 3)]

@@ -96,7 +96,8 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             server's responses.
         against: Another such folder, or several: where acceptance drifted from `data` to it.
         clock: Also decode by the clock, every prompt with every decoder in turn; --no-clock replays alone.
-        minutes: Time that decides how many of the prompts are taken, and how often.
+        minutes: Time that decides how many of the prompts are taken, and how often. Loading the models and measuring
+            costs count, too; half of the time is for decoding at least.
         wandb: Weights & Biases project to log the report to, as PROJECT or TEAM/PROJECT; offline if WANDB_API_KEY is
             not set or the server cannot be reached.
         output: Folder for report.html, report.md, report.json and what was measured; an interrupted comparison is

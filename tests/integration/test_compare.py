@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -301,13 +302,17 @@ def test_the_time_decides_how_many_prompts_are_decoded() -> None:
     one: Any = SimpleNamespace(
         rows=ROWS * 20, specs={NONE: None, "3": None}, families={}, task=Task(SamplingParams(1.0, 50), 64), identity={},
         store=SimpleNamespace(compute=lambda key, plan: plan()), console=QUIET,
-        _seconds_per_token=lambda costs: 0.01,
+        _seconds_per_token=lambda costs: 0.01, began=time.perf_counter(),
     )  # fmt: skip
     for minutes in (None, 0.5, 5.0, 500.0):
         plans.append(comparison._Comparing._plan(one, {}, True, minutes))
     assert plans[0] == (120, 1)
     assert plans[1][0] < plans[2][0] <= plans[3][0] == 120
     assert plans[3][1] > 1
+    for spent in (10.0, 15.0, 1000.0):  # seconds of a minute and a half that loading and measuring took
+        one.began = time.perf_counter() - spent * 3
+        plans.append(comparison._Comparing._plan(one, {}, True, 1.5))
+    assert plans[4][0] > plans[5][0] == plans[6][0] > 0  # half of the time is left
 
 
 # from end to end

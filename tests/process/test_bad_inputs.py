@@ -258,6 +258,11 @@ TABLES["{}"] = [
     ("data acceptance --output out --prompts @place/half.jsonl/x", "prompts='@place/half.jsonl/x': no such file"),
     ("data acceptance --output /dev/null/x", "output='/dev/null/x': '/dev/null' is not a folder"),
     ("calibrate tiny-head --output out --data @place/data-cut", "data: @place/data-cut/manifest.json: not JSON"),
+    (
+        "generate --prompts @place/prompts.txt --output /proc/x/y --no-chat",
+        "output: /proc/x: No such file or",
+    ),
+    ("data acceptance --revision v1", "--revision; a revision is part of the model's name, as in owner/name@v1"),
     ("calibrate nope --output out --data x", "controller='nope': no such controller"),
     ("generate hi --router x", "router='x': no such router; give a folder, or an id on the Hugging Face hub"),
     ("generate hi --router tiny-haed", "router='tiny-haed': no such router; give a folder, or an id"),
