@@ -149,7 +149,7 @@ def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: p
     monkeypatch.setattr(RateOptimalTree, "node_price", 0.2)
     monkeypatch.setattr(RateOptimalTree, "level", lambda controller, survivals: [])
     sampling = SamplingParams(1.0, None)
-    for seed in range(3, 45, 7):
+    for seed in range(3, 24, 7):
         options = {"length": RateOptimal(predictor(-1.0), CHEAP), "tree": "auto"}
         decoder = SpeculativeDecoder(*models(small, "model", seed), **options)
         found = decoder_distribution(decoder, sampling, 4)
