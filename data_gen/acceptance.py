@@ -85,7 +85,8 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
             batch = slice(start, start + size)
             points = pad_sequence([self.uniforms(item, "y") for item in items[batch]], batch_first=True)
             prompts = [item.ids for item in items[batch]]
-            labels = label(self.target, self.draft, prompts, x[batch], points, self.sampling)
+            rule = self.settings.verifier
+            labels = label(self.target, self.draft, prompts, x[batch], points, self.sampling, rule)
             for item, rollout, (y, p) in zip(items[batch], x[batch], labels, strict=True):
                 rows.append(AcceptanceRow(item.id, item.prompt, item.ids, rollout.tokens[: len(y)], y, p))
         return rows

@@ -26,7 +26,7 @@ from ..infer.random_source import drawn_for
 from ..models import LanguageModel, language_model
 from ..models.loading.generation_defaults import generation_defaults, stop_tokens_of
 from ..models.loading.names import load_any_model, load_tokenizer
-from .dataset import ENOUGH, ResponseSource, ShardWriter, check_answered, day_in
+from .dataset import ENOUGH, ResponseSource, ShardWriter, check_answered, day_in, rule_identity
 from .kinds import Row, Rows
 from .options import (
     ONE_PROCESS,
@@ -176,9 +176,12 @@ def encode_prompts(
 def pair_identity(
     names: AcceptanceDataOptions, pair: PairFingerprint, target: LanguageModel, draft: LanguageModel
 ) -> Identity:
-    """The part of a dataset's identity that describes a pair, including the size that a larger draft was cut to."""
+    """The part of a dataset's identity that describes a pair and its verification rule.
+
+    It includes the size that a larger draft was cut to.
+    """
     cut = {"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}
-    return {"draft": names.draft, "fingerprint": pair.to_dict(), **cut}
+    return {"draft": names.draft, "fingerprint": pair.to_dict(), **cut, **rule_identity(names.verifier)}
 
 
 class DatasetBuilder(ABC, Generic[R]):

@@ -21,6 +21,7 @@ from ..common.json_file import JsonObject, blaming, build, read_object
 from ..common.record import Identity, Record, SparseRecord, to_json
 from ..controllers.arms import Arm
 from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.provenance import TOKEN_WISE
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
 
@@ -171,6 +172,7 @@ class Manifest(SparseRecord):
         arms: of a router's data.
         hidden_size: of a router's embeddings, or of features.
         served: whether a server logged the texts, which cannot be made again.
+        verifier: the verification rule that acceptance probabilities are of.
         length, threshold, cost, controller: options of the decoder that drafted; ``controller`` is the digest of a
             trained one.
         seed: seed of the texts.
@@ -199,6 +201,7 @@ class Manifest(SparseRecord):
     arms: list[Arm] = field(default_factory=list)
     hidden_size: int | None = None
     served: bool = False
+    verifier: str = TOKEN_WISE
     length: str | None = None
     threshold: float | None = None
     cost: CostModel | str | None = None
@@ -243,6 +246,11 @@ class Manifest(SparseRecord):
         if not isinstance(self.settings, FeatureSettings):
             raise InputError(f"a dataset of kind {self.kind!r} holds no settings of features; {MAKE_AGAIN}")
         return self.settings
+
+
+def rule_identity(verifier: str) -> Identity:
+    """The part of a dataset's identity that names the verification rule of its acceptance probabilities."""
+    return {} if verifier == TOKEN_WISE else {"verifier": verifier}
 
 
 def begun(identity: Identity) -> Manifest:
@@ -299,7 +307,8 @@ class ShardWriter:
         stored = {
             key: value for key, value in read_object(self.folder / MANIFEST, MAKE_AGAIN).items() if key not in OUTCOME
         }
-        if found := differences(stored, self._identity):
+        rule = {"verifier": TOKEN_WISE}  # which manifests do not name
+        if found := differences(rule | stored, {**rule, **self._identity}):
             shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
             raise InputError(
                 f"{self.folder}: belongs to a run with other settings: {shown}; give what it was, or another "

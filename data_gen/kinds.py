@@ -68,7 +68,8 @@ class AcceptanceRow(AnswerRow):
 
     Attributes:
         y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).
-        p: min(1, p(y_i)/q(y_i)), the probability that the target accepts y_i.
+        p: the probability that the target accepts y_i by the dataset's verification rule, see
+            :func:`~.rollout.acceptance`.
     """
 
     kind = "acceptance"
@@ -87,7 +88,7 @@ class RoundsRow(AnswerRow):
     Attributes:
         starts: number of tokens of ``x`` before each round's draft.
         drafted: drafted tokens up to the first rejected one, a list per round.
-        accept: min(1, p(y)/q(y)) of each drafted token.
+        accept: the probability that the target accepts each drafted token, as ``p`` of an acceptance row.
     """
 
     kind = "rounds"
@@ -120,8 +121,9 @@ class RouterRow(Row):
         outputs: each arm's greedy output, o_j; for ``autoregressive`` the sampled output, since the greedy one is o_e.
             Empty if a token of the prompt is outside the draft's vocabulary.
         rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
-        overlap: for each arm, Σ_v min(p_i(v), q_i(v)) at each token i of ``sampled``: the acceptance probability of a
-            drafted token; 0 after a token outside the draft's vocabulary. Empty for arms without drafts.
+        overlap: for each arm, the acceptance probability of a drafted token at each token of ``sampled``, see
+            :func:`~.rollout.expected_acceptance`; 0 after a token outside the draft's vocabulary. Empty for arms
+            without drafts.
     """
 
     kind = "router"

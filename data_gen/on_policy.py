@@ -7,18 +7,25 @@ logging can be repeated.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias
 
+import torch
+from torch import Tensor
+
 from ..common.record import Identity
+from ..controllers.checkpoints.provenance import TOKEN_WISE
 from ..controllers.length.cost_source import PresetCosts, cost_source
-from ..infer.core import Generation
+from ..infer.core import Draft, Generation, Request, RoundHook, TokenDistribution, Verdict
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digest
 from ..infer.random_source import sample_seed
 from .builder import DatasetBuilder, Item, make_dataset, pair_identity
 from .kinds import RoundsRow
 from .options import OnPolicyDataOptions
+from .rollout import acceptance
 from .workers import OnDone
 
 
@@ -42,6 +49,7 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         )  # fmt: skip
         (draft,) = self.decoder.drafts
         self.models = [self.decoder.target, draft]
+        self.setup = self.decoder.setup_for(verifier=settings.verifier)
 
     def identity(self) -> Identity:
         s = self.settings
@@ -62,39 +70,69 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         rows: list[RoundsRow] = []
         for start in range(0, len(items), settings.batch_size):
             some = items[start : start + settings.batch_size]
-            generations = self.decoder.generate(
-                [item.ids for item in some],
-                max_new_tokens=max(item.budget for item in some),
-                temperature=settings.temperature,
-                top_k=settings.top_k,
-                top_p=settings.top_p,
-                seed=[sample_seed(settings.seed, item.number) for item in some],
-                verifier="token-wise",
-            )
-            for item, generation in zip(some, generations, strict=True):
-                rows.append(RoundsRow(item.id, item.prompt, item.ids, generation.tokens, *rounds_of(generation)))
-                on_done(len(generation.tokens))
+            budget = max(item.budget for item in some)
+            hooks = [AcceptanceHook(settings.verifier) for _ in some]
+            requests = [
+                self.decoder.new_request(
+                    item.ids, self.sampling, budget, sample_seed(settings.seed, item.number), setup=self.setup
+                )
+                for item in some
+            ]
+            if settings.verifier != TOKEN_WISE:
+                for request, hook in zip(requests, hooks, strict=True):
+                    request.hooks = [hook]
+            self.decoder.scheduler.run(requests)
+            for item, request, hook in zip(some, requests, hooks, strict=True):
+                output = request.output
+                rows.append(RoundsRow(item.id, item.prompt, item.ids, output.tokens, *rounds_of(output, hook.accept)))
+                on_done(len(output.tokens))
         self.check_answers([row.x for row in rows], self.decoder.stop_tokens)
         return rows
+
+
+class AcceptanceHook(RoundHook):
+    """Computes the acceptance probabilities of one request's drafted tokens, where verification does not.
+
+    Token-wise verification computes them itself, see :attr:`.Round.ratios`.
+
+    Attributes:
+        accept: those of every drafted token, by the index of the round.
+    """
+
+    def __init__(self, verifier: str) -> None:
+        self.verifier = verifier
+        self.accept: dict[int, list[float]] = {}
+
+    def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
+        if draft.tokens:
+            q = TokenDistribution.joined(draft.distributions)
+            tokens = torch.tensor(draft.tokens, device=q.probabilities.device)
+            found = acceptance(p.part(0, len(draft.tokens)), q, tokens, self.verifier)
+            self.accept[len(request.output.rounds) - 1] = found.tolist()
 
 
 # Of one text: number of its tokens before each draft, drafted tokens up to the first rejected one, their acceptance.
 Rounds: TypeAlias = tuple[list[int], list[list[int]], list[list[float]]]
 
 
-def rounds_of(generation: Generation) -> Rounds:
-    """The rounds of one generation under token-wise verification."""
+def rounds_of(generation: Generation, probabilities: Mapping[int, Sequence[float]] = MappingProxyType({})) -> Rounds:
+    """The rounds of one generation.
+
+    Args:
+        probabilities: of acceptance, of every drafted token by the index of its round. Rounds that are left out were
+            verified token-wise.
+    """
     starts: list[int] = []
     drafted: list[list[int]] = []
     accept: list[list[float]] = []
     said = 0
-    for round in generation.rounds:
+    for index, round in enumerate(generation.rounds):
         # Of the draft model's, up to the first rejected token, or all tokens if none is rejected.
         verified = slice(round.copied, round.accepted + 1)
         if round.drafted[verified]:
             starts.append(said + round.copied)
             drafted.append(round.drafted[verified])
-            accept.append([min(1.0, ratio) for ratio in round.ratios[verified]])
+            accept.append([min(1.0, each) for each in probabilities.get(index, round.ratios)[verified]])
         said += len(round.emitted)
     return starts, drafted, accept
 

@@ -183,7 +183,20 @@ class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceDataOptions(PairOptions, PlacementOptions, DatasetOptions):
+class RuleOptions(Options):
+    """Labels.
+
+    Attributes:
+        verifier: Verification rule of the decoding that the data is for: the labels are the probabilities that it
+            accepts a drafted token. With a seed and a temperature above 0 decoding uses invariant, without a seed
+            token-wise.
+    """
+
+    verifier: Literal["token-wise", "invariant"] = "token-wise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceDataOptions(PairOptions, RuleOptions, PlacementOptions, DatasetOptions):
     """Acceptance dataset."""
 
 
@@ -203,7 +216,7 @@ ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sq
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
+class RouterDataOptions(TargetOptions, RuleOptions, PlacementOptions, DatasetOptions):
     """Router dataset.
 
     Attributes:

@@ -5,9 +5,9 @@ prompts are admitted as others finish, and a prompt's tokens depend on its own u
 forward of each model gives:
 
 * Labels (SpecDec++, Huang et al. 2024, §3.3): at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and
-  store P_i = min(1, p(Y_i|X_<i) / q(Y_i|X_<i)).
-* Overlap (Leviathan et al. 2023): Σ_v min(p_i(v), q_i(v)), the probability that token-wise verification accepts a token
-  drawn from q_i.
+  store P_i, the probability that the verification rule accepts Y_i (:func:`acceptance`).
+* Overlap (Leviathan et al. 2023): the probability that the rule accepts a token drawn from q_i
+  (:func:`expected_acceptance`).
 
 Models of one tokenizer may be padded to different sizes, so that the target may emit a token that the draft has no
 embedding for. The draft has no state from that token on: data ends before it, and a decoder continues without drafts.
@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from ..controllers.acceptance.step import FEW
+from ..controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE
 from ..controllers.length import Fixed
-from ..controllers.sampling import SamplingParams
+from ..controllers.sampling import SamplingParams, require_finite
 from ..infer.core import Draft, DraftingArm, Generation, Request, TokenDistribution, Verdict
 from ..infer.drafters.base import Autoregressive
 from ..infer.engine import Engine
@@ -118,6 +119,106 @@ def readable(tokens: Sequence[int], vocab_size: int) -> int:
     return next((place for place, token in enumerate(tokens) if token >= vocab_size), len(tokens))
 
 
+def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verifier: str) -> Tensor:
+    """The probability that a drafted token is accepted, given the token.
+
+    ``token-wise`` verification accepts the token i with probability ``min(1, p_i / q_i)``. Under the rule ``invariant``
+    target and draft share their noise, and the token i that the draft chose is also the target's with probability
+    ``1 / Σ_j max(q_j, p_j·q_i / p_i)`` (Daliri, Musco and Suresh 2024). This is 0 if p_i is 0. The sum is over all
+    tokens: p and q may list different ones, and those that only p lists count with p_j.
+
+    With p and q exchanged both formulas give the probability that the draft's token was i, given that the target's is.
+
+    Args:
+        p, q: N distributions of target and draft each.
+        tokens: (N,) the drafted tokens, on the device of ``q``.
+        verifier: the rule's name, ``"token-wise"`` or ``"invariant"``.
+
+    Returns:
+        Probabilities (N,) on the device of ``q``; under ``invariant`` in float64.
+    """
+    p = _moved(p, q.probabilities.device)
+    if verifier != INVARIANT:
+        return (_of(p, tokens) / _of(q, tokens)).clamp(max=1.0)
+    found = []
+    for rows in _rows_at_once(p, q):
+        p_j, q_j, beyond = _on_support(p.part(*rows), q.part(*rows))
+        of_rows = tokens[slice(*rows)]
+        p_i, q_i = (_of(each.part(*rows), of_rows).double().to(q_j.device) for each in (p, q))
+        largest = torch.maximum(p_i, q_i)
+        a, b = p_i / largest, q_i / largest  # 0 to 1, so that nothing overflows
+        total = torch.maximum(q_j * a.unsqueeze(-1), p_j * b.unsqueeze(-1)).sum(-1) + beyond * b
+        found.append((a / total).where((p_i > 0) & (q_i > 0), 0.0))
+    return torch.cat(found).clamp(max=1.0).to(tokens.device)
+
+
+def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: str) -> Tensor:
+    """The probability that a token drawn from q is accepted.
+
+    This is ``Σ_i min(p_i, q_i)`` under ``token-wise`` verification and ``Σ_i 1 / Σ_j max(p_j / p_i, q_j / q_i)`` under
+    the rule ``invariant``.
+
+    Args:
+        p, q: N distributions of target and draft each; the draft's vocabulary may be smaller.
+        verifier: as for :func:`acceptance`.
+
+    Returns:
+        Probabilities (N,) on the device of ``q``; under ``invariant`` in float64.
+    """
+    device = q.probabilities.device
+    p = _moved(p, device)
+    if verifier != INVARIANT:
+        return torch.minimum(p.dense[:, : q.size], q.dense).sum(-1).clamp(max=1.0)
+    found = []
+    for rows in _rows_at_once(p, q):
+        p_j, q_j, beyond = _on_support(p.part(*rows), q.part(*rows))
+        # Of the two ratios that of p is the larger one for tokens whose p_j / q_j is larger than p_i / q_i, so that in
+        # this order the inner sums are cumulative.
+        order = (p_j / q_j).where(q_j > 0, torch.inf).argsort(-1)
+        p_i, q_i = p_j.gather(-1, order), q_j.gather(-1, order)
+        larger = beyond.unsqueeze(-1) + p_i.flip(-1).cumsum(-1).flip(-1)
+        smaller = q_i.cumsum(-1) - q_i
+        shares = p_i * q_i / (larger * q_i + smaller * p_i)
+        found.append(shares.where((p_i > 0) & (q_i > 0), 0.0).sum(-1))
+    return torch.cat(found).clamp(max=1.0).to(device)
+
+
+def _moved(distribution: TokenDistribution, device: torch.device) -> TokenDistribution:
+    """``distribution`` on ``device``."""
+    probabilities, tokens = distribution.probabilities, distribution.tokens
+    if probabilities.device == device:
+        return distribution
+    return TokenDistribution(probabilities.to(device), None if tokens is None else tokens.to(device), distribution.size)
+
+
+def _of(distribution: TokenDistribution, tokens: Tensor) -> Tensor:
+    """(N,) the probability of the token of each of N distributions."""
+    probabilities, listed = distribution.probabilities, distribution.tokens
+    if listed is not None:
+        return probabilities.where(listed == tokens.unsqueeze(-1), 0.0).sum(-1)
+    count = probabilities.shape[-1]  # may be smaller than the vocabulary
+    return probabilities.gather(-1, tokens.clamp(max=count - 1).unsqueeze(-1)).squeeze(-1).where(tokens < count, 0.0)
+
+
+def _rows_at_once(p: TokenDistribution, q: TokenDistribution) -> Iterator[tuple[int, int]]:
+    """First and last rows of pieces of the distributions that are computed at once."""
+    count = len(q.probabilities)
+    together = max(1, MAX_SCORES // max(p.size, q.probabilities.shape[-1]))
+    return ((start, min(start + together, count)) for start in range(0, count, together))
+
+
+def _on_support(p: TokenDistribution, q: TokenDistribution) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities (N, k) in p and in q of the tokens that q lists, and (N,) what p has of others; in float64."""
+    device = torch.device("cpu") if q.probabilities.device.type == "mps" else q.probabilities.device  # has no float64
+    p, q = _moved(p, device), _moved(q, device)
+    q_j, dense = q.probabilities.double(), p.dense
+    p_j = dense[:, : q_j.shape[-1]] if q.tokens is None else dense.gather(-1, q.tokens)
+    if p_j.shape[-1] < q_j.shape[-1]:
+        p_j = torch.nn.functional.pad(p_j, (0, q_j.shape[-1] - p_j.shape[-1]))
+    p_j = p_j.double().where(q_j > 0, 0.0)  # a token may be listed again with probability zero
+    return p_j, q_j, (p.probabilities.double().sum(-1) - p_j.sum(-1)).clamp(min=0.0)
+
+
 @torch.inference_mode()
 def label(
     target: LanguageModel,
@@ -126,6 +227,7 @@ def label(
     rollouts: list[Rollout],
     uniforms: Tensor,
     sampling: SamplingParams,
+    verifier: str = TOKEN_WISE,
 ) -> list[tuple[list[int], list[float]]]:
     """(Y, P) for every rollout, up to its first token outside the draft's vocabulary.
 
@@ -134,6 +236,7 @@ def label(
     Args:
         prompts, rollouts: B prompts and the target's B rollouts X, at least one token each.
         uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i determines Y_i.
+        verifier: the rule that P is for, see :func:`acceptance`.
     """
     labels: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
     size = target.vocab_size
@@ -142,11 +245,10 @@ def label(
         q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_below(size))  # (N, k)
         points = torch.cat([uniforms[row, :count] for row, count in zip(some.rows, some.counts, strict=True)])
         choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
-        y, q_y = choice if q.tokens is None else q.tokens.gather(-1, choice), q.probabilities.gather(-1, choice)
-        del drafted, q
-        p_y = some.p(target, sampling).dense.to(y.device).gather(-1, y)
-        accepted = (p_y / q_y).clamp(max=1.0)
-        parts = zip(*(torch.split(found.squeeze(-1), some.counts) for found in (y, accepted)), strict=True)
+        y = (choice if q.tokens is None else q.tokens.gather(-1, choice)).squeeze(-1)
+        del drafted
+        accepted = acceptance(some.p(target, sampling), q, y, verifier)
+        parts = zip(*(torch.split(found, some.counts) for found in (y, accepted)), strict=True)
         for row, (tokens, accept) in zip(some.rows, parts, strict=True):
             labels[row] = tokens.tolist(), accept.tolist()
     return labels
@@ -159,22 +261,24 @@ def overlap(
     prompts: list[list[int]],
     rollouts: list[Rollout],
     sampling: SamplingParams,
+    verifier: str = TOKEN_WISE,
 ) -> list[list[float]]:
-    """Σ_v min(p_i, q_i) at every token of every rollout, both distributions under the sampling parameters.
+    """:func:`expected_acceptance` at every token of every rollout, both distributions under the sampling parameters.
 
     It is 0 after a token outside the draft's vocabulary, where nothing can be drafted. That token's own position can
     still be drafted, from the tokens before it.
 
     Args:
         prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
+        verifier: the rule that verifies drafts.
     """
     result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
     size = target.vocab_size
     for some in _batches(target, draft, prompts, rollouts, beyond=1):
-        q = sampling(scores(draft, some.prompts, some.texts, size))  # (N, V)
-        p = some.p(target, sampling).dense.to(q.device)
-        shared = torch.minimum(p[:, : q.shape[-1]], q).sum(-1)  # the draft's vocabulary may be smaller
-        for row, shares in zip(some.rows, torch.split(shared.clamp(max=1.0), some.counts), strict=True):
+        q = TokenDistribution.from_logits(sampling, scores(draft, some.prompts, some.texts, size))
+        require_finite(float(q.probabilities.sum()))
+        shared = expected_acceptance(some.p(target, sampling), q, verifier)
+        for row, shares in zip(some.rows, torch.split(shared, some.counts), strict=True):
             result[row][: len(shares)] = shares.tolist()
     return result
 

@@ -21,6 +21,7 @@ from ..infer.drafters.prompt_lookup import PromptLookup
 from ..infer.loading.routing import load_arms
 from ..models import LanguageModel, Read
 from .builder import Item, TargetBuilder, make_dataset
+from .dataset import rule_identity
 from .kinds import RouterRow, Rows
 from .options import ONE_PROCESS, RouterDataOptions, WorkerOptions
 from .rollout import Rollout, can_read, overlap
@@ -60,6 +61,7 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
             "arms": [arm.arm.to_dict() for arm in self.arms],
             "fingerprint": self.fingerprint,
             "hidden_size": self.target.hidden_size,
+            **rule_identity(self.settings.verifier),
         }
 
     def times(self, items: list[Item]) -> tuple[Times, Machine]:
@@ -95,7 +97,8 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
                 overlaps.append([[] for _ in items])
                 continue
             outputs.append(self._answers(arm.model, prompts, budgets))
-            overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.sampling))
+            rule = self.settings.verifier
+            overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.sampling, rule))
         rows = []
         for i, item in enumerate(items):
             said = [output[i].tokens for output in outputs]

@@ -442,6 +442,8 @@ class SpeculativeDecoder:
         setup.plan.check_sampling(sampling, self.target.vocab_size)
         for arm in setup.arms:
             arm.length.check_sampling(sampling)
+            if sampling.temperature > 0:  # greedy drafts are accepted alike
+                arm.length.check_verifier(setup.plan.verifier.rule)
         if self.routing is not None:
             self.routing.router.check_sampling(sampling)
         for model in (self.target, *self._draft_models()):

@@ -76,6 +76,11 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     made = manifest.sampling
     if made != sampling:
         raise InputError(f"{data}: made with {made}, but the head was trained with {sampling}")
+    if manifest.verifier != config.provenance.verifier:
+        raise InputError(
+            f"{data}: has the acceptance of verifier={manifest.verifier!r}, but the head was trained for "
+            f"{config.provenance.verifier!r}; give data of that rule"
+        )
     same_data = manifest.dataset_fingerprint in config.datasets
     total = options.validation_fraction if same_data else 1.0
     reader = load_draft(options.draft, manifest, device=options.device)

@@ -12,7 +12,7 @@ from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import model_fingerprint
 from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import MIXED
-from ..data_gen.dataset import Manifest, mean_acceptance, read_manifest
+from ..data_gen.dataset import Manifest, mean_acceptance, read_manifest, rule_identity
 from ..data_gen.draft_states import mixing_for
 from ..data_gen.feature_shards import KIND
 from ..data_gen.kinds import LABELLED, AcceptanceRow, RouterRow
@@ -24,7 +24,8 @@ from ..models.loading.names import load_any_model
 from .options import FeatureDataOptions
 
 T = TypeVar("T")
-SAME = ("kind", "fingerprint", "sampling", "arms", "hidden_size")  # must agree between datasets trained on together
+# Must agree between datasets that are trained on together.
+SAME = ("kind", "fingerprint", "sampling", "verifier", "arms", "hidden_size")
 
 
 def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> LoadedModel:
@@ -129,10 +130,10 @@ def read_sources(settings: FeatureDataOptions) -> list[Manifest]:
     """The manifests of the datasets.
 
     Raises:
-        InputError: one is of another kind, incomplete, or not of the same pair as the first.
+        InputError: one is of another kind, incomplete, or not of the pair or the verification rule of the first.
     """
     manifests = [read_manifest(folder, *LABELLED, complete=True) for folder in settings.folders]
-    check_same(settings.folders, manifests, ("fingerprint",))
+    check_same(settings.folders, manifests, ("fingerprint", "verifier"))
     return manifests
 
 
@@ -160,6 +161,7 @@ def feature_identity(settings: FeatureDataOptions) -> Identity:
         "fingerprint": first.fingerprint,
         "sampling": sampling.to_dict(),
         **({"other_sampling": [each.to_dict() for each in others]} if others else {}),
+        **rule_identity(first.verifier),
         "budget": max(manifest.rollouts.max_new_tokens for manifest in manifests),
         "datasets": [fingerprint_of(manifest) for manifest in manifests],
         "data_fingerprint": joint_fingerprint(manifests),

@@ -136,7 +136,9 @@ def origin_of(dataset: Manifest, metrics: dict[str, float], prompts: tuple[str, 
         prompts: digests of the training prompts.
     """
     further = tuple(dataset.other_sampling)
-    provenance = Provenance(dataset.target, dataset.draft, dataset.pair, dataset.sampling, further, prompts)
+    provenance = Provenance(
+        dataset.target, dataset.draft, dataset.pair, dataset.sampling, further, prompts, dataset.verifier
+    )
     return Origin(provenance, fingerprints(dataset), metrics)
 
 

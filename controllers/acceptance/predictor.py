@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ...common.errors import InputError
+from ..checkpoints.provenance import INVARIANT
 from ..sampling import SamplingParams
 from .ngram_index import NgramMatch
 from .step import DraftSignals, Step
@@ -21,11 +22,13 @@ class AcceptancePredictor(ABC):
         lag: number of newest tokens that cannot be predicted yet, 0 or 1.
         mean: mean acceptance in the training data.
         samplings: sampling parameters of the training data; none if unknown.
+        verifier: verification rule of the training data; None if unknown.
     """
 
     lag: int
     mean: float
     samplings: tuple[SamplingParams, ...] = ()
+    verifier: str | None = None
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         """Called for every request; warns if the predictor was trained with other sampling parameters only."""
@@ -34,6 +37,18 @@ class AcceptancePredictor(ABC):
             warnings.warn(
                 f"the controller was trained under {trained}, decoding uses {sampling}: the output stays exact, "
                 "but drafts may stop too early or too late",
+                stacklevel=2,
+            )
+
+    def check_verifier(self, verifier: str) -> None:
+        """Called for every request; warns if the predictor was trained for acceptance by another rule.
+
+        Under ``invariant`` fewer drafted tokens are accepted than under all other rules, which are close to each other.
+        """
+        if self.verifier is not None and (self.verifier == INVARIANT) != (verifier == INVARIANT):
+            warnings.warn(
+                f"the controller was trained for the verification rule {self.verifier}, decoding uses {verifier}: the "
+                "output stays exact, but drafts may stop too early or too late",
                 stacklevel=2,
             )
 

@@ -7,6 +7,7 @@ from textwrap import fill
 
 from ..sampling import SamplingParams
 from .config import ControllerConfig
+from .provenance import TOKEN_WISE
 
 WIDTH = 120  # characters of a line
 
@@ -47,6 +48,7 @@ def model_card(config: ControllerConfig) -> str:
         **({"draft": f"`{pair.draft}`"} if pair.draft else {}),
         **config.rows(),
         "trained under": "; ".join(map(_named, pair.samplings)),
+        **({} if pair.verifier == TOKEN_WISE else {"verification rule": f"`{pair.verifier}`"}),
         "calibration": "none" if config.calibration is None else f"{config.calibration.method} (see config.json)",
         "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
     }

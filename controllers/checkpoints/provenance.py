@@ -12,6 +12,8 @@ from .fingerprint import PairFingerprint
 
 EXACT, TOKENIZER = "exact", "tokenizer"
 PAIR_CHECKS = (EXACT, TOKENIZER)  # how alike the models must be
+# The verification rules that acceptance is predicted for; data and controllers that name none are of the first.
+TOKEN_WISE, INVARIANT = "token-wise", "invariant"
 
 
 def prompt_digest(prompt: str) -> str:
@@ -28,6 +30,7 @@ class Provenance:
         sampling: of the first dataset.
         other_sampling: of the other datasets, where they differ.
         prompts: digests of the prompts that were trained on, see :func:`prompt_digest`; none if they are not known.
+        verifier: the verification rule that the data's acceptance probabilities are of.
     """
 
     target: str
@@ -36,6 +39,7 @@ class Provenance:
     sampling: SamplingParams
     other_sampling: tuple[SamplingParams, ...] = ()
     prompts: tuple[str, ...] = ()
+    verifier: str = TOKEN_WISE
 
     @property
     def samplings(self) -> tuple[SamplingParams, ...]:

@@ -26,6 +26,9 @@ class AcceptanceLength(LengthController):
     def check_sampling(self, sampling: SamplingParams) -> None:
         self.predictor.check_sampling(sampling)
 
+    def check_verifier(self, verifier: str) -> None:
+        self.predictor.check_verifier(verifier)
+
     def of_state(self, hidden: Tensor) -> Tensor | None:
         return self.predictor.of_state(hidden)
 

@@ -55,6 +55,12 @@ class LengthController(ABC):
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling
         """Called with the sampling parameters of every generation; trained controllers warn if theirs differ."""
 
+    def check_verifier(self, verifier: str) -> None:  # noqa: B027 — most rules fit any verification
+        """Called with the verification rule of every generation at a temperature above 0.
+
+        Trained controllers warn if their predictions are for another one.
+        """
+
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds
         """Called before the first round of a generation, to reset per-text state."""
 

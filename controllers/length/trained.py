@@ -85,9 +85,11 @@ def predictor_of(
     if config.given_as == "length":  # others may have no draft
         config.provenance.check_pair(fingerprint, pair_check)
     try:
-        return config.predictor(controller.head, embedding, device, calibrated=calibrated)
+        predictor = config.predictor(controller.head, embedding, device, calibrated=calibrated)
     except InputError as error:
         raise InputError(f"length={str(name)!r}: {error}") from error
+    predictor.verifier = config.provenance.verifier
+    return predictor
 
 
 def stopping_threshold(

@@ -54,6 +54,14 @@ def write_dataset(folder: Path, rows: list[AcceptanceRow], draft: str) -> Path:
     return folder
 
 
+def accepted(p: torch.Tensor, q: torch.Tensor, y: torch.Tensor, verifier: str) -> torch.Tensor:
+    """(N,) the probability that the rule accepts the drafted tokens ``y`` (N, 1), by p and q (N, V)."""
+    p_y, q_y = p.gather(1, y), q.gather(1, y)
+    if verifier == "token-wise":
+        return (p_y / q_y).clamp(max=1)[:, 0]
+    return torch.where(p_y > 0, 1 / torch.maximum(q, p * q_y / p_y).sum(1, keepdim=True), 0.0)[:, 0]
+
+
 def assert_labels(builder: AcceptanceDatasetBuilder, rows: Iterable[AcceptanceRow]) -> None:
     """Y and P against a plain forward over each row alone, no padding, no cache."""
     for row in rows:
@@ -65,7 +73,7 @@ def assert_labels(builder: AcceptanceDatasetBuilder, rows: Iterable[AcceptanceRo
         y = torch.tensor(row.y)[:, None]
         assert bool((q.gather(1, y) > 0).all())
         assert bool((p.gather(1, torch.tensor(row.x)[:, None]) > 0).all())
-        expected = (p.gather(1, y) / q.gather(1, y)).clamp(max=1)[:, 0]
+        expected = accepted(p, q, y, builder.settings.verifier)
         torch.testing.assert_close(torch.tensor(row.p), expected, rtol=1e-3, atol=1e-5)
 
 

@@ -31,7 +31,7 @@ from specpilot.models.forwards import Padded
 
 from ..helpers.refusals import refused
 from ..helpers.tiny import ARCHITECTURES, make, pair_and_prompts
-from ..helpers.training import assert_labels
+from ..helpers.training import accepted, assert_labels
 
 
 @pytest.fixture(scope="module")
@@ -60,25 +60,65 @@ def test_rows_by_direct_computation(sampling: dict[str, Any], base: AcceptanceDa
         assert made.stop_tokens.isdisjoint(row.x[:-1])
 
 
-def test_rounds_are_what_the_decoder_did(base: AcceptanceDataOptions, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sampling", [{}, {"top_k": None}, {"temperature": 0.0}], ids=str)
+def test_labels_by_rule(sampling: dict[str, Any], base: AcceptanceDataOptions, tmp_path: Path) -> None:
+    """The rule changes the probabilities alone; a manifest that names none is token-wise."""
+    by_rule = {}
+    for verifier in ("token-wise", "invariant"):
+        options = replace(base, verifier=verifier, limit=8, **sampling)  # type: ignore[arg-type]
+        folder = make_acceptance_data(options, tmp_path / verifier)
+        rows = read_dataset(folder, AcceptanceRow)
+        assert_labels(AcceptanceDatasetBuilder(options), rows)
+        assert read_manifest(folder).verifier == verifier
+        by_rule[verifier] = rows
+    token_wise, invariant = by_rule["token-wise"], by_rule["invariant"]
+    assert [(row.x, row.y) for row in token_wise] == [(row.x, row.y) for row in invariant]
+    same = [row.p for row in token_wise] == [row.p for row in invariant]
+    assert same == (base.temperature == 0 or sampling.get("temperature") == 0)
+    assert "verifier" not in (tmp_path / "token-wise" / "manifest.json").read_text(encoding="utf-8")
+
+
+def test_data_of_two_rules_is_not_mixed(base: AcceptanceDataOptions, tmp_path: Path) -> None:
+    folder = make_acceptance_data(replace(base, limit=4), tmp_path / "data")
+    with pytest.raises(InputError, match="other settings: verifier was 'token-wise' and is 'invariant'; give what it"):
+        make_acceptance_data(replace(base, limit=4, verifier="invariant"), folder)
+
+
+@pytest.mark.parametrize(("verifier", "top_k"), [("token-wise", 50), ("invariant", 50), ("invariant", None)])
+def test_rounds_are_what_the_decoder_did(
+    verifier: Any, top_k: int | None, base: AcceptanceDataOptions, tmp_path: Path
+) -> None:
     given = {"target": base.target, "draft": base.draft, "prompts": base.prompts, "chat": False, "device": "cpu"}
-    settings = OnPolicyDataOptions(**given, max_new_tokens=24, batch_size=3, shard_size=3, length=5, limit=8)  # type: ignore[arg-type]
-    rows = read_dataset(make_on_policy_data(settings, tmp_path / "rounds"), RoundsRow)
-    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5)
+    settings = OnPolicyDataOptions(**given, verifier=verifier, top_k=top_k, max_new_tokens=24, batch_size=3,  # type: ignore[arg-type]
+                                   shard_size=3, length=5, limit=8)  # fmt: skip
+    folder = make_on_policy_data(settings, tmp_path / "rounds")
+    rows = read_dataset(folder, RoundsRow)
+    assert read_manifest(folder).verifier == verifier
+    decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=5, verifier=verifier)
+    sampling = SamplingParams(1.0, top_k)
     assert len(rows) == 8
     for place, row in enumerate(rows):
-        alone = decoder.generate(row.prompt_ids, seed=sample_seed(settings.seed, place), max_new_tokens=24)
+        seed = sample_seed(settings.seed, place)
+        alone = decoder.generate(row.prompt_ids, seed=seed, max_new_tokens=24, top_k=top_k)
         assert row.x == alone.tokens
+        for start, tokens, labels in zip(row.starts, row.drafted, row.accept, strict=True):
+            text = torch.tensor([row.prompt_ids + row.x[:start] + tokens])
+            p, q = (
+                sampling(model.model(input_ids=text).logits[0, -len(tokens) - 1 : -1])
+                for model in (decoder.target, *decoder.drafts)
+            )
+            expected = accepted(p, q, torch.tensor(tokens)[:, None], verifier)
+            torch.testing.assert_close(torch.tensor(labels), expected, rtol=1e-3, atol=1e-5)
         length, drafts = 0, []
         for round in alone.rounds:
             if round.drafted:
                 drafts.append((length, round.drafted[: round.accepted + 1], round.accepted))
             length += len(round.emitted)
         assert [(s, d) for s, d, _ in drafts] == list(zip(row.starts, row.drafted, strict=True))
-        for (start, tokens, accepted), probabilities in zip(drafts, row.accept, strict=True):
+        for (start, tokens, kept), probabilities in zip(drafts, row.accept, strict=True):
             assert len(probabilities) == len(tokens)
             assert all(0 <= probability <= 1 for probability in probabilities)
-            assert tokens[:accepted] == row.x[start : start + accepted]
+            assert tokens[:kept] == row.x[start : start + kept]
         assert text_of(row).accept == [probability for of_round in row.accept for probability in of_round]
         assert text_of(row).tokens == [token for of_round in row.drafted for token in of_round]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from ..helpers.controllers import CONFIGS
 from ..helpers.matches import match_by_definition
 from ..helpers.refusals import refused
 from ..helpers.tiny import byte_tokenizer, make, save_pair
+from ..helpers.training import accepted
 
 ARMS = (
     Arm("draft", "small", "a" * 64, parameters=700),
@@ -125,15 +127,18 @@ def test_a_target_that_answers_every_prompt_with_nothing(
         read_router_dataset(folder)
 
 
-@pytest.mark.parametrize("top_k", [20, None])
-def test_rows_by_direct_computation(top_k: int | None, base: RouterDataOptions, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("top_k", "verifier"), [(20, "token-wise"), (None, "token-wise"), (20, "invariant"), (None, "invariant")]
+)
+def test_rows_by_direct_computation(top_k: int | None, verifier: Any, base: RouterDataOptions, tmp_path: Path) -> None:
     """Whether or not the rollouts keep the target's distributions."""
-    base = replace(base, top_k=top_k)
+    base = replace(base, top_k=top_k, verifier=verifier)
     generator = RouterDatasetBuilder(base)
     data = read_router_dataset(make_router_data(base, str(tmp_path / "data")))
     assert [row.prompt_id for row in data.rows] == [item.id for item in generator.prompts.items]
     assert [row.domain for row in data.rows] == ["a", "b"] * 6
     assert [arm.kind for arm in data.arms] == ["draft", "exit", "autoregressive"]
+    assert data.manifest.verifier == verifier
     assert len(data.times.arms) == 3
     target = generator.target.model
     models = [arm.model.model for arm in generator.arms if arm.model is not None]
@@ -146,7 +151,8 @@ def test_rows_by_direct_computation(top_k: int | None, base: RouterDataOptions, 
         for arm, model in enumerate(models):
             assert greedy(model, row.prompt_ids, row.outputs[arm])
             p, q = (generator.sampling(m(input_ids=text).logits[0, start:-1]) for m in (target, model))
-            expected = torch.minimum(p, q).sum(-1)
+            each = [accepted(p, q, torch.full((len(p), 1), y), verifier) for y in range(p.shape[1])]
+            expected = (torch.stack(each, -1) * q).nan_to_num().sum(-1)
             torch.testing.assert_close(torch.tensor(row.overlap[arm]), expected, rtol=1e-3, atol=1e-4)
         assert row.overlap[2] == []
         assert row.rouge == pytest.approx([generator.alignment(row.greedy, tokens) for tokens in row.outputs])

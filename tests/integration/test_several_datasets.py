@@ -1,5 +1,6 @@
 """Several datasets in every training: of one pair, and of several sampling parameters where a predictor takes them."""
 
+import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance import lag_free_head
+from specpilot.controllers.acceptance import feature_model, lag_free_head
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.training_options import RouterTrainingOptions
@@ -18,6 +19,7 @@ from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRACES, TRAIN, VALIDATION, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow
 from specpilot.data_gen.options import AcceptanceDataOptions
+from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import output_embedding
 from specpilot.models.loading.names import load_model
 from specpilot.train.acceptance import train_acceptance
@@ -34,7 +36,7 @@ SAMPLED, GREEDY = SamplingParams(1.0, 50), SamplingParams(0.0, 50)
 TRACED = 3
 DATASETS: dict[str, dict[str, Any]] = {
     "first": {"limit": 12}, "second": {"skip": 12}, "sampled": {}, "greedy": {"temperature": 0.0},
-    "other-draft": {"limit": 12},
+    "other-draft": {"limit": 12}, "other-rule": {"limit": 12, "verifier": "invariant"},
 }  # fmt: skip
 
 
@@ -64,8 +66,9 @@ def test_two_datasets_have_the_mean_of_all_tokens(work: Path) -> None:
 
 
 def test_datasets_must_be_alike(work: Path, tmp_path: Path) -> None:
-    """Of one pair for every predictor, and of the same sampling parameters for SpecDec++'s head."""
+    """Of one pair and rule for every predictor, and of the same sampling parameters for SpecDec++'s head."""
     refused = [("specdec", "greedy", "sampling")]
+    refused += [(predictor, "other-rule", "verifier") for predictor in ("specdec", "features", "lag-free")]
     refused += [(predictor, "other-draft", "fingerprint") for predictor in ("specdec", "features", "lag-free")]
     for predictor, folder, name in refused:
         words = ["train", "acceptance", "--predictor", predictor, "--data", f"[{work}/first,{work}/{folder}]"]
@@ -114,6 +117,28 @@ def test_each_text_is_read_under_its_own_sampling(work: Path, tmp_path: Path) ->
     assert both.manifest.sampling == SAMPLED
     assert both.manifest.other_sampling == [GREEDY]
     assert alone[0].manifest.other_sampling == []
+
+
+@pytest.mark.parametrize("rule", ["token-wise", "invariant"])
+def test_the_checkpoint_names_the_rule_and_warns_of_another(rule: str, work: Path, tmp_path: Path) -> None:
+    settings = feature_model.TrainingOptions(
+        data=f"{work}/{'first' if rule == 'token-wise' else 'other-rule'}", validation_fraction=0.3, traced=2,
+        device="cpu",
+    )  # fmt: skip
+    train_acceptance(settings, output=tmp_path / "run")
+    folder = export(tmp_path / "run", tmp_path / "controller")
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["provenance"]["verifier"] == rule
+    assert ("`invariant`" in (folder / "README.md").read_text(encoding="utf-8")) == (rule == "invariant")
+    decoder = SpeculativeDecoder.from_pretrained(
+        f"{work}/target", f"{work}/draft", length=str(folder), cost=0.2, device="cpu"
+    )
+    other = "token-wise" if rule == "invariant" else "invariant"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*verification rule")
+        decoder.generate("prompt", max_new_tokens=4, verifier=rule)
+        decoder.generate("prompt", max_new_tokens=4, verifier=other, temperature=0.0)
+    with pytest.warns(UserWarning, match=rf"trained for the verification rule {rule}, decoding uses {other}: the outp"):
+        decoder.generate("prompt", max_new_tokens=4, verifier=other)
 
 
 def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:

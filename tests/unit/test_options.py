@@ -90,6 +90,7 @@ EFFECTS: dict[str, str] = {
         "SamplingOptions.temperature SamplingOptions.top_k SamplingOptions.top_p",
     "tests/integration/test_acceptance_data.py::test_a_row_does_not_depend_on_its_company":
         "DatasetOptions.batch_size DatasetOptions.shard_size",
+    "tests/integration/test_acceptance_data.py::test_labels_by_rule": "RuleOptions.verifier",
     "tests/integration/test_compare_data.py::test_other_pairs_and_drafts": "PairOptions.draft",
     "tests/integration/test_feature_datasets.py::test_the_command_plans_makes_and_finishes":
         "DatasetFolderOptions.output DatasetFolderOptions.plan FeatureSourceOptions.predictor "
