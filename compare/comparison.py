@@ -28,7 +28,7 @@ from ..common.options import AUTO
 from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
-from ..controllers.checkpoints.provenance import prompt_digest
+from ..controllers.checkpoints.provenance import INVARIANT, prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -170,6 +170,8 @@ class _Comparing:
         self.replayed: dict[tuple[str, float], list[Counts]] = {}  # counters by decoder, or rule and parameter
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
+        self.seeded = task.sampling.temperature > 0  # every text has a seed, which matters where tokens are sampled
+        self.verifier = "" if self.pair is None else self.pair.setup_for(seeded=self.seeded).plan.verifier.rule
         self.families = FAMILIES if rules and self.pair is not None else {}
         for name in self.families:
             if name in {*self.specs, *self.refused}:
@@ -223,6 +225,7 @@ class _Comparing:
             task=self.task,
             prompts=count,
             passes=passes,
+            verifier=self.verifier,
             decoders=decoders,
             informed=informed if informed >= replayed else None,  # too few drafts for a bound
             reading=forward["3"] / forward["1"] if forward else None,
@@ -232,6 +235,7 @@ class _Comparing:
             timed=timed,
             refused=self.refused,
             trained_on=trained_on(self.specs, self.rows),
+            trained_for=trained_for(self.specs, self.verifier) if self.seeded else {},
             mosaic=self._samples(specs, decoders),
             machine=machine(),
             versions=versions(),
@@ -257,8 +261,7 @@ class _Comparing:
             if spec.engine is None:
                 cost = self.sources.get(name) if spec.uses_costs else None
                 decoder = self.loader.decoder(spec if cost or not spec.uses_costs else replace(spec, cost=AUTO), cost)
-                plan = decoder.setup_for(seeded=self.task.sampling.temperature > 0).plan
-                plans[name] = plan.describe().splitlines()
+                plans[name] = decoder.setup_for(seeded=self.seeded).plan.describe().splitlines()
         first = next(iter(plans.values()))
         common = [line for line in first if all(line in lines for lines in plans.values())]
         rest = [f"{name}: {'; '.join(x for x in lines if x not in common)}" for name, lines in plans.items()]
@@ -357,7 +360,7 @@ class _Comparing:
             return {}
         tracer = Tracer(
             self.pair, self.task.sampling, self.task.max_new_tokens, self.task.seed, self.task.chat, self.task.system,
-            self._day(),
+            self._day(), self.verifier,
         )  # fmt: skip
         rules = [informed_rule(self.costs[NONE]), *map(rule_of, self.families)]
         rules += [self._rule(spec) for name, spec in self.specs.items() if name != NONE and self._replayable(spec)]
@@ -514,6 +517,21 @@ def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) 
         if ids := [row.id for row in rows if prompt_digest(row.text) in digests]:
             trained[name] = ids
     return trained
+
+
+def trained_for(specs: Mapping[str, ComparedDecoder], verifier: str) -> dict[str, str]:
+    """The verification rule that a decoder's length controller was trained for, by name, where it is not ``verifier``.
+
+    Only rules of which the acceptance differs much count, see :meth:`.AcceptancePredictor.check_verifier`.
+    """
+    rules = {
+        name: controller.provenance.verifier
+        for name, spec in specs.items()
+        if spec.verifier == AUTO
+        for controller in controllers_of(spec)
+        if controller.given_as == "length"
+    }
+    return {name: rule for name, rule in rules.items() if (rule == INVARIANT) != (verifier == INVARIANT)}
 
 
 def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:

@@ -93,7 +93,7 @@ def texts_compared(report: ComparisonReport) -> list[str]:
 
 
 def _warnings(report: ComparisonReport) -> list[str]:
-    """Sentences about refused decoders, other work on the machine, training on the prompts, and weak predictors."""
+    """Sentences about refused decoders, other work on the machine, training on other data, and weak predictors."""
     apart = [
         row.clock.value / row.processor for row in report.decoders.values() if row.clock is not None and row.processor
     ]
@@ -105,6 +105,11 @@ def _warnings(report: ComparisonReport) -> list[str]:
     trained = [
         f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {listed(ids)}."
         for name, ids in report.trained_on.items()
+    ]
+    trained += [
+        f"{name} was trained for the rule {rule}, and drafts are verified by {report.verifier} here: its drafts may "
+        "stop too early or too late."
+        for name, rule in report.trained_for.items()
     ]
     refused = [f"{name} is left out: {reason}." for name, reason in report.refused.items()]
     return refused + disturbed + trained + judgements(report.predictors)

@@ -68,6 +68,7 @@ class Source:
         target, draft: names of the models.
         fingerprint: of the models, by ``target``, ``draft`` and ``tokenizer``; None if it is not known.
         sampling: the sampling parameters that are known.
+        verifier: the verification rule that the acceptance is of; empty if it is not known.
     """
 
     kind: str
@@ -75,13 +76,16 @@ class Source:
     draft: str
     fingerprint: Mapping[str, str] | None = None
     sampling: Mapping[str, float | int | None] = field(default_factory=dict)
+    verifier: str = ""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Source:
         """The source of the texts of a dataset."""
         assert manifest.draft is not None, "data with labels is of a pair"
         sampling = manifest.sampling.to_dict()
-        return cls(manifest.kind, manifest.target, manifest.draft, manifest.fingerprint, sampling)
+        return cls(
+            manifest.kind, manifest.target, manifest.draft, manifest.fingerprint, sampling, manifest.verifier
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -162,8 +166,8 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     """Read datasets of one pair, and let their draft read the texts if it can be loaded.
 
     Raises:
-        InputError: a folder is no dataset, has no labels or no drafted token, or is of another pair; a controller named
-            by ``length`` does not fit.
+        InputError: a folder is no dataset, has no labels or no drafted token, or is of another pair or verification
+            rule; a controller named by ``length`` does not fit.
     """
     name = ", ".join(folders)
     within = [  # servers log requests of each sampling into a folder within
@@ -172,7 +176,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     ]  # fmt: skip
     folders = within or folders
     manifests = [read_manifest(folder, *LABELLED) for folder in folders]
-    check_same(folders, manifests, ("fingerprint",))
+    check_same(folders, manifests, ("fingerprint", "verifier"))
     texts: list[Text] = []
     of_text: list[Manifest] = []
     domains: list[str] = []
@@ -196,6 +200,8 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
         data.predictors[word] = predictor_of(
             word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
+        if (rule := controller.config.provenance.verifier) != manifests[0].verifier:
+            data.notes.append(f"{word} was trained for the rule {rule}, not for that of {data.name}.")
         if any(manifest.dataset_fingerprint in controller.config.datasets for manifest in manifests):
             data.notes.append(f"{word} was trained on this data and looks better here than on other: {data.name}.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}

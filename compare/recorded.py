@@ -23,9 +23,11 @@ from rich.console import Console
 from ..common.console import progress_bar
 from ..common.errors import InputError
 from ..common.record import Identity
+from ..controllers.checkpoints.provenance import TOKEN_WISE
 from ..controllers.length import MAX_DRAFT, LengthController, Step
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
+from ..data_gen.dataset import rule_identity
 from ..data_gen.prompts import PromptRow
 from ..data_gen.rollout import can_read, roll_out
 from ..infer.decoder import SpeculativeDecoder
@@ -92,6 +94,7 @@ class Tracer:
     Attributes:
         decoder: holds the pair.
         seed: determines every random draw, together with a prompt's id.
+        verifier: the rule that verifies drafts.
         chat, system, day: how prompts are encoded, as by :func:`.encode_prompt`.
     """
 
@@ -102,6 +105,7 @@ class Tracer:
     chat: bool | Auto = "auto"
     system: str | None = None
     day: str | None = None
+    verifier: str = TOKEN_WISE
 
     @property
     def identity(self) -> Identity:
@@ -115,6 +119,7 @@ class Tracer:
             "chat": uses_template(self.decoder.tokenizer, self.chat),
             "system": self.system,
             "device": self.decoder.target.device.type,
+            **rule_identity(self.verifier),
         }
 
     def traces(self, rows: Sequence[PromptRow]) -> list[Trace]:
@@ -139,7 +144,7 @@ class Tracer:
         return [
             trace(
                 decoder.target, draft, prompt, rollout.tokens, budget, self.sampling,
-                RandomSource(text_seed(self.seed, "y", row.id, signed=True)), stops,
+                RandomSource(text_seed(self.seed, "y", row.id, signed=True)), stops, verifier=self.verifier,
             )
             for row, prompt, rollout in zip(rows, prompts, rollouts, strict=True)
         ]  # fmt: skip

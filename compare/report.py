@@ -292,6 +292,9 @@ def _mosaic(report: Report) -> Section:
 TUNING = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
 
 
+RULE_WORDS = "Unless a decoder has another one, replay, clock and the labels of predictors are of the verification rule"
+
+
 def _remarks(report: Report) -> list[str]:
     if isinstance(report, DataReport):
         return _data_remarks(report)
@@ -304,8 +307,10 @@ def _data_remarks(report: DataReport) -> list[str]:
         "Replayed on the labels: whether a token is kept is drawn with its acceptance, and after a rejected one the "
         f"draft goes on as along the text. {TUNING}"
     ]  # fmt: skip
+    rules = [f"{side.data}: acceptance by the verification rule {side.verifier}." for side in sides if side.verifier]
     return [
         *(f"{side.data}: drafted tokens {side.tokens}, texts {side.texts}, prompts {side.prompts}." for side in sides),
+        *rules,
         *replay,
         *(note for side in sides for note in side.notes),
     ]
@@ -316,6 +321,7 @@ def _comparison_remarks(report: ComparisonReport) -> list[str]:
     remarks = [
         f"{counted(report.prompts, 'prompt')}, up to {report.task.max_new_tokens} tokens each, temperature "
         f"{sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}{passes}.",
+        *([f"{RULE_WORDS} {report.verifier}."] if report.verifier else []),
         TUNING,
         f"{report.machine.processor}, {counted(report.machine.threads, 'thread')}; "
         + ", ".join(f"{name} {version}" for name, version in report.versions.items())

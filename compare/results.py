@@ -233,24 +233,28 @@ class ComparisonReport(Report):
 
     Attributes:
         passes: how often every prompt was decoded by the clock with every decoder.
+        verifier: verification rule of the chains that are replayed; empty without a draft.
         reading: t_v(3) / t_v(1), the time of a target forward over 3 tokens to that over one; None if not measured.
         ratio: time of one more drafted token to that of a round without drafts; None without costs.
         costs: costs by decoder, with the time of its predictor; ``none`` has those of the pair.
         timed: decodings by the clock, by decoder and prompt, summed over the passes.
         refused: why a decoder was left out, by its name.
         trained_on: ids of the prompts that a decoder's controllers were trained on, by its name.
+        trained_for: the verification rule that a decoder's controller was trained for, where another one verifies.
         mosaic: texts of the fastest decoders.
         versions: versions of packages.
     """
 
     task: Task
     passes: int
+    verifier: str = ""
     reading: float | None = None
     ratio: float | None = None
     costs: dict[str, CostModel] = field(default_factory=dict)
     timed: dict[str, list[TimedDecoding]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     trained_on: dict[str, list[str]] = field(default_factory=dict)
+    trained_for: dict[str, str] = field(default_factory=dict)
     mosaic: Sample | None = None
     machine: Machine
     versions: dict[str, str]
@@ -264,6 +268,7 @@ class DataReport(Report):
         data: name of the dataset.
         kind: kind of the dataset.
         sampling: every way its texts were sampled; responses may lack a value.
+        verifier: the verification rule that the acceptance is of; empty if it is not known.
         texts, tokens: number of texts, and of drafted tokens.
         per_forward: tokens that a round with a draft gave; None where nothing was drafted by a controller.
         costs: costs of the replay; None if there is none.
@@ -276,6 +281,7 @@ class DataReport(Report):
     data: str
     kind: str
     sampling: list[dict[str, float | int | None]]
+    verifier: str = ""
     texts: int
     tokens: int
     per_forward: float | None = None

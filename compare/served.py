@@ -62,6 +62,7 @@ def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") ->
         target=first.target,
         draft=first.draft,
         sampling=[*{str(source.sampling): dict(source.sampling) for source in data.sources}.values()],
+        verifier=first.verifier,
         texts=len(data.texts),
         prompts=len({*data.prompts}),
         tokens=len(drafted.accept),
@@ -158,6 +159,9 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
             differences.append(
                 f"{name.replace('_', '-')} {', '.join(sorted(values))} against {', '.join(sorted(second_values))}"
             )
+    rules = [data.sources[0].verifier for data in (first, second)]
+    if all(rules) and rules[0] != rules[1]:
+        differences.append(f"verification rule {rules[0]} against {rules[1]}")
     if first.is_rounds != second.is_rounds:
         differences.append(
             "one has a token at every position and the other those that a controller drafted: compare by confidence"

@@ -137,7 +137,7 @@ def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verif
     Returns:
         Probabilities (N,) on the device of ``q``; under ``invariant`` in float64.
     """
-    p = _moved(p, q.probabilities.device)
+    p = moved(p, q.probabilities.device)
     if verifier != INVARIANT:
         return (_of(p, tokens) / _of(q, tokens)).clamp(max=1.0)
     found = []
@@ -166,7 +166,7 @@ def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: st
         Probabilities (N,) on the device of ``q``; under ``invariant`` in float64.
     """
     device = q.probabilities.device
-    p = _moved(p, device)
+    p = moved(p, device)
     if verifier != INVARIANT:
         return torch.minimum(p.dense[:, : q.size], q.dense).sum(-1).clamp(max=1.0)
     found = []
@@ -183,7 +183,7 @@ def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: st
     return torch.cat(found).clamp(max=1.0).to(device)
 
 
-def _moved(distribution: TokenDistribution, device: torch.device) -> TokenDistribution:
+def moved(distribution: TokenDistribution, device: torch.device) -> TokenDistribution:
     """``distribution`` on ``device``."""
     probabilities, tokens = distribution.probabilities, distribution.tokens
     if probabilities.device == device:
@@ -210,7 +210,7 @@ def _rows_at_once(p: TokenDistribution, q: TokenDistribution) -> Iterator[tuple[
 def _on_support(p: TokenDistribution, q: TokenDistribution) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities (N, k) in p and in q of the tokens that q lists, and (N,) what p has of others; in float64."""
     device = torch.device("cpu") if q.probabilities.device.type == "mps" else q.probabilities.device  # has no float64
-    p, q = _moved(p, device), _moved(q, device)
+    p, q = moved(p, device), moved(q, device)
     q_j, dense = q.probabilities.double(), p.dense
     p_j = dense[:, : q_j.shape[-1]] if q.tokens is None else dense.gather(-1, q.tokens)
     if p_j.shape[-1] < q_j.shape[-1]:

@@ -1,23 +1,35 @@
 """Traces: the draft's proposals at every position of a target's output, and their acceptance by the target.
 
 The output distribution does not depend on the length controller, so one text can be replayed under any controller.
-Token-wise verification is coupled in reverse: the drafted token is the text's token x_t with probability
-min(1, q(x_t)/p(x_t)); otherwise it is a rejected token, drawn from norm((q - p)+). The draws are made once per
-position. After a rejected token, the draft continues from its own tokens instead of the text.
+What the draft proposes at a position has its law given the text's token x_t there:
+
+* Under token-wise verification the drafted token is x_t with probability min(1, q(x_t)/p(x_t)); otherwise it is a
+  rejected token, drawn from norm((q - p)+).
+* Under the rule ``invariant`` the noise of the position has its law given that the target chose x_t by it
+  (:class:`NoiseOfText`), and the draft chooses by this noise. So the drafted token is x_t with probability
+  1 / Σ_j max(p_j, q_j·p(x_t)/q(x_t)).
+
+The draws are made once per position. After a rejected token, the draft continues from its own tokens instead of the
+text; under ``invariant`` by the noise of the text's later positions.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..controllers.acceptance.ngram_index import NOTHING, NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
+from ..controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
-from ..data_gen.rollout import readable
+from ..controllers.shared_noise import exponentials, position_key, seed_key
+from ..data_gen.rollout import acceptance, moved, readable
 from ..infer.core import TokenDistribution
 from ..infer.random_source import RandomSource
 from ..models import LanguageModel, TextReader, TreeMask
@@ -38,7 +50,7 @@ class Trace:
         q: (N,) q(y) under the sampling parameters.
         signals: (N,) draft signals.
         ngram_matches: (N,) match, in the text so far, of the n-gram before the token.
-        accept: (N,) min(1, p(y)/q(y)).
+        accept: (N,) the probability that the target accepts y, see :func:`~specpilot.data_gen.rollout.acceptance`.
         states: (N, d) the draft's hidden states at the previous token.
         target_states: (T, D) the target's that the tokens of the text were drawn from.
     """
@@ -56,6 +68,47 @@ class Trace:
     target_states: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
+class NoiseOfText:
+    """Noise that target and draft share, given that the target chose the tokens of a text by it.
+
+    The noise of a token j at a position is an exponential variable E_j, and the target chooses the token y with the
+    smallest E_j / p_j. The smallest value τ is an exponential variable that does not depend on y. Given both,
+    E_y = p_y·τ, and all other E_j - p_j·τ are independent exponential variables. So E is made of variables W_j and one
+    τ for each position: E_j = W_j + p_j·τ, without W_j if j is y. After the end of the text E is W.
+
+    Args:
+        p: the T distributions that the tokens of ``text`` were drawn from.
+        rng: its next T + 1 numbers determine the noise.
+    """
+
+    def __init__(self, p: TokenDistribution, text: list[int], rng: RandomSource) -> None:
+        self.p, self.text = moved(p, torch.device("cpu")), text
+        self.key = seed_key(int(rng.uniform() * 2**53))
+        self.smallest = [-math.log1p(-rng.uniform()) for _ in text]
+
+    def token(self, q: TokenDistribution, row: int, position: int) -> int:
+        """The token that the draft chooses at ``position`` of the text from distribution ``row`` of ``q``."""
+        tokens, probabilities = (values.cpu() for values in q.support(row))
+        noise = exponentials(torch.tensor([position_key(self.key, position)]), tokens)
+        if position < len(self.text):
+            of_target = self.p.row(position)[tokens].double()
+            noise = noise.where(tokens != self.text[position], 0.0) + of_target * self.smallest[position]
+        return int(tokens[(noise / probabilities.double()).where(probabilities > 0, torch.inf).argmin()])
+
+
+# (distributions, row, position in the text) → the token that the draft takes there
+Draw: TypeAlias = Callable[[TokenDistribution, int, int], int]
+
+
+def _independent(rng: RandomSource) -> Draw:
+    """Draws with a new number each."""
+
+    def draw(q: TokenDistribution, row: int, position: int) -> int:
+        return q.sample(row, rng)
+
+    return draw
+
+
 @torch.inference_mode()
 def trace(
     target: LanguageModel,
@@ -67,6 +120,7 @@ def trace(
     rng: RandomSource,
     stop_tokens: frozenset[int],
     longest: int = MAX_DRAFT,
+    verifier: str = TOKEN_WISE,
 ) -> Trace:
     """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens.
 
@@ -74,13 +128,15 @@ def trace(
     with a stop token, it was cut, and the budget becomes its length.
 
     Args:
+        rng: of the draft's tokens.
         longest: tokens of the longest draft that the trace holds.
+        verifier: the rule that verifies drafts, ``"token-wise"`` or ``"invariant"``.
     """
     text = text[: readable(text, draft.vocab_size) + 1]
     budget = budget if text[-1] in stop_tokens else len(text)
     p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
-    traced = _trace_text(p, q, prompt, text, budget, sampling, rng)
-    _trace_beside(traced, p, q, len(prompt), sampling, rng, stop_tokens, longest)
+    traced, draw = _trace_text(p, q, prompt, text, budget, sampling, rng, verifier)
+    _trace_beside(traced, p, q, len(prompt), sampling, draw, stop_tokens, longest, verifier)
     _look_up(traced, prompt)
     return traced
 
@@ -93,20 +149,30 @@ def _trace_text(
     budget: int,
     sampling: SamplingParams,
     rng: RandomSource,
-) -> Trace:
-    """The nodes at the text's positions; afterwards both models' caches hold the text without its last token."""
+    verifier: str,
+) -> tuple[Trace, Draw]:
+    """The nodes at the text's positions, and what draws those after rejected tokens.
+
+    Afterwards both models' caches hold the text without its last token.
+    """
     read, size = [*prompt, *text[:-1]], target.model.vocab_size
     p_logits, target_states = target.read(read, keep=len(text))
     q_logits, states = draft.read(read, keep=len(text))
     p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
-    # p(x) = 0 can only be rounding, since the text was generated in another batch.
-    kept = rng.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
-    tokens = [
-        x if keep else q.sample_beyond(t, p.part(t, t + 1), rng)
-        for t, (x, keep) in enumerate(zip(text, kept, strict=True))
-    ]
+    if verifier == INVARIANT:
+        draw: Draw = NoiseOfText(p, text, rng).token
+        tokens = [draw(q, t, t) for t in range(len(text))]
+        kept = [token == x for token, x in zip(tokens, text, strict=True)]
+    else:
+        # p(x) = 0 can only be rounding, since the text was generated in another batch.
+        kept = rng.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
+        tokens = [
+            x if keep else q.sample_beyond(t, p.part(t, t + 1), rng)
+            for t, (x, keep) in enumerate(zip(text, kept, strict=True))
+        ]
+        draw = _independent(rng)
     chosen = q.of(tokens)
-    return Trace(
+    traced = Trace(
         text,
         budget,
         kept,
@@ -115,10 +181,11 @@ def _trace_text(
         chosen,
         draft_signals(chosen, tokens, q.probabilities, q_logits),
         [],
-        _acceptances(p.of(tokens), chosen),
+        _acceptances(p, [q], tokens, chosen, verifier),
         states.float().cpu(),
         target_states.float().cpu(),
     )
+    return traced, draw
 
 
 def _trace_beside(
@@ -127,9 +194,10 @@ def _trace_beside(
     draft: TextReader,
     start: int,
     sampling: SamplingParams,
-    rng: RandomSource,
+    draw: Draw,
     stop_tokens: frozenset[int],
     longest: int,
+    verifier: str,
 ) -> None:
     """Add the nodes after rejected tokens, with one draft forward per level of all branches and one target forward.
 
@@ -140,7 +208,7 @@ def _trace_beside(
     roots = {t: t for t in range(length) if not traced.kept[t] and tokens[t] not in stop_tokens}
     above = {t: [*range(start, start + t)] for t in roots}  # columns of each node's ancestors
     read: list[int] = []
-    states = [traced.states]
+    states, levels = [traced.states], list[TokenDistribution]()
     level = [*roots]
     for depth in range(1, longest):
         level = [node for node in level if depth < traced.budget - roots[node] - 1]
@@ -150,7 +218,7 @@ def _trace_beside(
         branches = TreeMask(start, [above[node] for node in level])
         logits, hidden = draft.read([tokens[node] for node in level], tree=branches)
         distribution = TokenDistribution.from_logits(sampling, logits, target.model.vocab_size)
-        drawn = [distribution.sample(row, rng) for row in range(len(level))]
+        drawn = [draw(distribution, row, roots[node] + depth) for row, node in enumerate(level)]
         chosen = distribution.of(drawn)
         for row, node in enumerate(level):
             child = len(tokens) + row
@@ -163,11 +231,13 @@ def _trace_beside(
         traced.signals += draft_signals(chosen, drawn, distribution.probabilities, logits)
         tokens += drawn
         states.append(hidden.float().cpu())
+        if verifier == INVARIANT:
+            levels.append(distribution)
     if read:
         branches = TreeMask(start, [above[node] for node in read])
         logits, _ = target.read([tokens[node] for node in read], tree=branches)
-        p = TokenDistribution.from_logits(sampling, logits).of(tokens[length:])
-        traced.accept += _acceptances(p, traced.q[length:])
+        p = TokenDistribution.from_logits(sampling, logits)
+        traced.accept += _acceptances(p, levels, tokens[length:], traced.q[length:], verifier)
     traced.states = torch.cat(states)
 
 
@@ -185,9 +255,20 @@ def _look_up(traced: Trace, prompt: list[int]) -> None:
         text.append(token)
 
 
-def _acceptances(p: list[float], q: list[float]) -> list[float]:
-    """min(1, p/q); the tokens were drawn from q, so it is positive up to rounding."""
-    return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p, q, strict=True)]
+def _acceptances(
+    p: TokenDistribution, q: Sequence[TokenDistribution], tokens: list[int], chosen: list[float], verifier: str
+) -> list[float]:
+    """The acceptance probabilities of the drafted ``tokens``.
+
+    Args:
+        q: the distributions of all tokens, which token-wise verification does not need.
+        chosen: the probability of each in its distribution: positive up to rounding, since it was drawn from it.
+    """
+    if verifier == INVARIANT:
+        of_draft = TokenDistribution.joined(q)
+        found = acceptance(p, of_draft, torch.tensor(tokens, device=of_draft.probabilities.device), verifier)
+        return [float(probability) for probability in found.tolist()]
+    return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p.of(tokens), chosen, strict=True)]
 
 
 STATES = {"states", "target_states"}

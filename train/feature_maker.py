@@ -131,7 +131,7 @@ class FeatureMaker:
         return [
             trace(
                 *models, text.prompt_ids, text.x, budget, unit.sampling, RandomSource(text_seed(text.prompt_id)), stops,
-                longest,
+                longest, self.manifest.verifier,
             )
             for text in unit.texts
         ]  # fmt: skip
