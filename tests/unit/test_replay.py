@@ -1,25 +1,27 @@
 """A controller replayed over traced texts has the distribution of rounds that it has in the decoder, exactly."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
 from specpilot.controllers.length import Fixed, Heuristic, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import TokenDistribution
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.infer.random_source import RandomSource
+from specpilot.infer.random_source import RandomSource, SharedNoise
 from specpilot.models import TextReader
 from specpilot.simulate.replay import replay
-from specpilot.simulate.trace import END, Trace, trace
+from specpilot.simulate.trace import END, NoiseOfText, Trace, trace
 
 from ..helpers.drafts import SMALL, small
 from ..helpers.enumeration import outcomes, output_distribution, rounds
 from ..helpers.traces import PROMPT, traced_text
+from ..helpers.training import accepted
 
 Counters = tuple[int, int, int, int]
 STOPS = frozenset([1])
@@ -107,8 +109,55 @@ def test_replay_has_the_distribution_of_decoding(
         assert found[counters] == pytest.approx(probability, abs=1e-9)
 
 
-def test_a_trace_off_the_text_is_the_models_own() -> None:
-    target, draft, text, found = traced_text()
+def test_replay_has_the_distribution_of_decoding_with_shared_noise() -> None:
+    """In samples: texts of the target that are traced and replayed, and texts of seeds that are decoded."""
+    target, draft = models_of("model", 4, Path())
+    decoder = SpeculativeDecoder(target, draft, verifier="invariant", length=UsesEverything())
+    decoder.stop_tokens = STOPS
+    sampling, budget, count = SamplingParams(1.0, None), 5, 1000
+    by_replay, by_decoding = Counter[Counters](), Counter[Counters]()
+    for seed in range(count):
+        by_decoding[decoded(decoder, sampling, budget, SharedNoise(seed))] += 1
+        rng, text = RandomSource(seed), list[int]()
+        while len(text) < budget and not STOPS & {*text[-1:]}:
+            reader, prompt = TextReader.begin(decoder.target, PROMPT)
+            logits, _ = reader.read([*prompt, *text], keep=1)
+            text.append(TokenDistribution.from_logits(sampling, logits).sample(0, rng))
+        models = decoder.target, decoder.drafts[0]
+        traced = trace(*models, PROMPT, text, budget, sampling, rng, STOPS, verifier="invariant")
+        by_replay[_counters(replay(traced, decoder.length, STOPS))] += 1
+    names = [name for name in by_decoding | by_replay if by_decoding[name] + by_replay[name] >= 20]
+    assert len(names) > 5
+    assert stats.chi2_contingency([[each[name] for name in names] for each in (by_decoding, by_replay)]).pvalue > 1e-3
+
+
+P, FIRST, SECOND = ([0.35, 0.3, 0.2, 0.15, 0.0], [0.1, 0.5, 0.0, 0.3, 0.1], [0.4, 0.1, 0.3, 0.1, 0.1])
+
+
+def test_noise_given_the_text_has_its_law() -> None:
+    """The target's token, and those that two distributions of the draft choose by one noise, together."""
+    p, *both = (torch.tensor([row]).double() for row in (P, FIRST, SECOND))
+    first, second = (TokenDistribution(row, None, 5) for row in both)
+    listed = TokenDistribution(p[:, [3, 1, 0, 2]], torch.tensor([[3, 1, 0, 2]]), 5)
+    expected, found = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+    after = Counter[int]()
+    count = 3000
+    for seed in range(count):
+        shared, rng = SharedNoise(seed), RandomSource(seed)
+        expected[tuple(shared.token(each, 0, 0) for each in (listed, first, second))] += 1
+        y = listed.sample(0, rng)
+        noise = NoiseOfText(listed, [y], rng)
+        found[y, noise.token(first, 0, 0), noise.token(second, 0, 0)] += 1
+        after[noise.token(second, 0, 1)] += 1
+    names = [name for name in expected | found if expected[name] + found[name] >= 20]
+    assert len(names) > 20
+    assert stats.chi2_contingency([[each[name] for name in names] for each in (expected, found)]).pvalue > 1e-3
+    assert stats.chisquare([after[i] for i in range(5)], [q * count for q in SECOND]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("verifier", ["token-wise", "invariant"])
+def test_a_trace_off_the_text_is_the_models_own(verifier: str) -> None:
+    target, draft, text, found = traced_text(verifier=verifier)
     rejected = next(t for t in range(len(text)) if not found.kept[t])
     node, prefix = rejected, [*PROMPT, *text[:rejected]]
     for _ in range(4):
@@ -118,9 +167,10 @@ def test_a_trace_off_the_text_is_the_models_own() -> None:
             logits, hidden = reader.read(prefix, keep=1)
             distributions.append(TokenDistribution.from_logits(SamplingParams(1.0, 8), logits))
         token = found.tokens[node]
-        (p,), (q,) = (each.of([token]) for each in distributions)
+        (q,) = distributions[1].of([token])
         assert found.q[node] == pytest.approx(q)
-        assert found.accept[node] == pytest.approx(min(1.0, p / q))
+        rows = [each.dense.double() for each in distributions]
+        assert found.accept[node] == pytest.approx(float(accepted(*rows, torch.tensor([[token]]), verifier)))
         assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
         step = Step(1, token, q, distributions[1].probabilities, logits, hidden, nothing)
         assert found.ngram_matches[node] == NgramIndex([*prefix]).match([token])
