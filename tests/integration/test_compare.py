@@ -19,7 +19,7 @@ from specpilot.compare.comparison import compare_decoders, keeps_texts, same_tex
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
 from specpilot.compare.findings import concluded, pays, sentences
 from specpilot.compare.interval import Interval, ratio_interval
-from specpilot.compare.recorded import Counts, Informed, decoded, speedup
+from specpilot.compare.recorded import Counts, Informed, Tracer, decoded, speedup
 from specpilot.compare.report import document_of
 from specpilot.compare.results import ComparisonReport, Task
 from specpilot.compare.runner import Meter, decode_all, interleave
@@ -29,6 +29,7 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.core import Generation, Stats
+from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import DecodingOptions, GenerateOptions
 from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.options import ServeOptions
@@ -143,6 +144,24 @@ def test_rules_are_tuned_on_the_other_half() -> None:
     assert crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
     alone = {setting: counts[:1] for setting, counts in replayed.items()}  # the other half is empty
     assert tuned((1.0, 8.0), FIXED, alone, CostModel(0.1, 1.0, 0.0)) == (3, 3, 3)
+
+
+def test_outputs_are_traced_by_the_rule(tmp_path: Path) -> None:
+    """Of the same texts; results are stored apart, and those of token-wise verification as before."""
+    target, draft = save_pair(tmp_path)
+    decoder = SpeculativeDecoder.from_pretrained(target, draft, device="cpu")
+    rows = [PromptRow("a", "all", "some prompt")]
+    tracers = {
+        rule: Tracer(decoder, SamplingParams(1.0, 50), 12, 0, chat=False, verifier=rule)
+        for rule in ("token-wise", "invariant")
+    }
+    (token_wise,), (invariant,) = (tracer.traces(rows) for tracer in tracers.values())
+    assert token_wise.text == invariant.text
+    assert token_wise.accept != invariant.accept
+    assert "verifier" not in tracers["token-wise"].identity
+    assert tracers["invariant"].identity["verifier"] == "invariant"
+    for kept, token, x in zip(invariant.kept, invariant.tokens, invariant.text, strict=False):
+        assert kept == (token == x)
 
 
 # the clock
@@ -337,6 +356,8 @@ def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert report["decoders"]["3+ngram"]["replay"] is None
     assert report["decoders"]["ngram"]["tokens_per_forward"] >= 1
     page = (output / "report.md").read_text()
+    assert report["verifier"] == "invariant"  # every text has a seed
+    assert "the labels of predictors are of the verification rule invariant." in page
     assert report["sentences"][0] in page
     assert [*report["refused"]] == ["tiny-copies"]
     assert all(f"{name} is left out: {reason}." in page for name, reason in report["refused"].items())

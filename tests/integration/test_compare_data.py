@@ -16,12 +16,13 @@ from scipy.stats import binom
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare import drift
-from specpilot.compare.comparison import trained_on
+from specpilot.compare.comparison import trained_for, trained_on
 from specpilot.compare.decoders import NONE, ComparedDecoder
 from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
 from specpilot.compare.drift import Sums, drifts, mean_interval, sums_of
 from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
+from specpilot.compare.report import document_of
 from specpilot.compare.responses import read_responses
 from specpilot.compare.results import DataReport, PredictorQuality
 from specpilot.compare.served import labelled_trace, per_forward, report_of
@@ -55,7 +56,7 @@ def options(**changes: Any) -> CompareOptions:
 
 def write(folder: Path, rows: list[Any], manifest: Manifest) -> Path:
     """A dataset of ``rows`` with the settings of ``manifest``."""
-    names = ("kind", "target", "draft", "fingerprint", "sampling", "prompts", "settings")
+    names = ("kind", "target", "draft", "fingerprint", "sampling", "prompts", "settings", "verifier")
     identity = manifest.to_dict()
     with ShardWriter(folder, {name: identity[name] for name in names if name in identity}) as writer:
         if rows:
@@ -300,6 +301,30 @@ def test_prompts_of_the_training_are_named(tmp_path: Path) -> None:
     assert trained_on(specs, rows) == {str(folder): ["id-1"]}
     (found,) = trained_on(specs, load_prompts("builtin-large", split="train", domains=("sql",), limit=9)).items()
     assert (found[0], len(found[1]) > 5) == ("tiny-lag-free", True)
+
+
+def test_controllers_for_another_rule_are_named(tmp_path: Path) -> None:
+    trained = load_controller("tiny-lag-free")
+    folders = {}
+    for rule in ("token-wise", "invariant"):
+        config = replace(trained.config, provenance=replace(trained.config.provenance, verifier=rule))
+        folders[rule] = str(save_controller(tmp_path / rule, trained.head, config))
+    base = DecodingOptions(target="tiny", draft="tiny-draft")
+    specs = {word: ComparedDecoder.parse(word, base) for word in ("2", *folders.values())}
+    for rule, other in (("invariant", "token-wise"), ("token-wise", "invariant")):
+        assert trained_for(specs, rule) == {folders[other]: other}
+    assert trained_for({word: replace(spec, verifier="block") for word, spec in specs.items()}, "invariant") == {}
+
+
+def test_data_of_two_rules(labelled: Path, tmp_path: Path) -> None:
+    """It is not one dataset; a drift to another rule is named, and so is a controller for another one."""
+    seeded = write(tmp_path / "seeded", make_rows(30), replace(read_manifest(labelled), verifier="invariant"))
+    with pytest.raises(InputError, match="verifier differs"):
+        read_labelled([str(labelled), str(seeded)], options(), QUIET)
+    report = report_of([read_labelled([str(folder)], options(length="3"), QUIET) for folder in (labelled, seeded)])
+    assert (report.verifier, report.against.verifier) == ("token-wise", "invariant")  # type: ignore[union-attr]
+    assert "verification rule token-wise against invariant" in report.differs
+    assert f"{seeded}: acceptance by the verification rule invariant." in document_of(report).markdown()
 
 
 @pytest.mark.parametrize("missing", ["rows", "labels"])

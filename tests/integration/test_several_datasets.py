@@ -141,6 +141,17 @@ def test_the_checkpoint_names_the_rule_and_warns_of_another(rule: str, work: Pat
         decoder.generate("prompt", max_new_tokens=4, verifier=other)
 
 
+def test_features_are_of_the_rule_of_the_data(work: Path, tmp_path: Path) -> None:
+    """The labels of examples, and the traces."""
+    token_wise, invariant = (features(f"{work}/{name}", 1, tmp_path / name) for name in ("first", "other-rule"))
+    assert (token_wise.manifest.verifier, invariant.manifest.verifier) == ("token-wise", "invariant")
+    for part in (f"{TRAIN}0", TRACES):
+        one, other = (dataset.part(part).shards[0].tensors for dataset in (token_wise, invariant))
+        name = "evidence" if part != TRACES else "text"
+        assert torch.equal(one[name], other[name])
+        assert not torch.equal(one["accept"], other["accept"])
+
+
 def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:
     data = f"{work}/sampled", f"{work}/greedy"
     settings = lag_free_head.TrainingOptions(
