@@ -28,7 +28,7 @@ from ..common.options import AUTO
 from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
-from ..controllers.checkpoints.provenance import INVARIANT, prompt_digest
+from ..controllers.checkpoints.provenance import prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
