@@ -203,7 +203,7 @@ def train_controllers(output: Path, console: Console, *, prompts: int, max_new_t
     """Data, training and export of both heads, into ``output``; what is complete there is not done again."""
     with stage(console, f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along", OF_DATA):
         data = AcceptanceDataOptions(
-            target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed
+            target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed, verifier="invariant"
         )
         make_acceptance_data(data, output / "data", console=console)
     defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))

@@ -522,12 +522,13 @@ def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) 
 def trained_for(specs: Mapping[str, ComparedDecoder], verifier: str) -> dict[str, str]:
     """The verification rule that a decoder's length controller was trained for, by name, where it is not ``verifier``.
 
-    Only rules of which the acceptance differs much count, see :meth:`.AcceptancePredictor.check_verifier`.
+    Only rules of which the acceptance differs much count, see :meth:`.AcceptancePredictor.check_verifier`, and only
+    controllers with a threshold: those that stop by costs correct their predictions by what is accepted.
     """
     rules = {
         name: controller.provenance.verifier
         for name, spec in specs.items()
-        if spec.verifier == AUTO
+        if spec.verifier == AUTO and spec.threshold is not None
         for controller in controllers_of(spec)
         if controller.given_as == "length"
     }

@@ -58,7 +58,8 @@ class LengthController(ABC):
     def check_verifier(self, verifier: str) -> None:  # noqa: B027 — most rules fit any verification
         """Called with the verification rule of every generation at a temperature above 0.
 
-        Trained controllers warn if their predictions are for another one.
+        Controllers with a threshold on predictions for another rule warn. Those that stop by costs do not: they correct
+        their predictions by what is accepted.
         """
 
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds

@@ -62,9 +62,6 @@ class RateOptimal(TrainedLength):
     def check_sampling(self, sampling: SamplingParams) -> None:
         self.predictor.check_sampling(sampling)
 
-    def check_verifier(self, verifier: str) -> None:
-        self.predictor.check_verifier(verifier)
-
     def start_text(self) -> None:
         super().start_text()
         if self.running is None:

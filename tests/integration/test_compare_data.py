@@ -311,6 +311,8 @@ def test_controllers_for_another_rule_are_named(tmp_path: Path) -> None:
         folders[rule] = str(save_controller(tmp_path / rule, trained.head, config))
     base = DecodingOptions(target="tiny", draft="tiny-draft")
     specs = {word: ComparedDecoder.parse(word, base) for word in ("2", *folders.values())}
+    assert trained_for(specs, "invariant") == trained_for(specs, "token-wise") == {}  # they stop by costs
+    specs |= {folder: replace(specs[folder], threshold=0.5) for folder in folders.values()}
     for rule, other in (("invariant", "token-wise"), ("token-wise", "invariant")):
         assert trained_for(specs, rule) == {folders[other]: other}
     assert trained_for({word: replace(spec, verifier="block") for word, spec in specs.items()}, "invariant") == {}

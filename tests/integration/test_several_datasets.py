@@ -135,10 +135,12 @@ def test_the_checkpoint_names_the_rule_and_warns_of_another(rule: str, work: Pat
     other = "token-wise" if rule == "invariant" else "invariant"
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*verification rule")
-        decoder.generate("prompt", max_new_tokens=4, verifier=rule)
-        decoder.generate("prompt", max_new_tokens=4, verifier=other, temperature=0.0)
+        decoder.generate("prompt", max_new_tokens=4, verifier=other)  # stops by costs, which correct predictions
+        length = decoder.load_length(str(folder), threshold=0.5)
+        decoder.generate("prompt", max_new_tokens=4, length=length, verifier=rule)
+        decoder.generate("prompt", max_new_tokens=4, length=length, verifier=other, temperature=0.0)
     with pytest.warns(UserWarning, match=rf"trained for the verification rule {rule}, decoding uses {other}: the outp"):
-        decoder.generate("prompt", max_new_tokens=4, verifier=other)
+        decoder.generate("prompt", max_new_tokens=4, length=length, verifier=other)
 
 
 def test_features_are_of_the_rule_of_the_data(work: Path, tmp_path: Path) -> None:
