@@ -90,7 +90,7 @@ def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[s
             pass
         before = sorted(folder.iterdir())
         assert cli.main(["compare", "--target", "./nowhere", "--output", str(folder)]) == 2
-        assert f"{folder}: another process" in capsys.readouterr().err
+        assert f"output='{folder}': another process" in capsys.readouterr().err
         assert sorted(folder.iterdir()) == before
     FolderLock(folder, "is at work").release()
     with pytest.raises(ZeroDivisionError), FolderLock(folder, "is at work"):

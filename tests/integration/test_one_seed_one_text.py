@@ -97,7 +97,7 @@ def decoders() -> tuple[SpeculativeDecoder, SpeculativeDecoder]:
     return with_drafts, SpeculativeDecoder(target, None, tokenizer)
 
 
-SETTINGS: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "top_k": None}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "top_k": None, "chat": False}
 
 
 def test_streams_samples_and_ids_of_the_same_text() -> None:

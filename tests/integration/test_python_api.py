@@ -76,13 +76,16 @@ MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
     ({"threshold": 0.2}, "threshold=0.2: belongs to a trained controller; name one as length"),
     ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
     ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts, which only a router's arms can be"),
-    ({"tree": (2, 1)}, "verifies one chain; a tree needs one of spec-infer, mcss, k-seq, otm"),
+    (
+        {"tree": (2, 1), "verifier": "token-wise"},
+        "verifies one chain; a tree needs one of invariant, spec-infer, mcss",
+    ),
     ({"tree": (2, 1), "verifier": "mcss", "length": Fixed(2)}, "a tree's levels are its length"),
     ({"tree": (2, 0), "verifier": "mcss"}, "tree='2x0': give the children at each level, as in '3x2x1'"),
     ({"tree": (20, 20), "verifier": "mcss"}, "tree='20x20': 420 nodes; take at most 256"),
     (GROWN | {"tree": "autos"}, "give the children at each level, as in '3x2x1', or 'auto'"),
     (GROWN | {"length": OnlineConfidence(0.3)}, "tree='auto': is grown by predicted acceptance and costs"),
-    (GROWN | {"verifier": "spec-infer"}, "a tree='auto' has a rule of its own"),
+    (GROWN | {"verifier": "spec-infer"}, "a tree='auto' is verified token-wise at every node, or by invariant"),
     (GROWN | {"draft": None}, "tree='auto': needs a draft model"),
     (JOINT | {"length": Fixed(0)}, "length=0: verifier='mtad' needs at least one token"),
     (JOINT | {"length": Confidence(0.4)}, "takes a number of tokens per step"),
@@ -217,7 +220,7 @@ def test_text_uses_the_chat_template_where_there_is_one(decoder: SpeculativeDeco
     assert decoder.generate("hello", **options).prompt_tokens == ids[True] != ids[False]
     assert decoder.generate("hello", chat=False, **options).prompt_tokens == ids[False]
     assert decoder.generate(ids[False], **options).prompt_tokens == ids[False]
-    assert "".join(decoder.stream("hello", **options)) == decoder.generate(ids[True], **options).text
+    assert "".join(decoder.stream("hello", seed=1, **options)) == decoder.generate(ids[True], seed=1, **options).text
     bare = byte_tokenizer()
     bare.chat_template = None
     plain = SpeculativeDecoder(make(vocab=257), None, bare)

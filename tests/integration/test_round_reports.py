@@ -71,7 +71,9 @@ def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
     """Once for all texts that share it, with the number of texts; prompts and first drafts are not timed."""
     clock = iter(range(10**6))
     monkeypatch.setattr(hooks, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    outputs: list[Generation] = decoder.generate(PROMPTS[:2], max_new_tokens=NEW, temperature=0.8, seed=1)
+    outputs: list[Generation] = decoder.generate(
+        PROMPTS[:2], max_new_tokens=NEW, temperature=0.8, seed=1, verifier="token-wise"
+    )
     told = told_by(decoder)
     turns = max(len(one.rounds) for one in outputs)
     drafts = [[len(one.rounds[i].drafted) for one in outputs if i < len(one.rounds)] for i in range(turns)]

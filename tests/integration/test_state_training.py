@@ -64,7 +64,9 @@ def test_examples_are_what_decoding_has_seen(
     deepest = 0
     for seed, prompt in enumerate([*PROMPTS, [7]]):
         length = Remembering(3)
-        output = decoder.generate(prompt, max_new_tokens=20, top_k=None, seed=seed, length=length)
+        output = decoder.generate(
+            prompt, max_new_tokens=20, top_k=None, seed=seed, length=length, verifier="token-wise"
+        )
         text = text_of(RoundsRow("id", "", prompt, output.tokens, *rounds_of(output)))
         examples = iter(zip(text.tokens, text.depths, *read_rounds(decoder.target, draft, text), strict=True))
         drafts = [round_ for round_ in output.rounds if round_.drafted]

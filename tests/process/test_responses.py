@@ -1,6 +1,5 @@
 """Texts of a server that are labelled here: exact with its token ids, kept when a run ends, refused by name."""
 
-import http.client
 import io
 import shutil
 import sys
@@ -8,6 +7,7 @@ import urllib.error
 from collections.abc import Iterator
 from dataclasses import replace
 from email.message import Message
+from http.client import IncompleteRead
 from pathlib import Path
 
 import pytest
@@ -117,7 +117,7 @@ def test_a_server_that_fails_for_a_while(
 
 WHOLE = {"text": "one", "finish_reason": "length"}
 FLAWS: list[object] = [  # what a busy server does or answers
-    TimeoutError("timed out"), ConnectionResetError(104, "reset"), http.client.IncompleteRead(b"{"),
+    TimeoutError("timed out"), ConnectionResetError(104, "reset"), IncompleteRead(b"{"),
     *(urllib.error.HTTPError("http://a", status, "", Message(), io.BytesIO(b"busy")) for status in (503, 520, 529)),
     {"error": {"message": "overloaded"}}, {"choices": []}, {"choices": [{"message": {"content": None}}]}, None,
     *({"choices": [WHOLE | change]} for change in (

@@ -211,7 +211,9 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
 
 
 def test_copies_are_recorded_without_the_predictions_of_other_tokens() -> None:
-    decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", cost=0.2)
+    decoder = SpeculativeDecoder.from_pretrained(
+        "tiny", "tiny-draft+ngram", length="tiny-lag-free", cost=0.2, verifier="token-wise"
+    )
     body = {"prompt": "SELECT name FROM users;\n" * 4, "max_tokens": 60, "seed": 0, "speculation": {"trace": True}}
     with serving(decoder) as (_, address):
         (choice,) = http.post(f"{address}/v1/completions", json=body | {"temperature": 0.7}).json()["choices"]
@@ -393,7 +395,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
     ("nowhere", {}, 404, "/v1/nowhere: no such path"),
     ("responses", {"model": "tiny", "input": QUESTION}, 404, "texts are at /v1/chat/completions"),
-    ("models", {}, 405, "POST /v1/models: use another method"),
+    ("models", {}, 405, "POST /v1/models: use GET, HEAD"),
 ]  # fmt: skip
 
 

@@ -370,7 +370,7 @@ def test_costs_and_digest(mine: Path) -> None:
 
 def test_user_rules_on_the_command_line(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It decides how much is drafted; bad input is one line."""
-    words = ["generate", "What is 12 plus 30?", "--max-new-tokens", "8", "--stats", "--length"]
+    words = ["generate", "What is 12 plus 30?", "--max-new-tokens", "8", "--seed", "1", "--stats", "--length"]
     assert main([*words, "own_rules:Two:1"]) == main([*words, "1"]) == 0
     own, plain = [line for line in capfd.readouterr().err.splitlines() if "draft and" in line]
     assert own.partition("), ")[2] == plain.partition("), ")[2]
