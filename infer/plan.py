@@ -515,7 +515,7 @@ def verifier_of(options: DecodingOptions, *, seeded: bool = False) -> VerifierSp
     if seeded:
         return VerifierSpec(INVARIANT, INVARIANT, "a seed is given, and its text does not depend on drafts")
     rule = TOKEN_WISE if options.tree in (None, AUTO_TREE) else DISTINCT
-    return VerifierSpec(rule, rule, f"no seed is given; with one it is {INVARIANT}")
+    return VerifierSpec(rule, rule, f"with a seed and a temperature above 0 it is {INVARIANT}")
 
 
 def with_models(options: D) -> D:

@@ -155,7 +155,7 @@ def test_the_rule_that_is_named_is_used() -> None:
 def test_the_plan_says_which_rule_and_why() -> None:
     drafting, _ = decoders()
     assert "token-wise" in drafting.plan.describe()
-    assert "with one it is invariant" in drafting.plan.describe()
+    assert "with a seed and a temperature above 0 it is invariant" in drafting.plan.describe()
     assert "verification: invariant" in drafting.setup_for(seeded=True).plan.describe()
 
 
