@@ -276,7 +276,7 @@ def read_value(text: str) -> Any:
 
 
 def mismatch(hint: Any, value: Any) -> str:
-    """What is expected of an option of the type ``hint`` that has the ``value`` of another type."""
+    """The words for an option of the type ``hint`` that has a ``value`` of another type: the expected type."""
     shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     remedy = ""

@@ -190,9 +190,9 @@ def split_revision(name: str, revision: str | None = None) -> tuple[str, str | N
     Raises:
         InputError: the revision is empty, or there are two.
     """
-    hub_id, at, own = (name, "", "") if Path(name).expanduser().exists() else name.partition("@")
-    if at and not own:
+    hub_id, at, named = (name, "", "") if Path(name).expanduser().exists() else name.partition("@")
+    if at and not named:
         raise InputError(f"{name}: names no revision after '@'; give a branch, tag or commit, or leave '@' out")
     if at and revision is not None:
         raise InputError(f"{name}: names a revision, and revision={revision!r} another one; give one of them")
-    return hub_id, own or revision
+    return hub_id, named or revision

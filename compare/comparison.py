@@ -28,7 +28,7 @@ from ..common.options import AUTO
 from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
-from ..controllers.checkpoints.provenance import prompt_digest
+from ..controllers.checkpoints.provenance import INVARIANT, prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -45,7 +45,7 @@ from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.options import SamplingKeywords
-from ..infer.plan import INVARIANT, verifier_of
+from ..infer.plan import verifier_of
 from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
@@ -302,7 +302,7 @@ class _Comparing:
         return measured.to_dict()
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
-        """How many prompts, and how often each is decoded by the clock, in the rest of the ``minutes``."""
+        """The number of prompts, and of decodings of each by the clock, in the rest of the ``minutes``."""
         available = len(self.rows)
         if minutes is None:
             return available, 1
@@ -564,7 +564,7 @@ def total(runs: Sequence[TimedDecoding]) -> TimedDecoding:
 
 
 def keeps_texts(spec: ComparedDecoder, sampling: SamplingParams) -> bool:
-    """Whether a decoder with drafts must write the same texts as one without, token for token."""
+    """Return true if a decoder with drafts must write the same texts as one without, token for token."""
     if spec.name == NONE or spec.engine is not None:
         return False
     rule = verifier_of(spec, seeded=sampling.temperature > 0)

@@ -76,7 +76,7 @@ def sentences(report: ComparisonReport) -> list[str]:
 
 
 def texts_compared(report: ComparisonReport) -> list[str]:
-    """Whether the texts with drafts are those without, where the rules promise it."""
+    """A sentence on how many texts with drafts are those without, where the rules promise it; none elsewhere."""
     count = report.passes * report.prompts
     same = {row.title: row.same_texts for row in report.decoders.values() if row.same_texts is not None}
     if not same:

@@ -236,7 +236,7 @@ class Manifest(SparseRecord):
 
     @property
     def allows_answers(self) -> bool:
-        """Whether answers of more than one token were allowed for each prompt."""
+        """True if answers of more than one token were allowed for each prompt."""
         settings = self.settings
         return isinstance(settings, RolloutSettings) and settings.max_new_tokens > 1 and not self.served
 

@@ -107,8 +107,8 @@ class AcceptanceHook(RoundHook):
         if draft.tokens:
             q = TokenDistribution.joined(draft.distributions)
             tokens = torch.tensor(draft.tokens, device=q.probabilities.device)
-            found = acceptance(p.part(0, len(draft.tokens)), q, tokens, self.verifier)
-            self.accept[len(request.output.rounds) - 1] = found.tolist()
+            probabilities = acceptance(p.part(0, len(draft.tokens)), q, tokens, self.verifier)
+            self.accept[len(request.output.rounds) - 1] = probabilities.tolist()
 
 
 # Of one text: number of its tokens before each draft, drafted tokens up to the first rejected one, their acceptance.

@@ -140,7 +140,7 @@ def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verif
     p = moved(p, q.probabilities.device)
     if verifier != INVARIANT:
         return (_of(p, tokens) / _of(q, tokens)).clamp(max=1.0)
-    found = []
+    pieces = []
     for rows in _rows_at_once(p, q):
         p_j, q_j, beyond = _on_support(p.part(*rows), q.part(*rows))
         of_rows = tokens[slice(*rows)]
@@ -148,8 +148,8 @@ def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verif
         largest = torch.maximum(p_i, q_i)
         a, b = p_i / largest, q_i / largest  # 0 to 1, so that nothing overflows
         total = torch.maximum(q_j * a.unsqueeze(-1), p_j * b.unsqueeze(-1)).sum(-1) + beyond * b
-        found.append((a / total).where((p_i > 0) & (q_i > 0), 0.0))
-    return torch.cat(found).clamp(max=1.0).to(tokens.device)
+        pieces.append((a / total).where((p_i > 0) & (q_i > 0), 0.0))
+    return torch.cat(pieces).clamp(max=1.0).to(tokens.device)
 
 
 def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: str) -> Tensor:
@@ -169,7 +169,7 @@ def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: st
     p = moved(p, device)
     if verifier != INVARIANT:
         return torch.minimum(p.dense[:, : q.size], q.dense).sum(-1).clamp(max=1.0)
-    found = []
+    pieces = []
     for rows in _rows_at_once(p, q):
         p_j, q_j, beyond = _on_support(p.part(*rows), q.part(*rows))
         # Of the two ratios that of p is the larger one for tokens whose p_j / q_j is larger than p_i / q_i, so that in
@@ -179,8 +179,8 @@ def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: st
         larger = beyond.unsqueeze(-1) + p_i.flip(-1).cumsum(-1).flip(-1)
         smaller = q_i.cumsum(-1) - q_i
         shares = p_i * q_i / (larger * q_i + smaller * p_i)
-        found.append(shares.where((p_i > 0) & (q_i > 0), 0.0).sum(-1))
-    return torch.cat(found).clamp(max=1.0).to(device)
+        pieces.append(shares.where((p_i > 0) & (q_i > 0), 0.0).sum(-1))
+    return torch.cat(pieces).clamp(max=1.0).to(device)
 
 
 def moved(distribution: TokenDistribution, device: torch.device) -> TokenDistribution:

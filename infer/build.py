@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..common.console import logger
 from ..common.errors import InputError
 from ..controllers.acceptance.copy_head import CopyPredictor
+from ..controllers.checkpoints.provenance import INVARIANT
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, OnlineConfidence, Oracle, RateOptimal
 from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts
@@ -37,7 +38,7 @@ from .engine import Engine
 from .loading.controllers import load_copies, load_length
 from .loading.pair import load_draft_model, load_target
 from .loading.routing import Routing, load_routing
-from .plan import INVARIANT, LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
+from .plan import LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
 from .verify import candidates, parse_verifier
 
 

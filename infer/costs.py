@@ -198,7 +198,7 @@ def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> 
 
 
 def is_faster(seconds: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether the draft of ``seconds`` is ``FASTER`` than that of ``other`` in most of the turns in which both ran.
+    """Return true if the draft of ``seconds`` is ``FASTER`` than that of ``other`` in most turns that both ran in.
 
     The steps of one turn follow one another, so that other processes disturb both or few of them.
     """

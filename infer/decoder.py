@@ -25,7 +25,7 @@ from ..common.json_file import build
 from ..common.options import AUTO, DType, check_names
 from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.checkpoints.fingerprint import PairFingerprint
-from ..controllers.checkpoints.provenance import EXACT
+from ..controllers.checkpoints.provenance import EXACT, INVARIANT
 from ..controllers.length import LengthController
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import cost_source
@@ -45,7 +45,7 @@ from .loading.pair import Model, check_pair, with_states, wrap_model
 from .loading.routing import Routing
 from .model_spec import Name
 from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords, check_system
-from .plan import INVARIANT, Call, LoadedOptions, Mixed, Plan, named_length, resolve
+from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
 from .prompting import OnePrompt, PromptLike, SeveralPrompts, as_prompts, encode_prompt
 from .random_source import RandomSource, SharedNoise, drawn_seed, seeds_of
 from .scheduler import Scheduler

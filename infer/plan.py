@@ -19,6 +19,7 @@ from ..controllers.acceptance.copy_head import CopyPredictor
 from ..controllers.arms import AUTOREGRESSIVE, DRAFT, check_enough, parse_arm
 from ..controllers.arms import NGRAM as NGRAM_ARM
 from ..controllers.checkpoints.checkpoint import locate, read_config
+from ..controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE
 from ..controllers.length import (
     AcceptanceLength,
     Fixed,
@@ -52,7 +53,7 @@ TARGET, DRAFT_MODEL = "tiny", "tiny-draft"  # the models of a decoder for which 
 LENGTH = 4  # draft length where texts must not depend on time, of a router's arms and of lossy verifiers
 LEARNING = "online-confidence"  # the length controller of all other decoders
 JOINT = ("mtad", "mtjd")  # rules that search by beams
-TOKEN_WISE, DISTINCT, INVARIANT = "token-wise", "mcss", "invariant"  # rules that are chosen where none is named
+DISTINCT = "mcss"  # of trees of a fixed shape, where no rule is named; of others TOKEN_WISE or INVARIANT
 NONE = "none"  # the length of a decoder that drafts nothing
 
 D = TypeVar("D", bound=DecodingOptions)

@@ -143,7 +143,7 @@ def _encode(
 
 
 def uses_template(tokenizer: PreTrainedTokenizerBase | None, chat: bool | Auto) -> bool:
-    """Whether text is a user message of the chat template: ``chat``, or with "auto" if the tokenizer has a template."""
+    """Return true if text is a user message of the chat template: ``chat``, or for "auto" if there is a template."""
     return tokenizer is not None and tokenizer.chat_template is not None if chat == "auto" else chat
 
 

@@ -25,7 +25,7 @@ from ..controllers.shared_noise import choose, position_key, scores, seed_key
 
 
 class Distributions(Protocol):
-    """What is drawn from: a :class:`~specpilot.infer.core.TokenDistribution`."""
+    """Distributions to draw from: a :class:`~specpilot.infer.core.TokenDistribution`."""
 
     @property
     def probabilities(self) -> Tensor: ...
@@ -99,9 +99,9 @@ class RandomSource:
             left = without(left, place)
 
     def number(self, depth: int) -> float:
-        """What a token is drawn with that the host has not read, see :func:`~specpilot.controllers.sampling.draw_by`.
+        """The number that draws a token which the host does not read.
 
-        The token is ``depth`` tokens after the round's first.
+        :func:`~specpilot.controllers.sampling.draw_by` uses it. The token is ``depth`` tokens after the round's first.
         """
         return self.uniform()
 

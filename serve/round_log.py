@@ -15,13 +15,13 @@ from transformers import PreTrainedTokenizerBase
 from ..common.errors import InputError
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint
+from ..controllers.checkpoints.provenance import TOKEN_WISE
 from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import ShardWriter
 from ..data_gen.kinds import RoundsRow, Rows
 from ..data_gen.on_policy import Rounds, rounds_of
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
-from ..infer.plan import TOKEN_WISE
 
 DISTRIBUTIONS = 17  # that are logged; requests choose them
 UNLIMITED = 2**31 - 1  # tokens, where no model limits them

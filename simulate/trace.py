@@ -266,8 +266,8 @@ def _acceptances(
     """
     if verifier == INVARIANT:
         of_draft = TokenDistribution.joined(q)
-        found = acceptance(p, of_draft, torch.tensor(tokens, device=of_draft.probabilities.device), verifier)
-        return [float(probability) for probability in found.tolist()]
+        accepted = acceptance(p, of_draft, torch.tensor(tokens, device=of_draft.probabilities.device), verifier)
+        return [float(probability) for probability in accepted.tolist()]
     return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p.of(tokens), chosen, strict=True)]
 
 

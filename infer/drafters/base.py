@@ -74,7 +74,7 @@ class Autoregressive(Drafter):
 
 
 def sampled_as(request: Request, vocab_size: int) -> Sampled:
-    """How the tokens of ``request`` are drawn on a device, over V = ``vocab_size`` tokens."""
+    """The way in which tokens of ``request`` are drawn on a device, over V = ``vocab_size`` tokens."""
     shared = isinstance(request.rng, SharedNoise)
     return Sampled(request.sampling, vocab_size, distributions=not shared, shared=shared)
 

@@ -37,7 +37,7 @@ def invariant(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
 
 
 def _drawn_together(p: TokenDistribution) -> bool:
-    """Whether drawing from all of ``p`` at once is faster than drawing as far as tokens are accepted."""
+    """Return true if drawing from all of ``p`` at once is faster than drawing as far as tokens are accepted."""
     return p.probabilities.device.type != "cpu" or p.probabilities.shape[1] <= FEW
 
 

@@ -107,7 +107,7 @@ def _rows_of(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _up_to_stop(chains: Sequence[Drafted], tokens: Tensor) -> Tensor:
-    """Which of the chains' ``tokens`` (B, K) are drafted, up to a stop token."""
+    """A mask (B, K) of the chains' ``tokens`` that are drafted, up to a stop token."""
     device = tokens.device
     stop_tokens = _sent(device, [[*chain.stop_tokens, -1] for chain in chains])
     stops = (tokens.unsqueeze(-1) == stop_tokens.unsqueeze(1)).any(-1)

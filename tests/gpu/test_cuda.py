@@ -139,8 +139,8 @@ def test_a_target_alone_draws_what_the_host_draws(sampling: dict[str, Any]) -> N
 @torch.inference_mode()
 def test_the_noise_of_target_and_draft_has_the_same_bits_as_on_a_processor() -> None:
     tokens, keys = torch.arange(200_000).expand(3, -1), torch.tensor([[5], [-7], [2**62]])
-    found = exponentials(keys.to("cuda"), tokens.to("cuda")).cpu()
-    torch.testing.assert_close(found, exponentials(keys, tokens), rtol=1e-14, atol=0)
+    computed = exponentials(keys.to("cuda"), tokens.to("cuda")).cpu()
+    torch.testing.assert_close(computed, exponentials(keys, tokens), rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("options", [{"length": 4}, {"length": "confidence:0.3"}, {"tree": (2, 2)}], ids=str)
@@ -284,6 +284,6 @@ def test_data_training_export_and_decoding(predictor: str, tmp_path: Path, capsy
         "--temperature",
         0,
     )
-    found = run(*words, "--length", tmp_path / "controller", "--cost", 0.2)
+    computed = run(*words, "--length", tmp_path / "controller", "--cost", 0.2)
     plain = run(*words, "--length", "none")
-    assert json.loads(found)["tokens"] == json.loads(plain)["tokens"]
+    assert json.loads(computed)["tokens"] == json.loads(plain)["tokens"]

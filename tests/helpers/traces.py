@@ -18,5 +18,5 @@ def traced_text(
     rng = RandomSource(seed)
     text = [rng.pick([1.0] * 40) for _ in range(budget)]
     sampling = SamplingParams(1.0, 8)
-    found = trace(target, draft, PROMPT, text, budget, sampling, rng, frozenset(), verifier=verifier)
-    return target, draft, text, found
+    traced = trace(target, draft, PROMPT, text, budget, sampling, rng, frozenset(), verifier=verifier)
+    return target, draft, text, traced

@@ -88,7 +88,7 @@ def last_weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def differ(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
-    """Whether two states have other tensors, shapes or values."""
+    """Return true if two states have other tensors, shapes or values."""
     return ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 

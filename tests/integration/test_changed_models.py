@@ -115,7 +115,7 @@ def by_transformers(decoder: SpeculativeDecoder) -> list[int]:
     return model.generate(ids, max_new_tokens=16, do_sample=False, custom_generate=decoder)[0, 7:].tolist()  # type: ignore[no-any-return]
 
 
-# What the message says of changes since the decoder was made.
+# The words of the message for changes since the decoder was made.
 REASONS = {
     "hooks": ("a hook of the model", "a hook of a linear layer", "a hook before"),
     "another module or has another forward": (

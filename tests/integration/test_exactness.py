@@ -132,11 +132,11 @@ def test_output_distribution_is_the_targets(law: Law, way: str) -> None:
     prompt = REPEATING if "copies" in way else PROMPT
     for seed, sampling in zip(range(3, 3 + 7 * law.n, 7), cycle(law.samplings)):
         decoder = SpeculativeDecoder(*models(small, law.draft, seed), **options_of(way))
-        found = decoder_distribution(decoder, sampling, law.budget, prompt)
+        produced = decoder_distribution(decoder, sampling, law.budget, prompt)
         expected = law_of_target(law.draft, seed, sampling, tuple(prompt))
         if law.draft in ROUNDED:
-            assert found.keys() == expected.keys()
-        assert_same(found, expected, 1e-6 if law.draft in ROUNDED else 1e-9)
+            assert produced.keys() == expected.keys()
+        assert_same(produced, expected, 1e-6 if law.draft in ROUNDED else 1e-9)
 
 
 def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +152,8 @@ def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: p
     for seed in range(3, 24, 7):
         options = {"length": RateOptimal(predictor(-1.0), CHEAP), "tree": "auto"}
         decoder = SpeculativeDecoder(*models(small, "model", seed), **options)
-        found = decoder_distribution(decoder, sampling, 4)
-        assert_same(found, law_of_target("model", seed, sampling, tuple(PROMPT)))
+        produced = decoder_distribution(decoder, sampling, 4)
+        assert_same(produced, law_of_target("model", seed, sampling, tuple(PROMPT)))
 
 
 # Texts of real sizes
@@ -224,9 +224,9 @@ SAMPLED: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8, "top_k": 8
 @cache
 def seeded_texts(architecture: str) -> list[list[int]]:
     """Sampled without drafts, by noise that a draft would share."""
-    found = SpeculativeDecoder(pair(architecture)[0], None).generate(PROMPTS, seed=3, **SAMPLED)
-    assert {one.verifier for one in found} == {"invariant"}
-    return [one.tokens for one in found]
+    produced = SpeculativeDecoder(pair(architecture)[0], None).generate(PROMPTS, seed=3, **SAMPLED)
+    assert {one.verifier for one in produced} == {"invariant"}
+    return [one.tokens for one in produced]
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
     target, model = models(real, draft, architecture)
     decoder = SpeculativeDecoder(target, model, **options_of(way))
     greedy: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.0}
-    found = decoder.generate(PROMPTS, **greedy)
-    assert [one.tokens for one in found] == greedy_texts(architecture)
+    produced = decoder.generate(PROMPTS, **greedy)
+    assert [one.tokens for one in produced] == greedy_texts(architecture)
     seeded = decoder.generate(PROMPTS, seed=3, verifier="invariant", **SAMPLED)
     assert [one.tokens for one in seeded] == seeded_texts(architecture)
     assert sum(one.stats.n_drafted for one in seeded) > 0
@@ -266,9 +266,9 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
             made = decoder.generate(PROMPTS, seed=3, **SAMPLED)
         counted = [[getattr(one.stats, name) for name in COUNTERS] for one in made]
         outputs.append([(one.tokens, one.rounds, one.finish_reason) for one in made] + counted)
-        found += made
+        produced += made
     assert outputs[:-1] == outputs[1:]
-    accepted = sum(one.stats.n_accepted for one in found)
+    accepted = sum(one.stats.n_accepted for one in produced)
     # Of EAGLE-3's random weights none may be; where q is compared with them, some are.
     assert accepted > 0 or draft == "eagle3"
-    assert accepted < sum(one.stats.n_drafted for one in found)
+    assert accepted < sum(one.stats.n_drafted for one in produced)

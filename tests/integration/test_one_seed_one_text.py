@@ -56,11 +56,11 @@ def models(draft: str, architecture: str) -> tuple[Any, Any]:
 @cache
 def texts(architecture: str, sampling: SamplingParams) -> list[list[int]]:
     """Without drafts; two texts of each prompt."""
-    found = SpeculativeDecoder(deepcopy(pair(architecture)[0]).double(), None).generate(
+    generations = SpeculativeDecoder(deepcopy(pair(architecture)[0]).double(), None).generate(
         [*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=sampling, seed=7
     )
-    assert len({tuple(one.tokens) for one in found}) == len(found)
-    return [one.tokens for one in found]
+    assert len({tuple(one.tokens) for one in generations}) == len(generations)
+    return [one.tokens for one in generations]
 
 
 @pytest.mark.parametrize(("draft", "architecture", "way"), WAYS)
@@ -84,9 +84,9 @@ def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
 def test_of_a_routers_arms() -> None:
     target, draft = models("model", "llama")
     decoder = routed(target, [draft, deepcopy(draft)], ArmsInTurn(4), [Fixed(2), Fixed(5), Fixed(1), Fixed(0)])
-    found = decoder.generate([*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=SAMPLINGS[0], seed=7)
-    assert [one.tokens for one in found] == texts("llama", SAMPLINGS[0])
-    assert len({one.arm for one in found}) == 4
+    generations = decoder.generate([*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=SAMPLINGS[0], seed=7)
+    assert [one.tokens for one in generations] == texts("llama", SAMPLINGS[0])
+    assert len({one.arm for one in generations}) == 4
 
 
 def decoders() -> tuple[SpeculativeDecoder, SpeculativeDecoder]:
@@ -113,14 +113,14 @@ def test_streams_samples_and_ids_of_the_same_text() -> None:
 
 
 def test_custom_generate_by_the_seed_of_torch() -> None:
-    found = []
+    generations = []
     for decoder in decoders():
         torch.manual_seed(5)
         model = decoder.target.model
         ids = torch.tensor([[*b"to be or"]])
         settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": True, "top_k": 0, "temperature": 0.9}
-        found.append(model.generate(ids, custom_generate=decoder, **settings).tolist())
-    assert found[0] == found[1]
+        generations.append(model.generate(ids, custom_generate=decoder, **settings).tolist())
+    assert generations[0] == generations[1]
 
 
 def test_requests_of_a_server() -> None:
@@ -137,11 +137,11 @@ def test_requests_of_a_server() -> None:
 
 def test_without_a_seed_every_text_has_another() -> None:
     drafting, _ = decoders()
-    found = [drafting.generate("to be or", **SETTINGS) for _ in range(4)]
-    assert len({one.seed for one in found}) == len({tuple(one.tokens) for one in found}) == 4
-    assert {one.verifier for one in found} == {"token-wise"}
-    again = drafting.generate("to be or", seed=found[0].seed, verifier="token-wise", **SETTINGS)
-    assert again.tokens == found[0].tokens
+    generations = [drafting.generate("to be or", **SETTINGS) for _ in range(4)]
+    assert len({one.seed for one in generations}) == len({tuple(one.tokens) for one in generations}) == 4
+    assert {one.verifier for one in generations} == {"token-wise"}
+    again = drafting.generate("to be or", seed=generations[0].seed, verifier="token-wise", **SETTINGS)
+    assert again.tokens == generations[0].tokens
 
 
 def test_the_rule_that_is_named_is_used() -> None:

@@ -1,4 +1,4 @@
-"""What the engine reports of rounds to those that learn from them: the values, not only that there are some."""
+"""The engine reports the right values of rounds to controllers that learn from them."""
 
 from types import SimpleNamespace
 from typing import Any

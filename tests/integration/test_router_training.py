@@ -54,8 +54,8 @@ def test_costs_by_hand() -> None:
 
 def test_rewards_are_equation_2() -> None:
     rows = make_router_rows(3)
-    found = rewards(dataset(rows), "rouge", alpha=0.3, cost="time")
-    assert found[1].tolist() == pytest.approx(
+    fitted = rewards(dataset(rows), "rouge", alpha=0.3, cost="time")
+    assert fitted[1].tolist() == pytest.approx(
         [0.3 * f + 0.7 * c for f, c in zip(rows[1].rouge, (0.75, 0.75, 0), strict=True)]
     )
     assert rewards(dataset(rows), "rouge", alpha=1) == pytest.approx(np.array([row.rouge for row in rows]))
@@ -64,11 +64,11 @@ def test_rewards_are_equation_2() -> None:
 def test_round_tokens_against_enumeration() -> None:
     """Of drafts from every start that fits: the probability that the first k are kept, summed."""
     a = [0.9, 0.2, 0.7, 1.0, 0.5]
-    found = round_tokens(a, 3)
+    fitted = round_tokens(a, 3)
     for k in (1, 2, 3):
         kept = [math.prod(a[t : t + k]) for t in range(len(a) - k + 1)]
-        assert found[k] - found[k - 1] == pytest.approx(np.mean(kept))
-    assert found[0] == 1
+        assert fitted[k] - fitted[k - 1] == pytest.approx(np.mean(kept))
+    assert fitted[0] == 1
     assert round_tokens([0.5, 0.5], 4) == pytest.approx([1, 1.5, 1.75, 1.75, 1.75])
     assert round_tokens([0.5] * 40, 10)[10] == pytest.approx(sum(0.5**k for k in range(11)))
 
@@ -77,9 +77,9 @@ def test_throughput_is_the_cost_models() -> None:
     rows = make_router_rows(1)
     a = rows[0].overlap[0][0]
     cost = CostModel(0.001, 0.0039, 0.0001)
-    found = rewards(dataset(rows), "throughput", length=2)[0]
-    assert found[0] == pytest.approx((1 + a + a * a) / cost.round(2) * cost.verification(1))
-    assert found[2] == 1
+    fitted = rewards(dataset(rows), "throughput", length=2)[0]
+    assert fitted[0] == pytest.approx((1 + a + a * a) / cost.round(2) * cost.verification(1))
+    assert fitted[2] == 1
     best = rewards(dataset(rows), "throughput")[0]
     each = [(sum(a**i for i in range(k + 1)) / cost.round(k)) * cost.verification(1) for k in range(1, 11)]
     assert best[0] == pytest.approx(max(each))
@@ -214,8 +214,8 @@ def test_a_study_trains_in_a_job_of_a_cluster_as_outside(
     expected = fit_policy(table, config).state_dict()
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
-    found = fit_policy(table, config).state_dict()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    fitted = fit_policy(table, config).state_dict()
+    assert all(torch.equal(fitted[name], value) for name, value in expected.items())
     assert launcher.items() <= os.environ.items()
 
 

@@ -36,8 +36,8 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.fixture(scope="module")
 def running(decoder: SpeculativeDecoder) -> Iterator[tuple[Server, str]]:
-    with serving(decoder, length="tiny-lag-free") as found:
-        yield found
+    with serving(decoder, length="tiny-lag-free") as reply:
+        yield reply
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +48,14 @@ def client(running: tuple[Server, str]) -> openai.OpenAI:
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.9}, {"stop": [" the"]}])
 def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: SpeculativeDecoder, settings: Any) -> None:
     prompts = [QUESTION, "List all files."]
-    found = client.completions.create(model="tiny", prompt=prompts, max_tokens=24, seed=5, n=3, **settings)
+    reply = client.completions.create(model="tiny", prompt=prompts, max_tokens=24, seed=5, n=3, **settings)
     texts = decoder.generate(prompts, n=3, chat=False, max_new_tokens=24, seed=5, **settings)
     expected = [one for of_prompt in texts for one in of_prompt]
-    assert [choice.text for choice in found.choices] == [one.text for one in expected]
-    assert found.usage.completion_tokens == sum(len(one.tokens) for one in expected)
-    assert found.usage.prompt_tokens == sum(len(one.prompt_tokens) for one in expected[::3])
+    assert [choice.text for choice in reply.choices] == [one.text for one in expected]
+    assert reply.usage.completion_tokens == sum(len(one.tokens) for one in expected)
+    assert reply.usage.prompt_tokens == sum(len(one.prompt_tokens) for one in expected[::3])
     reasons = ["length" if one.finish_reason == "length" else "stop" for one in expected]
-    assert [choice.finish_reason for choice in found.choices] == reasons
+    assert [choice.finish_reason for choice in reply.choices] == reasons
 
 
 def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
@@ -83,8 +83,8 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
 def test_options_of_load_generators(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": QUESTION, "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
-    found = http.post(f"{running[1]}/v1/completions", json=body | {"stream_options": options}).text
-    chunks = [json.loads(line[6:]) for line in found.splitlines() if line.startswith("data: {")]
+    reply = http.post(f"{running[1]}/v1/completions", json=body | {"stream_options": options}).text
+    chunks = [json.loads(line[6:]) for line in reply.splitlines() if line.startswith("data: {")]
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
     assert counts[-1] == 200
@@ -170,22 +170,22 @@ def test_everything_ends_with_the_stop_string() -> None:
         assert [token for round in one.rounds for token in round.emitted] == one.tokens
         assert (one.stats.n_generated, one.finish_reason) == (len(one.tokens), "stop")
         with serving(decoder) as (_, address):
-            found = http.post(f"{address}/v1/completions", json=body | {"stop": ["FROM"], "logprobs": 1}).json()
+            reply = http.post(f"{address}/v1/completions", json=body | {"stop": ["FROM"], "logprobs": 1}).json()
             ending = body | {"stop_token_ids": one.tokens[-1:], "include_stop_str_in_output": True}
             by_token = http.post(f"{address}/v1/completions", json=ending).json()
             metrics = http.get(f"{address}/metrics").text
-        (choice,) = found["choices"]
+        (choice,) = reply["choices"]
         assert (choice["text"], choice["token_ids"]) == (one.text, one.tokens)
         assert by_token["choices"][0]["text"] == one.text + "FROM"
         assert f"specpilot:generation_tokens_total {2.0 * len(one.tokens)}" in metrics
-        counted.append((one.tokens, choice["logprobs"]["text_offset"], found["usage"], by_token["usage"]))
+        counted.append((one.tokens, choice["logprobs"]["text_offset"], reply["usage"], by_token["usage"]))
     assert counted[0] == counted[1]
 
 
 def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: SpeculativeDecoder) -> None:
     body = {"prompt": QUESTION, "max_tokens": 24, "seed": 4, "speculation": {"trace": True}}
-    found = http.post(f"{running[1]}/v1/completions", json=body).json()
-    (choice,) = found["choices"]
+    reply = http.post(f"{running[1]}/v1/completions", json=body).json()
+    (choice,) = reply["choices"]
     emitted = [token for round in choice["rounds"] for token in round["emitted"]]
     tokens = [token["token"] for token in emitted]
     assert tokens == decoder.generate(QUESTION, chat=False, seed=4, max_new_tokens=24).tokens
@@ -200,7 +200,7 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
     predicted = [token["predicted"] for token in drafted if token["predicted"] is not None]
     assert predicted
     assert all(0 < one < 1 for one in predicted)
-    report = found["metrics"]["speculative_decoding"]
+    report = reply["metrics"]["speculative_decoding"]
     assert report["num_draft_tokens"] == len(drafted)
     assert report["num_accepted_tokens"] == sum(token["accepted"] for token in drafted)
     assert report["per_step_accepted"] == [
@@ -260,19 +260,19 @@ def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -
     most = decoder.scheduler.max_running
     with serving(decoder, max_queue=8) as (_, address):
         body = {"prompt": [QUESTION] * 8, "max_tokens": 2, "n": most // 8 + 1}
-        found = http.post(f"{address}/v1/completions", json=body)
-        assert (found.status_code, len(found.json()["choices"])) == (200, most + 8)
+        reply = http.post(f"{address}/v1/completions", json=body)
+        assert (reply.status_code, len(reply.json()["choices"])) == (200, most + 8)
         for path, given in (("completions", {"prompt": [QUESTION] * 8}), ("chat/completions", {"messages": MESSAGES})):
-            found = http.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
-            assert (found.status_code, found.json()["error"]["code"]) == (400, "too_many_texts")
-            assert f"{most + 8} can run and wait" in found.json()["error"]["message"]
+            reply = http.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many_texts")
+            assert f"{most + 8} can run and wait" in reply.json()["error"]["message"]
 
 
 def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, time_limit=1e-6) as (_, address):
         body = {"prompt": QUESTION, "max_tokens": 300}
-        found = http.post(f"{address}/v1/completions", json=body)
-        assert (found.status_code, found.json()["error"]["type"]) == (408, "timeout_error")
+        reply = http.post(f"{address}/v1/completions", json=body)
+        assert (reply.status_code, reply.json()["error"]["type"]) == (408, "timeout_error")
         text = http.post(f"{address}/v1/completions", json=body | {"stream": True}).text
         assert '"type":"timeout_error"' in text
         assert text.endswith("data: [DONE]\n\n")
@@ -284,8 +284,8 @@ def test_a_failing_request_fails_alone(decoder: SpeculativeDecoder, monkeypatch:
         before = http.post(f"{address}/v1/completions", json=body).json()["choices"]
         with monkeypatch.context() as patch:
             patch.setattr(type(decoder.target), "forward", broken)
-            found = http.post(f"{address}/v1/completions", json=body)
-        assert (found.status_code, found.json()["error"]["message"]) == (500, "decoding failed: out of memory")
+            reply = http.post(f"{address}/v1/completions", json=body)
+        assert (reply.status_code, reply.json()["error"]["message"]) == (500, "decoding failed: out of memory")
         with monkeypatch.context() as patch:
             patch.setattr(TextStream, "push", broken)
             (error,) = chunks_of(http.post(f"{address}/v1/completions", json=body | {"stream": True}).text)
@@ -329,9 +329,9 @@ def test_a_controller_is_loaded_again_with_its_threshold() -> None:
 def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) -> None:
     other = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft-math", length=2)
     with serving(other, length="tiny-head", threshold=0.5) as (_, address):
-        found = http.post(f"{address}/v1/controllers/reload")
-        assert found.status_code == 409
-        assert "the controller in use stays" in found.json()["error"]["message"]
+        reply = http.post(f"{address}/v1/controllers/reload")
+        assert reply.status_code == 409
+        assert "the controller in use stays" in reply.json()["error"]["message"]
         assert http.get(f"{address}/v1/controllers").json()["kind"] == "Fixed"
 
 
@@ -350,8 +350,8 @@ def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
         with serving(decoder, log=log) as (_, address):
             body = {"messages": MESSAGES, "max_tokens": 24}
             for i in range(3):
-                found = http.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
-                texts.append(found["choices"][0]["message"]["content"])
+                reply = http.post(f"{address}/v1/chat/completions", json=body | {"seed": seed + i}).json()
+                texts.append(reply["choices"][0]["message"]["content"])
             for other in ({"temperature": 0.3}, {"temperature": 0}, {"temperature": 0, "top_k": 5}):  # the last are one
                 http.post(f"{address}/v1/chat/completions", json=body | other)
             stop = late_end(texts[-3])  # so that rounds before it have drafts, as those of texts that are kept
@@ -364,7 +364,7 @@ def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "log")
     assert manifest.complete
     assert [shard.rows for shard in manifest.shards] == [2, 1, 2, 1]
-    others = [found.parent for found in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
+    others = [reply.parent for reply in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
     rows_of = {read_manifest(one).sampling.temperature: len(read_dataset(one, RoundsRow)) for one in others}
     assert rows_of == {0.3: 2, 0: 4}
     data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
@@ -402,9 +402,9 @@ BAD: list[tuple[str, Any, int, str]] = [
 @pytest.mark.parametrize(("path", "body", "status", "message"), BAD, ids=[f"{i}-{row[3]}" for i, row in enumerate(BAD)])
 def test_bad_requests(running: tuple[Server, str], path: str, body: Any, status: int, message: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found = http.post(f"{running[1]}/v1/{path}", content=content)
-    assert found.status_code == status, found.text
-    error = found.json()["error"]
+    reply = http.post(f"{running[1]}/v1/{path}", content=content)
+    assert reply.status_code == status, reply.text
+    error = reply.json()["error"]
     assert message in error["message"]
     assert "\n" not in error["message"]
     assert set(error) == {"message", "type", "param", "code"}

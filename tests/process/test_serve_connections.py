@@ -92,10 +92,10 @@ def test_streams_are_passed_on_at_once(running: tuple[Server, str]) -> None:
 )
 def test_head(running: tuple[Server, str], path: str) -> None:
     with httpx.Client(base_url=running[1], verify=False) as client:
-        found = client.head(path)
-        assert (found.status_code, found.content) == (200, b"")
+        reply = client.head(path)
+        assert (reply.status_code, reply.content) == (200, b"")
         whole = client.get(path)
-        assert found.headers["content-type"] == whole.headers["content-type"]
+        assert reply.headers["content-type"] == whole.headers["content-type"]
     assert http.head(f"{running[1]}/v1/completions").status_code == 405
 
 
@@ -109,9 +109,9 @@ def test_head(running: tuple[Server, str], path: str) -> None:
     ],
 )
 def test_405_names_the_methods_of_the_path(running: tuple[Server, str], method: str, path: str, allowed: str) -> None:
-    found = httpx.request(method, f"{running[1]}{path}")
-    assert (found.status_code, found.headers["allow"]) == (405, allowed)
-    assert found.json()["error"]["message"] == f"{method} {path}: use {allowed}"
+    reply = httpx.request(method, f"{running[1]}{path}")
+    assert (reply.status_code, reply.headers["allow"]) == (405, allowed)
+    assert reply.json()["error"]["message"] == f"{method} {path}: use {allowed}"
 
 
 @pytest.mark.parametrize("begin", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"\x16\x03\x01" * 99])
@@ -185,12 +185,12 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("path", "body"), BAD)
 def test_errors_quote_little_of_what_was_sent(running: tuple[Server, str], path: str, body: Any) -> None:
-    found = http.post(running[1] + path, json=body)
-    assert found.status_code in (400, 404)
-    assert len(found.content) < 5000
-    assert "mmm" in found.json()["error"]["message"]
+    reply = http.post(running[1] + path, json=body)
+    assert reply.status_code in (400, 404)
+    assert len(reply.content) < 5000
+    assert "mmm" in reply.json()["error"]["message"]
     if path == "/v1/completions" and "model" in body:
-        assert found.json()["error"]["message"].endswith("not served here; it is 'tiny'")
+        assert reply.json()["error"]["message"].endswith("not served here; it is 'tiny'")
 
 
 def test_the_page_works_below_a_prefix() -> None:
@@ -248,9 +248,9 @@ def test_connections_are_limited(decoder: SpeculativeDecoder) -> None:
         for connection in held:
             connection.sendall(GET % b"/health")
             connection.recv(1 << 16)
-        found = http.get(f"{address}/v1/models")
-        assert (found.status_code, found.json()["error"]["code"]) == (503, "too_many_connections")
-        assert (found.headers["retry-after"], found.headers["connection"]) == ("1", "close")
+        reply = http.get(f"{address}/v1/models")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "too_many_connections")
+        assert (reply.headers["retry-after"], reply.headers["connection"]) == ("1", "close")
         assert http.get(f"{address}/health").status_code == 200
         for connection in held:
             connection.close()

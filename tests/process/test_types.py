@@ -1,4 +1,4 @@
-"""What a type checker sees of the public functions: mypy reads a user's script."""
+"""A type checker sees the types of the public functions: mypy reads a user's script."""
 
 import os
 import subprocess

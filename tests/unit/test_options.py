@@ -186,24 +186,24 @@ EFFECTS: dict[str, str] = {
 
 def classes_of(commands: Commands) -> set[type[Any]]:
     """The classes of options that the commands take, and those of each predictor's training."""
-    found: set[type[Any]] = set()
+    collected: set[type[Any]] = set()
     for entry in commands.values():
         if isinstance(entry, Mapping):
-            found |= classes_of(entry)
+            collected |= classes_of(entry)
         else:
-            found |= {kind for name, kind in get_type_hints(entry).items() if name != "return"}
-    return found
+            collected |= {kind for name, kind in get_type_hints(entry).items() if name != "return"}
+    return collected
 
 
 def options() -> set[str]:
     """Every option as CLASS.option."""
     predictors = {import_module(f"specpilot.controllers{name}").TrainingOptions for name in PREDICTORS.values()}
-    found = set()
+    collected = set()
     for kind in classes_of(COMMANDS) | predictors:
         for field in fields(kind):
             owner = next(base for base in reversed(kind.__mro__) if field.name in vars(base).get("__annotations__", {}))
-            found.add(f"{owner.__name__}.{field.name}")
-    return found
+            collected.add(f"{owner.__name__}.{field.name}")
+    return collected
 
 
 def test_every_option_has_a_test_of_its_effect() -> None:

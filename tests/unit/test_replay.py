@@ -98,15 +98,15 @@ def test_replay_has_the_distribution_of_decoding(
     decoder.use_length(make_rule())
     decoder.stop_tokens = STOPS
     budget = 5 if sampling.top_k is not None else 4
-    found: dict[Counters, float] = defaultdict(float)
+    observed: dict[Counters, float] = defaultdict(float)
     for probability, traced in traces(sampling, budget):
-        found[_counters(replay(traced, decoder.length, STOPS))] += probability
+        observed[_counters(replay(traced, decoder.length, STOPS))] += probability
     expected = output_distribution(lambda rng: decoded(decoder, sampling, budget, rng))
-    assert found.keys() == expected.keys()
+    assert observed.keys() == expected.keys()
     if sampling.temperature > 0:
-        assert any(forwards < generated for generated, forwards, *_ in found)  # a draft was kept
+        assert any(forwards < generated for generated, forwards, *_ in observed)  # a draft was kept
     for counters, probability in expected.items():
-        assert found[counters] == pytest.approx(probability, abs=1e-9)
+        assert observed[counters] == pytest.approx(probability, abs=1e-9)
 
 
 def test_replay_has_the_distribution_of_decoding_with_shared_noise() -> None:
@@ -139,7 +139,7 @@ def test_noise_given_the_text_has_its_law() -> None:
     p, *both = (torch.tensor([row]).double() for row in (P, FIRST, SECOND))
     first, second = (TokenDistribution(row, None, 5) for row in both)
     listed = TokenDistribution(p[:, [3, 1, 0, 2]], torch.tensor([[3, 1, 0, 2]]), 5)
-    expected, found = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+    expected, observed = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     after = Counter[int]()
     count = 3000
     for seed in range(count):
@@ -147,18 +147,18 @@ def test_noise_given_the_text_has_its_law() -> None:
         expected[tuple(shared.token(each, 0, 0) for each in (listed, first, second))] += 1
         y = listed.sample(0, rng)
         noise = NoiseOfText(listed, [y], rng)
-        found[y, noise.token(first, 0, 0), noise.token(second, 0, 0)] += 1
+        observed[y, noise.token(first, 0, 0), noise.token(second, 0, 0)] += 1
         after[noise.token(second, 0, 1)] += 1
-    names = [name for name in expected | found if expected[name] + found[name] >= 20]
+    names = [name for name in expected | observed if expected[name] + observed[name] >= 20]
     assert len(names) > 20
-    assert stats.chi2_contingency([[each[name] for name in names] for each in (expected, found)]).pvalue > 1e-3
+    assert stats.chi2_contingency([[each[name] for name in names] for each in (expected, observed)]).pvalue > 1e-3
     assert stats.chisquare([after[i] for i in range(5)], [q * count for q in SECOND]).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("verifier", ["token-wise", "invariant"])
 def test_a_trace_off_the_text_is_the_models_own(verifier: str) -> None:
-    target, draft, text, found = traced_text(verifier=verifier)
-    rejected = next(t for t in range(len(text)) if not found.kept[t])
+    target, draft, text, observed = traced_text(verifier=verifier)
+    rejected = next(t for t in range(len(text)) if not observed.kept[t])
     node, prefix = rejected, [*PROMPT, *text[:rejected]]
     for _ in range(4):
         distributions = []
@@ -166,15 +166,15 @@ def test_a_trace_off_the_text_is_the_models_own(verifier: str) -> None:
             reader, _ = TextReader.begin(model, prefix)
             logits, hidden = reader.read(prefix, keep=1)
             distributions.append(TokenDistribution.from_logits(SamplingParams(1.0, 8), logits))
-        token = found.tokens[node]
+        token = observed.tokens[node]
         (q,) = distributions[1].of([token])
-        assert found.q[node] == pytest.approx(q)
+        assert observed.q[node] == pytest.approx(q)
         rows = [each.dense.double() for each in distributions]
-        assert found.accept[node] == pytest.approx(float(accepted(*rows, torch.tensor([[token]]), verifier)))
-        assert torch.allclose(found.states[node].double(), hidden[0], atol=1e-6)
+        assert observed.accept[node] == pytest.approx(float(accepted(*rows, torch.tensor([[token]]), verifier)))
+        assert torch.allclose(observed.states[node].double(), hidden[0], atol=1e-6)
         step = Step(1, token, q, distributions[1].probabilities, logits, hidden, nothing)
-        assert found.ngram_matches[node] == NgramIndex([*prefix]).match([token])
-        assert found.signals[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
+        assert observed.ngram_matches[node] == NgramIndex([*prefix]).match([token])
+        assert observed.signals[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)
-        node = found.after[node]
+        node = observed.after[node]
         assert node != END

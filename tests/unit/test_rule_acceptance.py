@@ -66,11 +66,11 @@ def test_probabilities_have_their_definitions(
         patch.setattr(rollout, "MAX_SCORES", at_once)
         for i in range(SIZE):
             drafted = [row for row in range(len(pairs)) if q[row][i] > 0]
-            found = acceptance(*both, torch.full((len(pairs),), i), verifier)
+            computed = acceptance(*both, torch.full((len(pairs),), i), verifier)
             for row in drafted:
-                assert float(found[row]) == pytest.approx(of_one(p[row], q[row], i, verifier), abs=1e-12)
-        found = expected_acceptance(*both, verifier)
-    assert found.tolist() == pytest.approx([of_all(*pair, verifier) for pair in pairs], abs=1e-12)
+                assert float(computed[row]) == pytest.approx(of_one(p[row], q[row], i, verifier), abs=1e-12)
+        computed = expected_acceptance(*both, verifier)
+    assert computed.tolist() == pytest.approx([of_all(*pair, verifier) for pair in pairs], abs=1e-12)
 
 
 @settings(max_examples=100)
@@ -126,5 +126,5 @@ def test_tokens_that_the_other_model_cannot_write(verifier: str) -> None:
     assert float(acceptance(wide, p, torch.tensor([2]), verifier)) == 0
     tiny = single([[1e-38, 1.0]])
     for i in range(2):
-        found = acceptance(tiny, single([[0.5, 0.5]]), torch.tensor([i]), verifier)
-        assert float(found) == pytest.approx(of_one([1e-38, 1.0], [0.5, 0.5], i, verifier), abs=1e-30)
+        computed = acceptance(tiny, single([[0.5, 0.5]]), torch.tensor([i]), verifier)
+        assert float(computed) == pytest.approx(of_one([1e-38, 1.0], [0.5, 0.5], i, verifier), abs=1e-30)

@@ -113,7 +113,7 @@ def proposer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Engine:
-    """What the drafter asks a model runner for: its batch, and the requests that it has."""
+    """The parts of a model runner that the drafter uses: its batch, and the requests that it has."""
 
     def __init__(self, prompts: list[list[int]], draft: Any, max_num_tokens: int) -> None:
         names = [f"request-{row}" for row in range(len(prompts))]
@@ -148,7 +148,7 @@ class Engine:
 
 
 def accepted_and_own(coming: list[int], draft: list[int]) -> list[int]:
-    """What a target samples whose next tokens are ``coming``: the accepted tokens of ``draft``, and one more."""
+    """The tokens of a target whose next ones are ``coming``: the accepted tokens of ``draft``, and one more."""
     accepted = next((i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), len(draft))
     return coming[: accepted + 1]
 
