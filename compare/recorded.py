@@ -237,7 +237,7 @@ def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
 
 
 def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
-    """Tokens for each target forward, and the accepted share of the drafted tokens; None where nothing was drafted."""
+    """Generated tokens per target forward, and the accepted share of the drafted tokens, None if there are none."""
     generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
     return float(generated / forwards), float(accepted / drafted) if drafted else None
 

@@ -100,7 +100,7 @@ def _speed(report: Report) -> Section:
                 "replay": show(row.replay, prompts=0 if clocked else prompts),
                 "CPU": _number(row.processor, ".2f"),
                 "J/token": _number(row.joules, ".2f"),
-                "per forward": _number(row.tokens_per_forward, ".2f"),
+                "tokens/forward": _number(row.tokens_per_forward, ".2f"),
                 "accepted": _number(row.accepted, ".0%"),
             }
         )
@@ -115,7 +115,7 @@ def _speed(report: Report) -> Section:
         "prompts",
         "replay": f"that over no drafts, from recorded texts at {report.priced}, without the clock's noise",
         "CPU": "by processor time, which other work on the machine lengthens less",
-        "per forward": "tokens that one forward of the target yields",
+        "tokens/forward": "generated tokens per target forward, the one that reads the prompt included",
         "accepted": "the share of the drafted tokens that the target kept",
     }
     used = {column for row in rows for column, cell in row.items() if cell}

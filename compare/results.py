@@ -95,7 +95,7 @@ class DecoderResult(Record):
         clock: speed-up over no drafts by wall time.
         processor: speed-up over no drafts by processor time.
         joules: energy for each generated token.
-        tokens_per_forward: generated tokens for each forward of the target.
+        tokens_per_forward: generated tokens per target forward, as of :attr:`.Stats.tokens_per_forward`.
         accepted: share of the drafted tokens that the target accepted.
         same_texts: number of texts that are the same as without drafts, token for token; None where the rule does not
             promise that, or the texts are not known.
@@ -270,7 +270,7 @@ class DataReport(Report):
         sampling: every way its texts were sampled; responses may lack a value.
         verifier: the verification rule that the acceptance is of; empty if it is not known.
         texts, tokens: number of texts, and of drafted tokens.
-        per_forward: tokens that a round with a draft gave; None where nothing was drafted by a controller.
+        tokens_per_draft_round: mean tokens of a round with a draft; None where no controller drafted.
         costs: costs of the replay; None if there is none.
         notes: what was left out, and why.
         against: the report of the second dataset.
@@ -284,7 +284,7 @@ class DataReport(Report):
     verifier: str = ""
     texts: int
     tokens: int
-    per_forward: float | None = None
+    tokens_per_draft_round: float | None = None
     costs: CostModel | None = None
     notes: list[str] = field(default_factory=list)
     against: DataReport | None = None

@@ -66,7 +66,7 @@ def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") ->
         texts=len(data.texts),
         prompts=len({*data.prompts}),
         tokens=len(drafted.accept),
-        per_forward=per_forward(data) if data.is_rounds else None,
+        tokens_per_draft_round=tokens_per_draft_round(data) if data.is_rounds else None,
         along=drafted.along,
         acceptance=drafted.acceptance(),
         lines=drafted.lines(),
@@ -78,7 +78,7 @@ def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") ->
     return with_replay(report, data, cost)
 
 
-def per_forward(data: Labelled) -> float:
+def tokens_per_draft_round(data: Labelled) -> float:
     """Mean tokens of a round with a draft: the accepted ones, which are in the text, and one of the target."""
     rounds = kept = 0
     for text in data.texts:
@@ -188,8 +188,8 @@ def sentences(report: DataReport) -> list[str]:
         (best, most), (worst, least) = domains[0], domains[-1]
         line += f", most in {best} ({most.acceptance:.2f}) and least in {worst} ({least.acceptance:.2f})"
     lines = [line + "."]
-    if report.per_forward is not None:
-        lines.append(f"A round with a draft gave {report.per_forward:.2f} tokens.")
+    if report.tokens_per_draft_round is not None:
+        lines.append(f"A round with a draft gave {report.tokens_per_draft_round:.2f} tokens.")
     if report.best is not None:
         lines.append(_replay_sentence(report, report.best))
     confidence = report.predictors.get(OWN, {}).get(ALL)

@@ -10,5 +10,5 @@ for length in ("none", "4", "cumulative-confidence:0.3", "tiny-head"):
     stats = output.stats
     print(
         f"{length:28} {stats.n_target_forwards:3} target forwards, {stats.n_draft_forwards:3} draft forwards, "
-        f"{stats.block_efficiency:.2f} tokens per target forward: {output.text!r}"
+        f"{stats.tokens_per_forward:.2f} tokens per target forward: {output.text!r}"
     )

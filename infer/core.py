@@ -404,8 +404,11 @@ class Stats:
         return _ratio(self.n_target_forwards, self.n_generated)
 
     @property
-    def block_efficiency(self) -> float:
-        """Generated tokens per target forward (SpecTr §2)."""
+    def tokens_per_forward(self) -> float:
+        """Generated tokens per target forward. The forward that reads the prompt counts, since it gives a token.
+
+        Decoding without drafts has 1. SpecTr (Sun et al. 2023, §2) calls this quantity block efficiency.
+        """
         return _ratio(self.n_generated, self.n_target_forwards)
 
 

@@ -83,7 +83,7 @@ def _as_json(generation: Generation) -> str:
     from ...common.json_file import json_line
 
     stats = generation.stats
-    rates = ("tokens_per_second", "acceptance_rate", "discard_rate", "verification_rate", "block_efficiency")
+    rates = ("tokens_per_second", "acceptance_rate", "discard_rate", "verification_rate", "tokens_per_forward")
     report = {
         "text": generation.text,
         "tokens": generation.tokens,
@@ -116,7 +116,7 @@ def _print_stats(generation: Generation) -> None:
         f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards, "
         f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted; "
         f"acceptance {stats.acceptance_rate:.3f}, discard {stats.discard_rate:.3f}, "
-        f"verification {stats.verification_rate:.3f}, block efficiency {stats.block_efficiency:.2f}; "
+        f"verification {stats.verification_rate:.3f}, {stats.tokens_per_forward:.2f} tokens per target forward; "
         f"ended by {generation.finish_reason}; seed {generation.seed}",
         file=sys.stderr,
     )

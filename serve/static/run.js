@@ -14,7 +14,7 @@ export const shownRate = (rate) => rate.toFixed(rate < 10 ? 1 : 0);
 export class Run {
   // letter: "a" or "b"; length: the rule that drafts, "" for the server's own; parent: where the panel goes.
   constructor(letter, length, parent) {
-    Object.assign(this, { letter, length, text: "", tokens: 0, rounds: 0, lengths: [], drafted: [], accepted: [] });
+    Object.assign(this, { letter, length, text: "", tokens: 0, forwards: 0, lengths: [], drafted: [], accepted: [] });
     this.name = `${letter.toUpperCase()}: ${length || "the server’s controller"}`;
     this.speed = []; // tokens per second so far
     this.arrivals = []; // how many tokens had come after how many seconds
@@ -74,8 +74,9 @@ export class Run {
       this.addToken(token, this.completed(token), "own", "the target’s own", last < 0 ? round.stopped_by : "");
     }
     this.tokens += round.emitted.length;
+    // Of the target. The first one reads the prompt. Without a draft each token takes a forward.
+    this.forwards += round.drafted.length ? 1 : round.emitted.length;
     if (round.stopped_by === "prompt") return;
-    this.rounds += 1;
     this.lengths.push(round.drafted.length);
     for (const { position, accepted } of round.drafted) {
       this.drafted[position] = (this.drafted[position] || 0) + 1;
@@ -127,7 +128,7 @@ export class Run {
     const drafted = sum(this.drafted);
     const parts = [`${this.tokens} tokens`];
     if (this.rate) parts.push(`${shownRate(this.rate)} tokens/s`);
-    if (this.rounds) parts.push(`${((this.tokens - 1) / this.rounds).toFixed(2)} tokens per target forward`);
+    if (this.forwards) parts.push(`${(this.tokens / this.forwards).toFixed(2)} tokens per target forward`);
     if (drafted) parts.push(`${percent(sum(this.accepted) / drafted)} of ${drafted} drafted tokens accepted`);
     if (this.end) parts.push(this.end);
     this.statsNode.textContent = this.tokens || this.end ? parts.join(" · ") : "waiting …";

@@ -25,7 +25,7 @@ from specpilot.compare.options import CompareOptions
 from specpilot.compare.report import document_of
 from specpilot.compare.responses import read_responses
 from specpilot.compare.results import DataReport, PredictorQuality
-from specpilot.compare.served import labelled_trace, per_forward, report_of
+from specpilot.compare.served import labelled_trace, report_of, tokens_per_draft_round
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
 from specpilot.controllers.checkpoints.card import model_card, shortcomings
@@ -404,7 +404,7 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
     assert f"1 of the {count + 1} responses" in found.notes[0]
     assert summary.notes[-1].endswith(f"known of 0 of its {count} texts.")
     assert (found.prompts, found.is_rounds) == (data.prompts, True)
-    assert per_forward(found) == pytest.approx(per_forward(data))
+    assert tokens_per_draft_round(found) == pytest.approx(tokens_per_draft_round(data))
     for side, ways in ((found, ["depth", "position"]), (summary, ["depth"])):
         assert [way for way in ("depth", "position") if any(side.drafted.groups[way])] == ways
         for way in ways:

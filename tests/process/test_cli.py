@@ -527,7 +527,7 @@ def test_json_and_stats(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixtu
     assert report["finish_reason"] == expected.finish_reason
     assert [r["emitted"] for r in report["rounds"]] == [r.emitted for r in expected.rounds]
     assert [r["drafted"] for r in report["rounds"]] == [r.drafted for r in expected.rounds]
-    assert report["stats"]["block_efficiency"] == stats.block_efficiency
+    assert report["stats"]["tokens_per_forward"] == stats.tokens_per_forward == stats.n_generated / len(expected.rounds)
     line = next(line for line in printed.err.splitlines() if line.startswith(f"{stats.n_generated} tokens in"))
     assert "verification: invariant" in printed.err  # the plan
     seconds, rate = re.findall(rf"^{stats.n_generated} tokens in ([\d.]+) s \(([\d.]+) tokens/s\)", line)[0]
@@ -536,6 +536,7 @@ def test_json_and_stats(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixtu
     )  # both are rounded
     assert f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards" in line
     assert f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted" in line
+    assert f"{stats.tokens_per_forward:.2f} tokens per target forward" in line
 
 
 def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,9 @@ def test_two_controllers_side_by_side(page: sync_api.Page, decoder: SpeculativeD
         assert panel.locator(KEPT).all_text_contents() == [decoder.tokenizer.decode([one]) for one in expected.tokens]
         rejected = expected.stats.n_drafted - expected.stats.n_accepted
         assert panel.locator(".token.rejected").count() == rejected
-        assert f"{len(expected.tokens)} tokens" in (panel.locator(".stats").text_content() or "")
+        stats = panel.locator(".stats").text_content() or ""
+        assert f"{len(expected.tokens)} tokens" in stats
+        assert f"{expected.stats.tokens_per_forward:.2f} tokens per target forward" in stats
     sync_api.expect(page.locator(".verdict")).to_contain_text("Too short to compare speeds")
     sync_api.expect(page.locator("#served")).to_contain_text("tiny, controller tiny-lag-free")
     assert page.locator("#chart-positions").is_visible()
