@@ -127,10 +127,11 @@ check: $(READY)
 	@MYPYPATH=plugins/vllm $(VENV)/bin/mypy -p specpilot -p experiments -p specpilot_vllm
 	@$(VENV)/bin/python -m experiments.audit
 
-# The documentation, in build/site; for its search use `mkdocs serve`. With --quiet, --strict would miss warnings.
+# The documentation, in build/site. With --quiet, --strict would miss warnings.
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
-	@echo build/site/index.html
+	@echo "The site is in build/site. To read it, with its search, start a server and open http://127.0.0.1:8000 in a browser:"
+	@echo "    $(VENV)/bin/python -m http.server 8000 --bind 127.0.0.1 --directory build/site"
 
 # torch is installed first and alone, so that its build is the one of the constraints. The marker is written last and
 # removed first: an environment without it is incomplete, and is made again.

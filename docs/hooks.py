@@ -1,9 +1,10 @@
-"""Pages that the site generates from the code: the command reference and the lists of errors."""
+"""Pages that the site generates: the command reference, the notebooks, and the lists of errors."""
 
 from __future__ import annotations
 
 import ast
 import io
+import json
 import os
 import re
 import tomllib
@@ -21,35 +22,55 @@ from specpilot.controllers.registry import PREDICTORS
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS_PAGE = "commands.md"
+COMMAND_ROW = re.compile(r"^\| `specpilot ([a-z -]+)` \|", re.M)
+COMMAND_LINK = re.compile(r"\[`specpilot ([a-z -]+?)( --[^`]*)?`\]\(commands\.md\)")
+NOTEBOOK_LINK = re.compile(r"\]\(((?:\.\./)*notebooks/[\w-]+)\.ipynb\)")
 VARIANTS = {("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]}  # which have options of their own
 ERRORS = re.compile(r"<!-- errors: (.*?) -->")
 ROLE = re.compile(r":(?:class|meth|func|mod|attr):<code>[~.]?(?:[\w.]*\.)?(\w+)</code>")
 
 
 def on_config(config: Any) -> Any:
-    """List the commands in the navigation, below the page that the file names."""
+    """Add the commands and the notebooks to the navigation, below the entries that ``mkdocs.yml`` names."""
     pages: list[Any] = [COMMANDS_PAGE, *({" ".join(words): page_of(words)} for words in leaves(COMMANDS))]
+    notebooks = [f"notebooks/{path.stem}.md" for path in notebook_paths()]
     for section in config.nav:
         for entry in next(iter(section.values())):
             if isinstance(entry, dict) and entry.get("Commands") == COMMANDS_PAGE:
                 entry["Commands"] = pages
+            if isinstance(entry, dict) and "Notebooks" in entry:
+                entry["Notebooks"] = notebooks
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the command reference: a page for each command, and one that lists them."""
-    listed = []
+    """Add a page for each command and for each notebook."""
     for words in leaves(COMMANDS):
-        description, content = command_page(words)
+        _, content = command_page(words)
         files.append(File.generated(config, page_of(words), content=content))
-        listed.append(f"| [`{name_of(words)}`]({page_of(words)}) | {escape(description.partition('. ')[0])} |")
-    files.append(File.generated(config, COMMANDS_PAGE, content="\n".join([COMMANDS_HEAD, *listed, ""])))
+    for path in notebook_paths():
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace ``<!-- errors: patterns -->`` by the messages of the modules that match the patterns."""
-    return ERRORS.sub(lambda found: error_list(found[1].split()), markdown)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Complete the text of a page.
+
+    In the repository, links lead to files that exist there: ``commands.md`` and notebooks. On the site they lead to the
+    page of the command or notebook. ``<!-- errors: patterns -->`` becomes the list of the messages of the modules that
+    match the patterns.
+    """
+    markdown = NOTEBOOK_LINK.sub(r"](\1.md)", link_commands(markdown, page.file.src_uri))
+    return ERRORS.sub(lambda marker: error_list(marker[1].split()), markdown)
+
+
+def link_commands(markdown: str, uri: str) -> str:
+    """``markdown`` of the page ``uri``, with links to the pages of commands."""
+    if uri == COMMANDS_PAGE:
+        return COMMAND_ROW.sub(lambda row: f"| [`specpilot {row[1]}`]({page_of(tuple(row[1].split()))}) |", markdown)
+    return COMMAND_LINK.sub(
+        lambda link: f"[`specpilot {link[1]}{link[2] or ''}`]({page_of(tuple(link[1].split()))})", markdown
+    )
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -63,14 +84,32 @@ def packages() -> dict[str, Path]:
     return {name: ROOT / folder for name, folder in project["tool"]["setuptools"]["package-dir"].items()}
 
 
-COMMANDS_HEAD = """# Command reference
+def notebook_paths() -> list[Path]:
+    return sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
-Every option is also a key of the YAML file that `--config FILE` names, with `_` in place of `-`. A flag wins over the
-file, the file over the default. A switch has a form with `--no-` that turns it off. `--print-config` prints the
-resulting configuration and exits.
 
-| command | |
-|---|---|"""
+def notebook_page(path: Path) -> str:
+    """The notebook at ``path`` as Markdown, with a link to the file below its title."""
+    parts: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"]).strip()
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        elif source.startswith("%%writefile "):
+            name, _, text = source.removeprefix("%%writefile ").partition("\n")
+            parts.append(f'```python title="{name}"\n{text}\n```')
+        else:
+            parts.append(f"```python\n{source}\n```")
+        parts += [output for output in map(output_text, cell.get("outputs", ())) if output]
+    title, _, rest = parts[0].partition("\n")
+    download = f'<a href="{path.name}" download>Download this page as a Jupyter notebook</a>'
+    return "\n\n".join([title, download, rest.strip(), *parts[1:], ""])
+
+
+def output_text(output: Mapping[str, Any]) -> str:
+    """The text of a cell's stored output as Markdown; empty if it has none."""
+    text = "".join(output.get("text") or output.get("data", {}).get("text/plain", ())).rstrip()
+    return f"```text\n{text}\n```" if text else ""
 
 
 def name_of(words: tuple[str, ...]) -> str:

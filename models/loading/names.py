@@ -41,6 +41,7 @@ from .eagle3_folder import is_eagle3, load_eagle3
 from .generation_defaults import stop_tokens
 from .gguf_tokenizer import load_gguf_tokenizer
 from .model_files import Source, check_format, find_files, gguf_path, is_gguf, refusing
+from .progress_bars import without_loading_bars
 
 PIECES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")  # SentencePiece's files
 
@@ -132,7 +133,7 @@ def _read_weights(
             require_accelerate(f"{name}: weights quantised with {quantised}")
             options = options | {"device_map": {"": str(place)}}
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with refusing(name, problem):
+    with refusing(name, problem), without_loading_bars():
         loaded: Any = kind.from_pretrained(
             path,
             use_safetensors=True,

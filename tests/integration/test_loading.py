@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,6 +29,8 @@ from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from ..helpers.architectures import target_of
 from ..helpers.bad_files import Change, copy
@@ -135,6 +138,25 @@ def test_names_of_nothing(name: str | Path, message: str) -> None:
     if name != "tiny-head":
         with refused(message.partition(";")[0]):
             load_tokenizer(name)
+
+
+@pytest.mark.parametrize("verbosity", ["warning", "info"])
+def test_loading_bars(
+    folder: Path, verbosity: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bar of weights appears only if transformers logs at level INFO, and transformers' own loading keeps it."""
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", True)  # commands that ran before in this process hide bars
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(transformers_logging.log_levels[verbosity])
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for _ in threads.map(load_model, [folder] * 2):
+                pass
+        assert ("Loading weights" in capsys.readouterr().err) == (verbosity == "info")
+        AutoModelForCausalLM.from_pretrained(folder)
+        assert "Loading weights" in capsys.readouterr().err
+    finally:
+        transformers_logging.set_verbosity(level)
 
 
 def test_dtypes(folder: Path) -> None:

@@ -234,6 +234,19 @@ def test_errors_have_a_place(hooks: ModuleType) -> None:
     assert sorted(patterns) == sorted(set(homes.values()))
 
 
+def test_command_table(hooks: ModuleType) -> None:
+    """The command reference in the repository lists every command and no other."""
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert sorted(hooks.COMMAND_ROW.findall(page)) == sorted(" ".join(words) for words in hooks.leaves(COMMANDS))
+
+
+def test_links_work_in_the_repository() -> None:
+    """Links between pages lead to files that exist without the site."""
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
 def test_site(tmp_path: Path, hooks: ModuleType) -> None:
     """It builds without a warning, loads nothing from elsewhere, and has every command."""
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
@@ -253,6 +266,13 @@ def test_site(tmp_path: Path, hooks: ModuleType) -> None:
     page = (tmp_path / "commands" / "train-acceptance.html").read_text(encoding="utf-8")
     for option in ("--w-rej", "--use-ngrams"):  # of two of its predictors
         assert f'<code class="option">{option}</code>' in page
+    training = (tmp_path / "training.html").read_text(encoding="utf-8")
+    assert 'href="notebooks/pipeline.html"' in training
+    assert 'href="commands/train-acceptance.html"' in training
+    notebook = (tmp_path / "notebooks" / "own-controller.html").read_text(encoding="utf-8")
+    assert 'href="own-controller.ipynb" download' in notebook
+    assert "margin.py" in notebook
+    assert (tmp_path / "notebooks" / "own-controller.ipynb").is_file()
     python = (tmp_path / "python.html").read_text(encoding="utf-8")
     assert 'id="specpilot.infer.decoder.SpeculativeDecoder.generate"' in python
     assert ":class:" not in python
