@@ -9,39 +9,53 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-DESCRIPTION = "Loading weights"  # transformers' name for its bar
+BAR_OF_WEIGHTS = "Loading weights"  # its description in transformers
 
-_lock = Lock()
-_active = 0  # loads in progress, in all threads
-_previous_hook: Any = None
+
+class HiddenBars:
+    """Hides the bar that transformers shows for the weights of each model, while models load in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._loading = 0  # models that load at this moment
+        self._previous_hook: Any = None
+
+    def start(self) -> None:
+        with self._lock:
+            self._loading += 1
+            if self._loading == 1:
+                self._previous_hook = transformers_logging.set_tqdm_hook(self._create)
+
+    def end(self) -> None:
+        with self._lock:
+            self._loading -= 1
+            if self._loading == 0:
+                transformers_logging.set_tqdm_hook(self._previous_hook)
+
+    def _create(self, factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """A bar of ``factory``, without output if it is the bar of weights."""
+        if options.get("desc") == BAR_OF_WEIGHTS:
+            options = options | {"disable": True}
+        if self._previous_hook is not None:
+            return self._previous_hook(factory, args, options)
+        return factory(*args, **options)
+
+
+_hidden_bars = HiddenBars()
 
 
 @contextmanager
 def without_loading_bars() -> Iterator[None]:
-    """Hide the bar that transformers shows for the weights of each model.
+    """Load models without a progress bar for each.
 
     Bars of downloads stay. All bars stay if transformers logs at level INFO or lower, as after
-    ``transformers.logging.set_verbosity_info()``. Several threads may load models at the same time.
+    ``transformers.logging.set_verbosity_info()``.
     """
-    global _active, _previous_hook
     if transformers_logging.get_verbosity() <= transformers_logging.INFO:
         yield
         return
-    with _lock:
-        _active += 1
-        if _active == 1:
-            _previous_hook = transformers_logging.set_tqdm_hook(_hide)
+    _hidden_bars.start()
     try:
         yield
     finally:
-        with _lock:
-            _active -= 1
-            if _active == 0:
-                transformers_logging.set_tqdm_hook(_previous_hook)
-
-
-def _hide(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """A bar of ``factory``, without output if it is the bar of weights."""
-    if options.get("desc") == DESCRIPTION:
-        options = options | {"disable": True}
-    return factory(*args, **options) if _previous_hook is None else _previous_hook(factory, args, options)
+        _hidden_bars.end()

@@ -145,7 +145,7 @@ def test_loading_bars(
     folder: Path, verbosity: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bar of weights appears only if transformers logs at level INFO, and transformers' own loading keeps it."""
-    monkeypatch.setattr(transformers_logging, "_tqdm_active", True)  # commands that ran before in this process hide bars
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", True)  # earlier commands in this process hide bars
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(transformers_logging.log_levels[verbosity])
     try:
