@@ -44,7 +44,7 @@ from .loading.named_pair import named_pair
 from .model_spec import ACCELERATOR, CHECKPOINT, ModelSpec, Name, TargetSpec
 from .options import DecodingOptions
 from .verify import RULES, parse_verifier
-from .verify.otm import MOST, unknowns
+from .verify.otm import MAX_UNKNOWNS, unknowns
 
 if TYPE_CHECKING:
     from .loading.routing import Routing
@@ -365,7 +365,7 @@ class Plan:
         """
         proposals = prod(self.drafting.children) if isinstance(self.drafting, Tree) else 1
         tokens = min(sampling.support or vocab_size, vocab_size)
-        if self.verifier.rule == "otm" and unknowns(tokens, proposals) > MOST:
+        if self.verifier.rule == "otm" and unknowns(tokens, proposals) > MAX_UNKNOWNS:
             raise InputError(
                 f"verifier='otm' with {proposals} proposals over {tokens} tokens: too large a linear program; "
                 "take a smaller top_k or tree"

@@ -1,8 +1,9 @@
-"""Verification rules: pure functions from the target's distributions and a draft to what is kept of it.
+"""Verification rules: pure functions from the target's distributions and a draft to a verdict.
 
-Each file defines its ``RULE``, and ``FILES`` names it. Rules of chains verify one chain; the others choose one token
-from several proposals and verify trees node by node. The output has the target's distribution, except under rules that
-are not ``lossless``, whose output quality must be measured too.
+The verdict holds the accepted tokens and the token that follows them. Each file defines its ``RULE``, and ``FILES``
+lists the files. A rule of chains verifies one chain. Any other rule chooses one token from several proposals and
+verifies a tree node by node. Under a ``lossless`` rule the output has the target's distribution. The output quality of
+any other rule must be measured.
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ RULES = rules_in(__name__, FILES, Rule)
 
 
 def parse_verifier(spec: str) -> tuple[Rule, Verifier]:
-    """A rule, and its function: of ``"block"``, ``"k-seq"``, ``"mtad:0.3"``, ``"typical:0.09"``, ``"bild:3"``.
+    """Return the rule that ``spec`` names, and its function with the threshold of ``spec``.
+
+    Args:
+        spec: a name, or a name and a threshold: ``"block"``, ``"k-seq"``, ``"mtad:0.3"``, ``"typical:0.09"``,
+            ``"bild:3"``.
 
     Raises:
-        InputError: no such rule, or one that has no threshold, or not this one.
+        InputError: the rule does not exist, has no threshold, or does not allow this threshold.
     """
     name, colon, number = spec.partition(":")
     if name not in RULES:
@@ -56,7 +61,7 @@ def parse_verifier(spec: str) -> tuple[Rule, Verifier]:
     if not colon:
         return rule, rule.verifier()
     if rule.threshold is None:
-        numbered = ", ".join(other.name for other in RULES.values() if other.threshold is not None)
+        numbered = ", ".join(rule.name for rule in RULES.values() if rule.threshold is not None)
         raise InputError(f"verifier={spec!r}: only {numbered} have a threshold")
     try:
         return rule, rule.verifier(float(number))

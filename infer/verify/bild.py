@@ -1,7 +1,7 @@
 """BiLD's rollback (Kim et al. 2023, §3.2). Lossy: the output's distribution is not the target's.
 
-Keeps drafted tokens up to the first with ``-log p(y_i) > τ``, in nats, which a token of the target's own replaces. Goes
-with the length rule ``fallback``.
+The rule keeps drafted tokens up to the first with ``-log p(y_i) > τ``, in nats. A token that the target samples
+replaces this one. The paper combines the rule with the length rule ``fallback``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .rule import Rule, Threshold
 
 
 def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float = 3.0) -> Verdict:
-    """Verify ``draft`` against the target's K + 1 distributions ``p``; ``rollback`` is τ ≥ 0."""
+    """Verify the chain ``draft`` against the target's K + 1 distributions ``p``; ``rollback`` is τ ≥ 0 in nats."""
     count = len(draft.tokens)
     fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]
     accepted = fails.index(True) if True in fails else count

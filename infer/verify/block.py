@@ -1,9 +1,10 @@
 """Block verification (Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2). Lossless.
 
-Verifies a draft as a whole: with ``c_0 = 1``, ``c_i = min(1, c_{i-1}·p_i(y_i)/q_i(y_i))``, position i < K passes with
-probability ``h_i = Z_i / (Z_i + 1 - c_i)``, where ``Z_i = Σ_v (c_i·p_{i+1}(v) - q_{i+1}(v))+``, and position K with
-``h_K = c_K``. The *last* position that passes is kept, whatever failed before it; then one token from
-``norm((c_i·p_{i+1} - q_{i+1})+)``, or from ``p_{K+1}``. On average it never keeps fewer tokens than judging one by one.
+The rule verifies a draft as a whole. Let ``c_0 = 1`` and ``c_i = min(1, c_{i-1}·p_i(y_i)/q_i(y_i))``. Position i < K
+passes with probability ``h_i = Z_i / (Z_i + 1 - c_i)``, where ``Z_i = Σ_v (c_i·p_{i+1}(v) - q_{i+1}(v))+``. Position K
+passes with probability ``h_K = c_K``. The tokens up to the *last* position that passes are accepted, even if earlier
+positions failed. The token after them is drawn from ``norm((c_i·p_{i+1} - q_{i+1})+)``, or from ``p_{K+1}`` after K
+accepted tokens. On average the rule accepts at least as many tokens as token-wise verification.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def block(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
 
 
 def joint_ratios(ratios: list[float]) -> list[float]:
-    """c_1 … c_K from the ratios p_i(y_i)/q_i(y_i)."""
+    """Return c_1 … c_K for the ratios p_i(y_i)/q_i(y_i)."""
     return list(accumulate(ratios, lambda c, ratio: min(1.0, c * ratio), initial=1.0))[1:]
 
 
 def pass_probabilities(p: Tensor, q: Tensor, c: list[float]) -> list[float]:
-    """h_1 … h_K from p (K + 1, V), q (K, V) and c_1 … c_K."""
+    """Return h_1 … h_K for ``p`` (K + 1, V), ``q`` (K, V) and c_1 … c_K."""
     passed = p.new_tensor(c[:-1])  # (K - 1,)
     gain = (passed[:, None] * p[1:-1] - q[1:]).clamp(min=0).sum(-1)  # Z_1 … Z_{K-1}
     whole = gain + 1 - passed
-    h = (gain / whole.where(whole > 0, 1.0)).tolist()  # 0/0: nothing is left to draw, which only certainty can mean
+    h = (gain / whole.where(whole > 0, 1.0)).tolist()  # 0/0 arises only for c_i = 1 and an empty residual: h_i = 0
     return [*h, c[-1]]
 
 

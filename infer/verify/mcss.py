@@ -1,7 +1,8 @@
 """Multi-candidate speculative sampling (Yang et al. 2024): proposals drawn without replacement. Lossless.
 
-As SpecInfer's rule, but a rejected proposal is also removed from the draft's distribution, ``q(y) ← 0, q ← norm(q)``:
-the next one was drawn from that. The proposals must come in the order they were drawn.
+The rule is SpecInfer's, with one addition: a rejected proposal is removed from the draft's distribution,
+``q(y) ← 0, q ← norm(q)``, because the next proposal was drawn from this distribution. The proposals must be in the
+order in which they were drawn.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from .spec_infer import spec_infer
 
 
 def mcss(p: Tensor, proposals: list[int], q: Tensor, rng: RandomSource) -> int:
-    """A token distributed as ``p`` (V,); distinct ``proposals``, the first drawn from ``q[0]`` (V,)."""
+    """Return a token distributed as ``p`` (V,).
+
+    Args:
+        proposals: k distinct tokens.
+        q: (k, V) the first row is the distribution that the first proposal was drawn from.
+    """
     return spec_infer(p, proposals, _remaining(q[0], proposals), rng)
 
 
 def _remaining(q: Tensor, proposals: list[int]) -> Iterator[Tensor]:
-    """What each proposal was drawn from: ``q`` (V,) without those before it."""
+    """Yield the distribution that each proposal was drawn from: ``q`` (V,) without the earlier proposals."""
     for token in proposals:
         yield q
         q = without(q, token)

@@ -1,4 +1,4 @@
-"""MTJD: the target alone chose the tokens jointly, so nothing is verified (Qin et al. 2025, Definition 3.1). Lossy."""
+"""MTJD: the target itself drafted the tokens, so they need no verification (Qin et al. 2025, Definition 3.1). Lossy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .rule import Rule
 
 
 def mtjd(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
-    """Keep all of ``draft``, which the target has read itself; ``p`` is asked only where nothing was drafted."""
+    """Keep all of ``draft``, which the target has read already; sample from ``p`` only if the draft is empty."""
     if not draft.tokens:
         return Verdict([], p.sample(0, rng))
     last = len(draft.tokens) - 1

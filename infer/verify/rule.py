@@ -1,4 +1,4 @@
-"""What a file of :mod:`specpilot.infer.verify` defines: a verification rule under its name."""
+"""The description of a verification rule, ``RULE`` in a file of :mod:`specpilot.infer.verify`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Verifier = Callable[[TokenDistribution, Draft, RandomSource], Verdict]
 
 @dataclass(frozen=True)
 class Threshold:
-    """The number of a rule, as in ``"mtad:0.3"``.
+    """The threshold of a rule, as in ``"mtad:0.3"``.
 
     Attributes:
-        arguments: the keyword arguments of the rule's function for a number.
-        is_legal: whether a number is allowed.
-        allowed: the allowed numbers in words.
+        arguments: returns the keyword arguments of the rule's function for a number.
+        is_legal: returns true for an allowed number.
+        allowed: the allowed numbers in words, for error messages.
     """
 
     arguments: Callable[[float], dict[str, float]]
@@ -34,13 +34,14 @@ class Rule:
     """A verification rule.
 
     Attributes:
-        name: as in ``--verifier NAME``.
+        name: the name, as in ``--verifier NAME``.
         verify: verifies a draft. None for a rule that has ``select``.
         select: chooses one token from several proposals; :func:`.tree.verify_tree` applies it node by node. None for a
             rule of chains.
-        trees: whether ``verify`` takes trees as well as chains.
-        lossless: whether the output has the target's distribution. That of other rules must be measured.
-        threshold: its number, if it has one.
+        trees: whether ``verify`` accepts trees as well as chains.
+        lossless: whether the output has the target's distribution. The output quality of a rule that is not lossless
+            must be measured.
+        threshold: the rule's threshold; None if it has none.
     """
 
     name: str
@@ -52,11 +53,11 @@ class Rule:
 
     @property
     def takes_trees(self) -> bool:
-        """Whether it verifies trees as well as chains."""
+        """Whether the rule verifies trees as well as chains."""
         return self.select is not None or self.trees
 
     def verifier(self, number: float | None = None) -> Verifier:
-        """The rule as a function, with its threshold ``number``. Default: the one of its function.
+        """Return the rule as a function with the threshold ``number``. Default: the default of the rule's function.
 
         Raises:
             InputError: the number is not allowed.

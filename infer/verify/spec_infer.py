@@ -1,7 +1,7 @@
 """SpecInfer's multi-step rule (Miao et al. 2024, Algorithm 2): one token from any proposals. Lossless.
 
-Proposals are tried in the order they were drawn, each accepted with probability ``min(1, p(y)/q(y))``; after a
-rejection ``p ← norm((p - q)+)``. If all fail, the token is drawn from the last p.
+The proposals are tried in the order in which they were drawn. Each is accepted with probability ``min(1, p(y)/q(y))``.
+After a rejection ``p ← norm((p - q)+)``. If all proposals are rejected, the token is drawn from the last p.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from .rule import Rule
 
 
 def spec_infer(p: Tensor, proposals: list[int], q: Iterable[Tensor], rng: RandomSource) -> int:
-    """A token distributed as ``p`` (V,); proposal i was drawn from the i-th of ``q`` (V,), given those before it."""
+    """Return a token distributed as ``p`` (V,).
+
+    Args:
+        proposals: k tokens.
+        q: k distributions (V,): proposal i was drawn from the i-th, given the proposals before it.
+    """
     for token, row in zip(proposals, q, strict=True):
         if rng.accept([float(p[token] / row[token])])[0]:
             return token

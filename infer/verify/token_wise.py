@@ -1,8 +1,8 @@
 """Token-wise verification (Leviathan et al. 2023; Chen et al. 2023; SpecTr Algorithm 1). Lossless.
 
-Accept ``y_i`` with probability ``min(1, p_i(y_i) / q_i(y_i))``; at the first rejection draw from
-``norm((p_i - q_i)+)``; after K acceptances draw from ``p_{K+1}``. The output is distributed exactly as tokens
-drawn from ``p`` one by one.
+The rule accepts ``y_i`` with probability ``min(1, p_i(y_i) / q_i(y_i))``. At the first rejection it draws a token from
+``norm((p_i - q_i)+)``; after K acceptances it draws a token from ``p_{K+1}``. The output has exactly the distribution
+of tokens that are drawn from ``p`` one by one.
 """
 
 from __future__ import annotations

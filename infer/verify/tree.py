@@ -1,9 +1,10 @@
 """Verification of a draft tree, from the root down, by a rule that chooses one token from several proposals.
 
-At each node the rule gets the target's distribution and the children's tokens in the order they were drawn. Children
-that carry its output survive, all of them where several drew the same token, and their children are the next level's
-proposals (SpecTr, Sun et al. 2023, Algorithm 3 and Appendix E; SpecInfer, Miao et al. 2024, Algorithm 2). A level at
-which none survives ends the round, and below a leaf the target draws freely. A chain is a tree with one branch.
+At each node the rule gets the target's distribution and the children's tokens in the order in which they were drawn.
+All children with the token that the rule returns survive. The children of the survivors are the proposals of the next
+level (SpecTr, Sun et al. 2023, Algorithm 3 and Appendix E; SpecInfer, Miao et al. 2024, Algorithm 2). The round ends at
+a level without survivors. Below a leaf the token is drawn from the target's distribution. A chain is a tree with one
+branch.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ Selection = Callable[[Tensor, list[int], Tensor, RandomSource], int]
 
 
 def verify_tree(p: TokenDistribution, draft: Draft, rng: RandomSource, select: Selection) -> Verdict:
-    """Verify ``draft`` against the target's distributions ``p``: the root's, then each node's."""
+    """Verify the tree ``draft`` against the target's distributions ``p``: the root's, then each node's.
+
+    Args:
+        select: chooses one token from the proposals of a node.
+    """
     children = children_of(draft.parents)
     survivors = [-1]
     while True:
-        here = survivors[0]
-        path = [] if here < 0 else [*ancestors_of(draft.parents, here), here]
+        survivor = survivors[0]
+        path = [] if survivor < 0 else [*ancestors_of(draft.parents, survivor), survivor]
         proposals = [child for node in survivors for child in children.get(node, [])]
         if not proposals:
-            return Verdict(path, p.sample(here + 1, rng))
-        token = select(p.row(here + 1), [draft.tokens[child] for child in proposals], draft.q[proposals], rng)
+            return Verdict(path, p.sample(survivor + 1, rng))
+        token = select(p.row(survivor + 1), [draft.tokens[child] for child in proposals], draft.q[proposals], rng)
         survivors = [child for child in proposals if draft.tokens[child] == token]
         if not survivors:
             return Verdict(path, token)
