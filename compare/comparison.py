@@ -45,7 +45,7 @@ from ..infer.core import Generation
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.drafters.ngram import split_drafts
 from ..infer.options import SamplingKeywords
-from ..infer.plan import verifier_of
+from ..infer.plan import Plan, verifier_of
 from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
@@ -170,8 +170,7 @@ class _Comparing:
         self.replayed: dict[tuple[str, float], list[Counts]] = {}  # counters by decoder, or rule and parameter
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
-        self.seeded = task.sampling.temperature > 0  # every text has a seed, which matters where tokens are sampled
-        self.verifier = "" if self.pair is None else self.pair.setup_for(seeded=self.seeded).plan.verifier.rule
+        self.verifier = "" if self.pair is None else self._plan_of(self.pair).verifier.rule
         self.families = FAMILIES if rules and self.pair is not None else {}
         for name in self.families:
             if name in {*self.specs, *self.refused}:
@@ -235,7 +234,7 @@ class _Comparing:
             timed=timed,
             refused=self.refused,
             trained_on=trained_on(self.specs, self.rows),
-            trained_for=trained_for(self.specs, self.verifier) if self.seeded else {},
+            trained_for=trained_for(self.specs, self.verifier) if self.task.sampling.temperature > 0 else {},
             mosaic=self._samples(specs, decoders),
             machine=machine(),
             versions=versions(),
@@ -254,6 +253,10 @@ class _Comparing:
             predictors=drafted.quality(),
         )
 
+    def _plan_of(self, decoder: SpeculativeDecoder) -> Plan:
+        """The plan of ``decoder`` for the task's texts, which all have a seed."""
+        return decoder.setup_for(seed=self.task.seed, temperature=self.task.sampling.temperature).plan
+
     def _describe(self) -> None:
         """Print how the decoders decode: what all have in common once, and the rest for each."""
         plans: dict[str, list[str]] = {}
@@ -261,7 +264,7 @@ class _Comparing:
             if spec.engine is None:
                 cost = self.sources.get(name) if spec.uses_costs else None
                 decoder = self.loader.decoder(spec if cost or not spec.uses_costs else replace(spec, cost=AUTO), cost)
-                plans[name] = decoder.setup_for(seeded=self.seeded).plan.describe().splitlines()
+                plans[name] = self._plan_of(decoder).describe().splitlines()
         first = next(iter(plans.values()))
         common = [line for line in first if all(line in lines for lines in plans.values())]
         rest = [f"{name}: {'; '.join(x for x in lines if x not in common)}" for name, lines in plans.items()]
@@ -567,8 +570,9 @@ def keeps_texts(spec: ComparedDecoder, sampling: SamplingParams) -> bool:
     """Return true if a decoder with drafts must write the same texts as one without, token for token."""
     if spec.name == NONE or spec.engine is not None:
         return False
-    rule = verifier_of(spec, seeded=sampling.temperature > 0)
-    return rule.rule == INVARIANT or (rule.exact and sampling.temperature == 0)
+    if sampling.temperature == 0:
+        return verifier_of(spec).exact
+    return verifier_of(spec, seeded=True).rule == INVARIANT
 
 
 def same_texts(runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDecoding]) -> int | None:

@@ -59,7 +59,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
             encoder = decoder.target.encodes_prompts
             ids = row.encode(decoder.tokenizer, chat=options.chat, system=options.system, day=day, encoder=encoder)
             budget = decoder.defaults.budget(options.max_new_tokens, len(ids))
-            setup = decoder.setup_for(seeded=sampling.temperature > 0)
+            setup = decoder.setup_for(seed=seed, temperature=sampling.temperature)
             requests.append(decoder.new_request(ids, sampling, budget, seed, setup=setup))
         except InputError as error:
             where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""

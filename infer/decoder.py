@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, Never, NoReturn, TypeAlias, Unpack, overload
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -349,8 +350,8 @@ class SpeculativeDecoder:
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         self.check_models()
-        seeded = seed is not None and sampling.temperature > 0
-        setup, style = self.setup_for(length, verifier, seeded=seeded), TextStyle.until(stop)
+        setup = self.setup_for(length, verifier, seed=seed, temperature=sampling.temperature)
+        style = TextStyle.until(stop)
         ids = [self._encode(one, chat, system) for one in prompts]
         budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
         requests = [
@@ -395,8 +396,8 @@ class SpeculativeDecoder:
         sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         budget = self.defaults.budget(max_new_tokens, len(ids))
         (of_text,) = seeds_of(drawn_seed() if seed is None else seed, 1)
-        seeded = seed is not None and sampling.temperature > 0
-        setup, style = self.setup_for(length, verifier, seeded=seeded), TextStyle.until(stop)
+        setup = self.setup_for(length, verifier, seed=seed, temperature=sampling.temperature)
+        style = TextStyle.until(stop)
         return self._stream(self.new_request(ids, sampling, budget, of_text, setup=setup, style=style))
 
     def _stream(self, request: Request) -> Iterator[str]:
@@ -415,7 +416,7 @@ class SpeculativeDecoder:
         # it does with stop_strings. It drops the tokenizer that belongs to them; the decoder's is the same.
         style = TextStyle.until(stop_strings, "stop_strings", across=True)
         # transformers draws with its global generator, which has a seed whether the caller sets it or not.
-        new_request = partial(self.new_request, setup=self.setup_for(seeded=True))
+        new_request = partial(self.new_request, setup=self.setup_for(seed=torch.initial_seed()))
         return custom_generate(self.target, self.scheduler, new_request, style, model, input_ids, **prepared)
 
     def new_request(
@@ -575,16 +576,19 @@ class SpeculativeDecoder:
         length: Name | int | LengthController | None = None,
         verifier: str | None = None,
         *,
-        seeded: bool = False,
+        seed: int | Sequence[int] | None = None,
+        temperature: float = 1.0,
     ) -> Setup:
         """The decoder's setup, or that of a call with a ``length`` or a ``verifier`` of its own, or with a seed.
 
-        A length takes the place of a tree, unless the tree grows by it.
+        A length takes the place of a tree, unless the tree grows by it. With a seed and a temperature above 0 the rule
+        is the one by which the text depends on nothing else, unless the options or the call name a rule.
 
         Args:
-            seeded: whether the call gives a seed, and the temperature is above 0.
+            seed: the call's, or None. Only its presence matters.
+            temperature: of the call's sampling.
         """
-        seeded = seeded and self.options.verifier == AUTO and verifier is None
+        seeded = seed is not None and temperature > 0 and self.options.verifier == AUTO and verifier is None
         if length is None and verifier is None and not seeded:
             return self.setup
         call = Call(self._replaced if length is None else length, verifier)

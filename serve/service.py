@@ -147,10 +147,9 @@ class Service:
 
     def _setup(self, given: GenerationRequest, sampling: SamplingParams) -> Setup:
         """The decoder's setup, or one with the length rule that the request names or for the seed that it gives."""
-        seeded = given.seed is not None and sampling.temperature > 0
         length = None if given.speculation is None else given.speculation.length
         if length is None:
-            return self.decoder.setup_for(seeded=seeded)
+            return self.decoder.setup_for(seed=given.seed, temperature=sampling.temperature)
         rule: LengthController | None = parse_rule(str(length))
         if rule is None:
             raise ApiError(
@@ -159,7 +158,7 @@ class Service:
                 "'confidence:0.4'",
                 param="speculation.length",
             )
-        return self.decoder.setup_for(rule, seeded=seeded)
+        return self.decoder.setup_for(rule, seed=given.seed, temperature=sampling.temperature)
 
     def _queue(
         self, given: GenerationRequest, prompts: list[list[int]], sampling: SamplingParams, setup: Setup

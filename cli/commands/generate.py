@@ -58,8 +58,11 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
                     print(f"arm: {decoder.routing.arms[generation.arm].name}", file=sys.stderr)
                 _print_stats(generation)
         if options.stats:
-            seeded = generations[0].verifier != decoder.plan.verifier.name
-            print(decoder.setup_for(seeded=seeded).plan.describe(), file=sys.stderr)
+            sampling = decoder.defaults.sampling_params(
+                temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+            )
+            setup = decoder.setup_for(seed=options.seed, temperature=sampling.temperature)
+            print(setup.plan.describe(), file=sys.stderr)
 
 
 def _read(prompt: str) -> str:
