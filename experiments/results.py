@@ -1,6 +1,7 @@
-"""``python -m experiments results``: the commands of results.yaml, run in a folder of their own for each commit.
+"""``python -m experiments results``: make the files of docs/results by the commands in results.yaml.
 
-A step that is done there is not done again; its results are copied into docs/results.
+Each commit has a working folder. A step that is complete there is not run again. Results are copied to docs/results
+and the tables and sources in the pages that show them are written again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 import yaml
 from rich.console import Console
 from specpilot.common.errors import InputError
@@ -24,8 +27,26 @@ from specpilot.common.files import replacing
 from specpilot.common.machine import commit
 from specpilot.compare.store import Store
 
+from .result_blocks import filled_in
+
 ROOT = Path(__file__).parents[1]
-PROGRAMS = {"specpilot": ["-m", "specpilot"], "python": []}
+RESULTS = Path("docs/results")
+PROGRAMS = {"specpilot": ["-m", "specpilot"], "specpilot-vllm": ["-m", "specpilot_vllm"], "python": []}
+
+
+class Requirement(NamedTuple):
+    """Something that a step needs beside two cores, in words, and a test for it."""
+
+    text: str
+    is_met: Callable[[], bool]
+
+
+REQUIREMENTS = {
+    "gpu": Requirement("a GPU", torch.cuda.is_available),
+    "smollm2": Requirement("the package gguf, and a network to fetch SmolLM2", lambda: find_spec("gguf") is not None),
+    "llama.cpp": Requirement("the extra gguf (make test-gguf)", lambda: find_spec("llama_cpp") is not None),
+    "vllm": Requirement("vLLM (make test-vllm)", lambda: find_spec("vllm") is not None),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,41 +54,64 @@ class ResultsOptions:
     """Results.
 
     Attributes:
-        output: Working folder; each commit has a folder in it, in which an interrupted run is continued.
-        publish: Folder that the results are copied to; the documentation shows those in docs/results.
+        output: Working folder. Each commit has a folder in it, in which an interrupted run is continued.
         only: Names of steps, which are run with the steps that they need.
-        plan: Print the steps and which are done; run nothing.
+        plan: Print the steps, what they take and which are complete; run nothing.
+        pages: Write the tables and sources in the pages again from the files in docs/results; run nothing.
     """
 
     output: Path = Path("runs/results")
-    publish: Path = Path("docs/results")
     only: tuple[str, ...] | None = None
     plan: bool = False
+    pages: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Commands that make one result; results.yaml describes the fields."""
+    """Commands that make one result, or several; results.yaml describes the fields."""
 
     name: str
     commands: Sequence[str]
+    minutes: int
+    pages: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    fitted: Sequence[str] = ()
+    needs: Sequence[str] = ()
     threads: int = 1
     timed: bool = False
-    keeps: Sequence[str] = ()
+    again: bool = False
+    measured: bool = True
 
     @property
-    def printed(self) -> bool:
+    def is_printed(self) -> bool:
         """Whether the result is what the last command prints."""
         return self.name.endswith(".json")
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """The files that the step publishes in docs/results, and where its commands write them."""
+        return {**self.files, **({self.name: self.name} if self.is_printed else {})}
+
+    @property
+    def lacks(self) -> list[str]:
+        """What the step needs and this machine does not have, in words."""
+        return [REQUIREMENTS[name].text for name in self.needs if not REQUIREMENTS[name].is_met()]
+
+    def summary(self) -> str:
+        """Duration and needs of the step in words."""
+        words = [f"{self.minutes} min", f"{self.threads} thread{'s' * (self.threads > 1)}"]
+        words += ["alone on the machine"] * self.timed
+        words += [f"needs {REQUIREMENTS[name].text}" for name in self.needs]
+        words += ["not measured yet"] * (not self.measured) + ["to be measured again"] * self.again
+        return ", ".join(words)
+
 
 def read_steps() -> list[Step]:
-    """The steps of results.yaml."""
+    """Read the steps in results.yaml."""
     return [Step(**entry) for entry in yaml.safe_load((ROOT / "experiments/results.yaml").read_text(encoding="utf-8"))]
 
 
-def chosen(steps: Sequence[Step], only: Sequence[str] | None) -> list[Step]:
+def select(steps: Sequence[Step], only: Sequence[str] | None) -> list[Step]:
     """The steps named in ``only`` and those whose results they read, in order; all steps without it.
 
     Raises:
@@ -86,59 +130,87 @@ def chosen(steps: Sequence[Step], only: Sequence[str] | None) -> list[Step]:
     return [step for step in steps if step.name in needed]
 
 
-def run_steps(steps: Sequence[Step], folder: Path, publish: Path, console: Console, *, plan: bool = False) -> None:
-    """Run every step that has no record in ``folder``, and copy its results into ``publish``; or print the ``plan``.
+def run_steps(steps: Sequence[Step], folder: Path, root: Path, console: Console, *, plan: bool = False) -> None:
+    """Run the steps that have no record in ``folder``, publish their results, and write the pages again.
+
+    A step whose requirements this machine does not meet is left out, and so are the steps that read its result.
+
+    Args:
+        folder: working folder of the commands; its name is the commit.
+        root: the checkout whose docs/results and pages are written.
+        plan: only print the steps.
 
     Raises:
         InputError: another process runs steps in ``folder``, or a command failed.
     """
     with Store(folder) as store:
+        link = folder / "experiments"  # files that commands name, such as experiments/studies/rules.yaml
+        if not link.is_symlink():
+            link.symlink_to(ROOT / "experiments")
         for step in steps:
             identity = {"commands": list(step.commands)}
-            done = store.get(identity)
-            state = "to do" if done is None else f"done in {done['seconds']:.0f} s"
-            console.print(f"{step.name}: {state}{', alone on the machine' * step.timed}", highlight=False)
+            record = store.get(identity)
+            missing = step.lacks
+            state = "to do" if record is None else f"done in {record['seconds']:.0f} s"
+            if record is None and missing:
+                state = f"left out, because this machine lacks {' and '.join(missing)}"
+            console.print(f"{step.name}: {state} ({step.summary()})", highlight=False, markup=False, soft_wrap=True)
             if plan:
                 for line in step.commands:
                     console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
-            elif done is None:
+            elif record is None and not missing:
                 started = time.perf_counter()
-                printed = [_command(line, folder, step.threads) for line in step.commands][-1]
-                _publish(step, printed, folder, publish)
+                printed = [_run(line, folder, step.threads) for line in step.commands][-1]
+                _publish(step, printed, folder, root)
                 store.put(identity, {"seconds": round(time.perf_counter() - started, 1)})
 
 
-def _command(line: str, folder: Path, threads: int) -> str:
-    """Run one command in ``folder``; return its standard output, while its standard error is shown."""
+def _run(line: str, folder: Path, threads: int) -> str:
+    """Run one command in ``folder``. Return its standard output; its standard error is shown."""
     program, *words = shlex.split(line)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *PROGRAMS[program], *words]
-    found = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if found.returncode:
+    process = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
         raise InputError(
-            f"{line}: ended with exit code {found.returncode} in {folder}; "
-            "what is wrong stands above; the same command goes on from here"
+            f"{line}: ended with exit code {process.returncode} in {folder}; "
+            "the reason stands above; the same command goes on from here"
         )
-    return found.stdout
+    return process.stdout
 
 
-def _publish(step: Step, printed: str, folder: Path, publish: Path) -> None:
-    publish.mkdir(parents=True, exist_ok=True)
-    if step.printed:
-        result: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
-        old = publish / step.name
-        before = json.loads(old.read_text(encoding="utf-8")) if step.keeps and old.exists() else {}
-        result |= {name: before[name] for name in step.keeps if name in before}
-        (folder / step.name).write_text(json.dumps(result) + "\n", encoding="utf-8")
-    for name, path in {**step.files, **({step.name: step.name} if step.printed else {})}.items():
-        with replacing(publish / name) as temporary:
-            temporary.write_bytes((folder / path).read_bytes())
+def _publish(step: Step, printed: str, folder: Path, root: Path) -> None:
+    """Copy the step's results to docs/results, with the commit where a file lacks it, and write its pages again."""
+    if step.is_printed:
+        (folder / step.name).write_text(printed.strip().splitlines()[-1] + "\n", encoding="utf-8")
+    for name, path in step.sources.items():
+        text = (folder / path).read_text(encoding="utf-8")
+        result: dict[str, Any] = json.loads(text)
+        if "commit" not in result:
+            text = json.dumps({"commit": folder.name} | result, indent=1) + "\n"
+        (root / RESULTS).mkdir(parents=True, exist_ok=True)
+        with replacing(root / RESULTS / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    write_pages(root, step.pages)
+
+
+def write_pages(root: Path, pages: Sequence[str]) -> None:
+    """Write the tables and sources in ``pages`` again, from the files in docs/results of the checkout ``root``."""
+    for page in pages:
+        text = (root / page).read_text(encoding="utf-8")
+        current = filled_in(text, root / RESULTS)
+        if current != text:
+            with replacing(root / page) as temporary:
+                temporary.write_text(current, encoding="utf-8")
 
 
 def main(options: ResultsOptions) -> None:
-    """Measure every result of the documentation anew, by the code of this commit; takes hours; can be interrupted."""
+    """Measure the results of the documentation again, by the code of this commit; takes hours; can be interrupted."""
+    steps = read_steps()
+    if options.pages:
+        write_pages(ROOT, sorted({page for step in steps for page in step.pages}))
+        return
     code = commit()
     if code is None or code.endswith("+changes"):
-        raise InputError(f"commit={code}: results name the commit they are made by; commit all changes first")
-    steps = chosen(read_steps(), options.only)
-    run_steps(steps, options.output / code, options.publish, Console(), plan=options.plan)
+        raise InputError(f"commit={code}: results name the commit that made them; commit all changes first")
+    run_steps(select(steps, options.only), options.output / code, ROOT, Console(), plan=options.plan)

@@ -12,10 +12,11 @@ from specpilot.cli.commands.train import of_predictor
 from specpilot.cli.main import COMMANDS, run
 from specpilot.cli.parser import CommandParser
 from specpilot.common.errors import InputError
+from specpilot_vllm.main import COMMANDS as VLLM_COMMANDS
 
 from experiments.__main__ import command
 from experiments.audit import all_versions, audit, read_advisories
-from experiments.results import Step, read_steps, run_steps
+from experiments.results import REQUIREMENTS, Requirement, Step, read_steps, run_steps
 
 from ..helpers.commands import inert
 
@@ -31,6 +32,9 @@ def test_commands_start(step: Step) -> None:
             assert (module, package) == ("-m", "experiments")
             run(words[2:], inert({name: command(name)}))
             continue
+        if program == "specpilot-vllm":
+            run(words, inert(VLLM_COMMANDS))
+            continue
         assert program == "specpilot"
         if words[:2] == ["train", "acceptance"]:
             CommandParser(of_predictor(words[2:]), prog="train acceptance").read(words[2:])
@@ -44,33 +48,45 @@ def test_steps_make_what_they_are_named_after_and_read_what_earlier_ones_make() 
     for place, step in enumerate(STEPS):
         words = {word for line in step.commands for word in re.findall(r"[\w.-]+", line)}
         assert words.isdisjoint(names[place + 1 :])
-        assert step.printed or step.name in words
-        assert {source.partition("/")[0] for source in step.files.values()} <= words
+        assert step.is_printed or step.name in words
+        assert {path.partition("/")[0] for path in step.files.values()} <= words
 
 
 def test_an_interrupted_run_continues(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder, publish = tmp_path / "work", tmp_path / "results"
+    folder, root = tmp_path / "0123456789ab", tmp_path / "checkout"
+    machine = {"processor": "AMD EPYC", "cores": 2, "threads": 1, "devices": []}
+    program = f"print(1); print({json.dumps({'machine': machine})!r})"
     first = Step(
-        name="env.json", commands=["""python -c 'print("x"); print("{\\"a\\": 1}")'"""],
-        files={"copy.json": "env.json"}, keeps=["b"],
+        name="env.json", minutes=1, commands=[f"python -c {shlex.quote(program)}"], files={"copy.json": "env.json"},
+        pages=["page.md"],
     )  # fmt: skip
-    broken = Step(name="broken", commands=["specpilot env --no-such-flag"])
-    publish.mkdir()
-    (publish / "env.json").write_text('{"a": 0, "b": 2}')  # b is what another command has added
-    said = io.StringIO()
-    console = Console(file=said, width=200)
+    broken = Step(name="broken", minutes=1, commands=["specpilot env --no-such-flag"])
+    root.mkdir()
+    (root / "page.md").write_text("<!-- results: source env.json -->\n<!-- end -->\n")
+    output = io.StringIO()
+    console = Console(file=output, width=200)
     with pytest.raises(InputError, match="ended with exit code 2"):
-        run_steps([first, broken], folder, publish, console)
+        run_steps([first, broken], folder, root, console)
     assert "no-such-flag" in capfd.readouterr().err
-    assert json.loads((publish / "env.json").read_text()) == {"a": 1, "b": 2}
-    assert (publish / "copy.json").read_bytes() == (publish / "env.json").read_bytes()
+    results = root / "docs" / "results"
+    assert json.loads((results / "env.json").read_text()) == {"commit": "0123456789ab", "machine": machine}
+    assert (results / "copy.json").read_bytes() == (results / "env.json").read_bytes()
+    assert "commit 01234567, 2 cores of an AMD EPYC, 1 thread" in (root / "page.md").read_text()
 
-    (publish / "env.json").unlink()
-    run_steps([first], folder, publish, console)
-    assert "env.json: done in" in said.getvalue()
-    assert not (publish / "env.json").exists()  # not run again
-    run_steps([first, broken], folder, publish, console, plan=True)
-    assert "broken: to do\n    specpilot env" in said.getvalue()
+    (results / "env.json").unlink()
+    run_steps([first], folder, root, console)
+    assert "env.json: done in" in output.getvalue()
+    assert not (results / "env.json").exists()  # not run again
+    run_steps([first, broken], folder, root, console, plan=True)
+    assert "broken: to do (1 min, 1 thread)\n    specpilot env" in output.getvalue()
+
+
+def test_a_step_that_needs_other_hardware_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REQUIREMENTS, "gpu", Requirement("a GPU", lambda: False))
+    step = Step(name="gpu", minutes=13, commands=["specpilot env --no-such-flag"], needs=["gpu"], timed=True)
+    output = io.StringIO()
+    run_steps([step], tmp_path / "work", tmp_path, Console(file=output, width=200))
+    assert "gpu: left out, because this machine lacks a GPU (13 min, 1 thread, alone" in output.getvalue()
 
 
 # The audit of dependencies, which `make check` runs

@@ -196,6 +196,8 @@ def intervals(found: Any) -> Iterator[tuple[str, str, str]]:
             numbers = [found[name], found["low"], found["high"]]
             for digits in (2, 3):
                 yield tuple(f"{number:.{digits}f}" for number in numbers)
+    for sentence in found.get("sentences", []):
+        yield from INTERVAL.findall(sentence)
     for entry in found.values():
         yield from intervals(entry)
 

@@ -1,0 +1,118 @@
+"""Blocks of the documentation that are written from files in docs/results: tables of speeds, and sources.
+
+A block stands between ``<!-- results: KIND FILE; … -->`` and ``<!-- end -->``; a file is named as in a link. ``python -m experiments results --pages``
+writes every block again, and a test compares them with the files.
+
+KIND is one of
+
+* ``speeds``: a table of the decoders that ``specpilot compare`` compared, with a column for each ``FILE=heading``, or
+  ``FILE@temperature=heading`` for a report of the demo;
+* ``forwards``: the times of forwards over several tokens, by ``specpilot bench cost``;
+* ``load``: the table of ``python -m experiments serve``;
+* ``source``: a list of files with their commits and machines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BLOCK = re.compile(r"(<!-- results: (\w+) (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled_in(page: str, folder: Path) -> str:
+    """``page`` with the content of every block made from the files in ``folder``."""
+
+    def block(match: re.Match[str]) -> str:
+        start, kind, words, end = match.groups()
+        return f"{start}\n{KINDS[kind](words.split('; '), folder)}\n\n{end}"
+
+    return BLOCK.sub(block, page)
+
+
+def source(content: Mapping[str, Any]) -> str:
+    """The commits and the machine that a result names, such as "commit 848a5ed1, 2 cores of an AMD EPYC, 1 thread"."""
+    commits = list(dict.fromkeys(_values(content, "commit")))
+    machine = next(_values(content, "machine"))
+    text = f"commit{'s' * (len(commits) > 1)} {', '.join(name[:8] for name in commits)}, "
+    text += " and ".join(machine["devices"])
+    if not machine["devices"]:
+        article = "an" if machine["processor"][0] in "AEIOU" else "a"
+        text += f"{machine['cores']} cores of {article} {machine['processor'].replace('(R)', '')}"
+    return text + f", {machine['threads']} thread{'s' * (machine['threads'] > 1)}"
+
+
+def _values(content: Any, key: str) -> Iterator[Any]:
+    """Every value of ``key`` in ``content`` and in the objects in it."""
+    if isinstance(content, dict):
+        if key in content:
+            yield content[key]
+        for name, entry in content.items():
+            if name != key:
+                yield from _values(entry, key)
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / Path(name).name).read_text(encoding="utf-8"))
+    return content
+
+
+def _sources(names: Sequence[str], folder: Path) -> str:
+    return "\n".join(f"* [{Path(name).name}]({name}): {source(_read(folder, name))}" for name in names)
+
+
+def _speeds(columns: Sequence[str], folder: Path) -> str:
+    """Speed-up of every decoder over decoding without drafts: by the clock if it was measured, else by replay."""
+    reports, headings = [], []
+    for column in columns:
+        name, _, heading = column.partition("=")
+        file, _, temperature = name.partition("@")
+        report = _read(folder, file)
+        reports.append(report["temperatures"][temperature] if temperature else report)
+        headings.append(heading)
+    names = dict.fromkeys(name for report in reports for name in report["decoders"] if name != "none")
+    lines = [f"| decoder | {' | '.join(headings)} |", "|" + "---|" * (len(headings) + 1)]
+    for name in names:
+        cells = [_speed(report["decoders"].get(name)) for report in reports]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    if any(report["informed"] for report in reports):
+        cells = [f"{report['informed']:.2f}" if report["informed"] else "" for report in reports]
+        lines.append(f"| every acceptance probability known | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _speed(decoder: Mapping[str, Any] | None) -> str:
+    speed = decoder and (decoder["clock"] or decoder["replay"])
+    if not speed:
+        return ""
+    return f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
+
+
+def _forwards(names: Sequence[str], folder: Path) -> str:
+    """Milliseconds of one target forward by the number of its tokens."""
+    times = _read(folder, names[0])["forward"]["t_v"]
+    rows = [["tokens", *times], ["milliseconds", *(f"{1000 * seconds:.2f}" for seconds in times.values())]]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), lines[1]])
+
+
+def _load(names: Sequence[str], folder: Path) -> str:
+    """Tokens per second of three servers by the number of requests at once."""
+    columns = ["requests at once", "controller", "two tokens", "no drafts", "controller over no drafts"]
+    columns += ["first token", "next token"]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for requests, servers in _read(folder, names[0])["load"].items():
+        speeds = [servers[name]["tokens_per_second"] for name in ("ours", "fixed", "none")]
+        cells = [*(f"{speed:.0f}" for speed in speeds), f"{speeds[0] / speeds[2]:.2f}"]
+        times = [servers["ours"][name] for name in ("time_to_first_token", "inter_token_latency")]
+        cells += [f"{1000 * seconds:.1f} ms" for seconds in times]
+        lines.append(f"| {requests} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+KINDS: dict[str, Callable[[Sequence[str], Path], str]] = {
+    "speeds": _speeds, "forwards": _forwards, "load": _load, "source": _sources,
+}  # fmt: skip

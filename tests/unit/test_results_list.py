@@ -1,0 +1,96 @@
+"""The list of results, the files in docs/results and the pages agree.
+
+Every file has an entry, every entry its files and pages, and every link to a result leads to a file. Tables and sources
+in the pages are those of the files.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from experiments.result_blocks import filled_in, source
+from experiments.results import RESULTS, ROOT, Step, read_steps
+
+STEPS = read_steps()
+FILES = {name: step for step in STEPS for name in (*step.sources, *step.fitted)}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\((?:docs/)?(?:results/)?([\w.-]+\.json)\)")
+COMMAND = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def of_checkout(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+LINKS = {of_checkout(page): set(LINK.findall(page.read_text(encoding="utf-8"))) for page in PAGES}
+
+
+def test_every_file_has_an_entry() -> None:
+    assert {file.name for file in (ROOT / RESULTS).glob("*.json")} == {
+        name for name, step in FILES.items() if step.measured
+    }
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_entry_is_shown_on_its_pages(name: str) -> None:
+    """On all pages that it lists, and on no others; a result that is not measured is on none."""
+    step = FILES[name]
+    pages = {page for page, links in LINKS.items() if name in links}
+    assert pages <= set(step.pages)
+    assert bool(pages) == step.measured
+
+
+@pytest.mark.parametrize("step", STEPS, ids=[step.name for step in STEPS])
+def test_every_page_of_an_entry_links_one_of_its_files(step: Step) -> None:
+    for page in step.pages:
+        assert LINKS[page] & {*step.sources, *step.fitted}, page
+
+
+@pytest.mark.parametrize("page", LINKS)
+def test_every_link_leads_to_a_file_with_an_entry(page: str) -> None:
+    assert LINKS[page] <= FILES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, step in FILES.items() if step.measured))
+def test_every_file_names_its_commit_and_machine(name: str) -> None:
+    text = source(json.loads((ROOT / RESULTS / name).read_text(encoding="utf-8")))
+    assert re.fullmatch(r"commits? [0-9a-f]{7,8}(, [0-9a-f]{7,8})*, .+, \d+ threads?", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of_checkout)
+def test_blocks_are_those_of_the_files(page: Path) -> None:
+    """`python -m experiments results --pages` writes them."""
+    text = page.read_text(encoding="utf-8")
+    assert filled_in(text, ROOT / RESULTS) == text
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / RESULTS).glob("*.md")), ids=of_checkout)
+def test_commands_of_results_pages_are_in_the_list(page: Path) -> None:
+    listed = [shlex.split(line) for step in STEPS for line in step.commands]
+    for block in COMMAND.findall(page.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line)
+            if words[:4] == ["python", "-m", "experiments", "results"]:
+                names = re.findall(r"[\w.-]+", words[words.index("--only") + 1])
+                assert set(names) <= {step.name for step in STEPS}, line
+            else:
+                assert words in listed, line
+
+
+def test_a_block_follows_its_file(tmp_path: Path) -> None:
+    machine = {"processor": "AMD EPYC", "cores": 2, "threads": 1, "devices": []}
+    speed = {"value": 1.5, "low": 1.25, "high": 1.75}
+    decoders = {"none": {"clock": None, "replay": speed}, "two": {"clock": speed, "replay": None}}
+    report = {"commit": "0123456789ab", "machine": machine, "decoders": decoders, "informed": None}
+    (tmp_path / "a.json").write_text(json.dumps(report))
+    page = "<!-- results: {} -->\nold\n<!-- end -->\nrest"
+    table = filled_in(page.format("speeds a.json=T = 1"), tmp_path)
+    assert "| decoder | T = 1 |\n|---|---|\n| two | 1.50 (1.25–1.75) |" in table
+    assert "old" not in table
+    assert table.endswith("<!-- end -->\nrest")
+    assert filled_in(table, tmp_path) == table
+    text = "* [a.json](a.json): commit 01234567, 2 cores of an AMD EPYC, 1 thread\n"
+    assert text in filled_in(page.format("source a.json"), tmp_path)
