@@ -90,8 +90,8 @@ real: $(READY)
 	@$(VENV)/bin/python -m experiments real --output runs/real
 	@$(VENV)/bin/specpilot demo --real runs/real
 
-# Every result of the documentation, measured anew by the checked-out commit: hours, on a machine that does nothing else.
-# It can be interrupted and goes on; `python -m experiments results --help` has the options.
+# The results of the documentation that this machine can measure, by the checked-out commit: hours, on a machine that does
+# nothing else. It can be interrupted and goes on; `python -m experiments results --plan` prints what it does.
 results: $(READY)
 	@$(VENV)/bin/python -m experiments results
 

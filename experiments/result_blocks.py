@@ -1,7 +1,7 @@
 """Blocks of the documentation that are written from files in docs/results: tables of speeds, and sources.
 
-A block stands between ``<!-- results: KIND FILE; … -->`` and ``<!-- end -->``; a file is named as in a link. ``python -m experiments results --pages``
-writes every block again, and a test compares them with the files.
+A block stands between ``<!-- results: KIND FILE; … -->`` and ``<!-- end -->``; a file is named as in a link.
+``python -m experiments results --pages`` writes every block again, and a test compares them with the files.
 
 KIND is one of
 
@@ -80,7 +80,7 @@ def _speeds(columns: Sequence[str], folder: Path) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if any(report["informed"] for report in reports):
         cells = [f"{report['informed']:.2f}" if report["informed"] else "" for report in reports]
-        lines.append(f"| every acceptance probability known | {' | '.join(cells)} |")
+        lines.append(f"| every acceptance probability known, by replay | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
