@@ -240,7 +240,7 @@ class Draft:
         copied: number of first tokens that were copied from the text without asking the length controller.
         on_host: an accelerator's distributions were moved to the host's memory, where the draft is verified.
         from_target: the tokens were chosen and read by the target and need no verification.
-        one_by_one: the target drew them one after another, and each is a round of its own.
+        sequential: the target drew them one after another, and each is a round of its own.
         drawn: the tokens of a chain that was drawn on an accelerator. If the host has not read them, ``tokens`` has
             zeros in their places, and may be longer than the draft, which ends with a stop token.
     """
@@ -250,7 +250,7 @@ class Draft:
     parents: list[int]
     n_forwards: int
     from_target: bool = False
-    one_by_one: bool = False
+    sequential: bool = False
     copied: int = 0
     on_host: bool = False
     drawn: Drawn | None = None
@@ -279,7 +279,7 @@ class Draft:
         ]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
-    def known(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
+    def read_back(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
         """Itself with tokens that the host has read."""
         if self.drawn is None or not self.drawn.numbers:
             return self
@@ -668,7 +668,7 @@ class Request:
     def _record(self, draft: Draft, verdict: Verdict) -> list[int]:
         """Add the round of a verified draft to the output and count its forwards; returns the round's tokens."""
         emitted, stats = [*(draft.tokens[node] for node in verdict.path), verdict.token], self.output.stats
-        if draft.one_by_one:
+        if draft.sequential:
             return self._record_each(emitted)
         if draft.from_target:  # its forwards read one token per beam
             stats.n_target_forwards += draft.n_forwards

@@ -132,7 +132,7 @@ class Engine:
             drafter.alone = len(group) == len(requests)
             drafts |= zip(group, drafter.propose(group), strict=True)
         if not self.target.reads_drawn:
-            drafts = {request: draft.known(request.rng, request.stop_tokens) for request, draft in drafts.items()}
+            drafts = {request: draft.read_back(request.rng, request.stop_tokens) for request, draft in drafts.items()}
         return {request: drafts[request] for request in requests if request.error is None}
 
     def _forward(self, drafts: dict[Request, Draft]) -> dict[Request, TargetOutput]:
@@ -180,11 +180,11 @@ class Engine:
         verified: dict[Request, tuple[Draft, Verdict]] = {}
         for request, draft in drafts.items():
             try:
-                if draft.one_by_one:
+                if draft.sequential:
                     verified[request] = draft, Verdict.chain(len(draft.tokens) - 1, draft.tokens[-1])
                     continue
                 if request not in on_device:
-                    read = draft.known(request.rng, request.stop_tokens)
+                    read = draft.read_back(request.rng, request.stop_tokens)
                     p = outputs[request].p if request in outputs else NOTHING_READ
                     verified[request] = read, request.verify(p, read, request.source)
                     continue

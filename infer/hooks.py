@@ -97,7 +97,7 @@ class RoundClock(RoundHook):
         forwards = max((draft.n_forwards for draft in drafts.values()), default=0)
         timed = [] if prompts else [drafter.timed for drafter in {request.drafter for request in drafts}]
         # The controllers' cost models do not cover copied tokens, nor several steps of the target.
-        covered = not prompts and not any(draft.copied or draft.one_by_one for draft in drafts.values())
+        covered = not prompts and not any(draft.copied or draft.sequential for draft in drafts.values())
         for request in controllers.values():  # one request of each, since they share what they learn of the machine
             if covered:
                 timed.append(request.length.timed)

@@ -83,7 +83,7 @@ def _draft(trace: Trace, position: int, controller: LengthController, stop_token
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
     return TracedStep(
         index, trace.tokens[node], trace.q[node], NOT_TRACED, NOT_TRACED, trace.states[node : node + 1],
-        lambda: trace.ngram_matches[node], known=trace.signals[node], node=node,
+        lambda: trace.ngram_matches[node], draft_signals=trace.signals[node], node=node,
     )  # fmt: skip
 
 

@@ -268,15 +268,15 @@ class LagFreePredictor(TrainedPredictor):
         """What tokens and n-gram matches add to the hidden units."""
         return Tables.of(self.head, self.embedding, self.of_token, self.of_copy)
 
-    def of_state(self, hidden: Tensor) -> Tensor:
+    def state_values(self, hidden: Tensor) -> Tensor:
         """(N, width) what they add to the hidden units; a recorded state is on the CPU."""
         return torch.mm(hidden.to(self.state_weight), self.state_weight)
 
     def predict(self, step: Step) -> float:
         ngram_match = step.match() if self.uses_ngrams else NOTHING
-        signals, hidden = step.host_signals(entropy=False), step.of_state
+        signals, hidden = step.host_signals(entropy=False), step.state_values
         if hidden is None:
-            added = self.of_state(step.hidden)
+            added = self.state_values(step.hidden)
             if signals is None:
                 ((*hidden, confidence, top, entropy),) = torch.cat([added, step.signals_tensor()], -1).tolist()
                 signals = confidence, top, entropy

@@ -52,8 +52,11 @@ class AcceptancePredictor(ABC):
                 stacklevel=2,
             )
 
-    def of_state(self, hidden: Tensor) -> Tensor | None:
-        """(N, m) what :meth:`predict` computes of draft states (N, d), for ``Step.of_state``; None if it reads none."""
+    def state_values(self, hidden: Tensor) -> Tensor | None:
+        """Return the numbers (N, m) that :meth:`predict` needs of draft states ``hidden`` (N, d).
+
+        They become ``Step.state_values``. None if the predictor reads no states.
+        """
         return None
 
     @abstractmethod

@@ -240,7 +240,7 @@ class HeadPredictor(TrainedPredictor):
         self.blocks = [(layer.weight.detach(), layer.bias.detach()) for layer in linear]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
-    def of_state(self, hidden: Tensor) -> Tensor:
+    def state_values(self, hidden: Tensor) -> Tensor:
         """(…, 1) the logits for states (…, d)."""
         x = hidden.to(self.out[0])
         for weight, bias in self.blocks:
@@ -248,14 +248,14 @@ class HeadPredictor(TrainedPredictor):
         return F.linear(x, *self.out)
 
     def predict(self, step: Step) -> float:
-        return self.probability(step.hidden) if step.of_state is None else self.calibration(step.of_state[0])
+        return self.probability(step.hidden) if step.state_values is None else self.calibration(step.state_values[0])
 
     @torch.inference_mode()
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[float]:
-        return [self.calibration(logit) for logit in self.of_state(hidden).flatten().tolist()]
+        return [self.calibration(logit) for logit in self.state_values(hidden).flatten().tolist()]
 
     def probability(self, hidden: Tensor) -> float:
         """The calibrated acceptance probability for one state (d,), computed without calling modules."""
-        return self.calibration(float(self.of_state(hidden)))
+        return self.calibration(float(self.state_values(hidden)))

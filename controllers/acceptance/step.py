@@ -60,8 +60,8 @@ class Step:
         match: returns the n-gram match of y_i; computed when called, and only valid during the drafting of the round.
         listed: q as a list if available, which is faster than tensor operations.
         kept: (M,) the only tokens with finite logits, ascending; None if all may have them.
-        known: the draft signals, where the host has read them together with the token.
-        of_state: what the controller's predictor computes of ``hidden``, read together with the token as well.
+        draft_signals: the draft signals, where the host has read them together with the token.
+        state_values: what the controller's predictor computes of ``hidden``, read together with the token as well.
 
     All dimensions before the last have size 1; they are kept to save an operation per token.
     """
@@ -75,26 +75,26 @@ class Step:
     match: Callable[[], NgramMatch]
     listed: list[float] | None = field(default=None, kw_only=True)
     kept: Tensor | None = field(default=None, kw_only=True)
-    known: DraftSignals | None = field(default=None, kw_only=True)
-    of_state: list[float] | None = field(default=None, kw_only=True)
+    draft_signals: DraftSignals | None = field(default=None, kw_only=True)
+    state_values: list[float] | None = field(default=None, kw_only=True)
 
     def confidence(self) -> float:
         """q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
-        if self.known is not None:
-            return self.known[0]
+        if self.draft_signals is not None:
+            return self.draft_signals[0]
         return self.unwarped_of(self.token) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
         """max q; at temperature 0 as in :meth:`confidence`."""
-        if self.known is not None:
-            return self.known[1]
+        if self.draft_signals is not None:
+            return self.draft_signals[1]
         probability = float(self.q.max())
         return float(self.unwarped.max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
         """H(q) in nats; at temperature 0 as in :meth:`confidence`."""
-        if self.known is not None:
-            return self.known[2]
+        if self.draft_signals is not None:
+            return self.draft_signals[2]
         return self.unwarped_entropy if self.probability == 1.0 else float(torch.special.entr(self.q).sum())
 
     def signals(self) -> DraftSignals:
@@ -111,8 +111,8 @@ class Step:
         Args:
             entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
         """
-        if self.known is not None:
-            return self.known
+        if self.draft_signals is not None:
+            return self.draft_signals
         on_host, q = self.q.device.type == "cpu", self.listed
         if q is None and on_host and self.q.shape[-1] <= FEW:
             q = self.q.flatten().tolist()

@@ -29,8 +29,8 @@ class AcceptanceLength(LengthController):
     def check_verifier(self, verifier: str) -> None:
         self.predictor.check_verifier(verifier)
 
-    def of_state(self, hidden: Tensor) -> Tensor | None:
-        return self.predictor.of_state(hidden)
+    def state_values(self, hidden: Tensor) -> Tensor | None:
+        return self.predictor.state_values(hidden)
 
     def start_round(self) -> bool:
         self.survival = 1.0

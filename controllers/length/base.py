@@ -75,8 +75,8 @@ class LengthController(ABC):
         """Reset for a new round; return False to draft nothing (one autoregressive step)."""
         return True
 
-    def of_state(self, hidden: Tensor) -> Tensor | None:
-        """What its predictor computes of draft states, see :meth:`.AcceptancePredictor.of_state`."""
+    def state_values(self, hidden: Tensor) -> Tensor | None:
+        """What its predictor computes of draft states, see :meth:`.AcceptancePredictor.state_values`."""
         return None
 
     @abstractmethod

@@ -79,8 +79,8 @@ class RateOptimal(TrainedLength):
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
         return self.begin_draft(pays=pays, may_pay=self._price() < CERTAIN)
 
-    def of_state(self, hidden: Tensor) -> Tensor | None:
-        return self.predictor.of_state(hidden)
+    def state_values(self, hidden: Tensor) -> Tensor | None:
+        return self.predictor.state_values(hidden)
 
     def observe(self, step: Step) -> bool:
         lag = self.predictor.lag

@@ -1,12 +1,12 @@
 """Beam-sampled drafts (Qin et al. 2025, §2.1, eq. 2): the most probable of W sequences drawn jointly.
 
-At every step the candidates are pairs of a beam and a next token, weighted by the product of their probabilities; W of
-them are drawn without replacement, or the W of largest weight taken. Probabilities are those after the sampling
-parameters, so a beam's weight is the probability of its tokens in decoding. A beam with a stop token ends and remains a
-candidate.
+At every step the candidates are pairs of a beam and a next token. A candidate's weight is the product of the beam's and
+the token's probabilities. W candidates are drawn without replacement, or the W candidates of largest weight are taken.
+Probabilities are those after the sampling parameters, so that a beam's weight is the probability of its tokens in
+decoding. A beam with a stop token ends and remains a candidate.
 
-All beams are read in one forward, as branches of a tree in one cache, so that a beam that forks copies nothing. At the
-end the best beam's columns are moved to follow the text.
+One forward reads all beams, as branches of a tree in one cache, so that a beam that forks copies nothing. At the end
+the best beam's columns are moved to follow the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
 from ..random_source import RandomSource
 from .base import ModelDrafter
 
-MOST_BEAMS = 64
+MAX_BEAMS = 64
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,25 @@ class Beams:
 
     Attributes:
         width: number of beams W.
-        argmax: take the W candidates of largest weight instead of drawing them.
+        argmax: take the W candidates of largest weight instead of drawing W candidates.
 
     Raises:
-        InputError: the width is out of range.
+        InputError: the width is not from 1 to ``MAX_BEAMS``.
     """
 
     width: int = 4
     argmax: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= MOST_BEAMS:
-            raise InputError(f"beams={self.width}: give 1 to {MOST_BEAMS}")
+        if not 1 <= self.width <= MAX_BEAMS:
+            raise InputError(f"beams={self.width}: give 1 to {MAX_BEAMS}")
 
     def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Raise InputError for sampling parameters that keep fewer tokens than there are beams."""
+        """Check that ``sampling`` keeps as many tokens as there are beams.
+
+        Raises:
+            InputError: it keeps fewer tokens.
+        """
         support = min(sampling.support or vocab_size, vocab_size)
         if self.width > support:
             reason = (
@@ -60,13 +64,13 @@ class Beams:
 
 @dataclass(frozen=True)
 class Beam:
-    """A sequence being drafted.
+    """A sequence that is being drafted.
 
     Attributes:
-        tokens: its tokens.
-        distributions: distribution of each token, N = 1.
-        columns: cache columns of its tokens except the last.
-        log_q: log-probability of its tokens in nats.
+        tokens: the drafted tokens.
+        distributions: the distribution that each token was drawn from, with one row.
+        columns: the cache columns of the tokens except the last.
+        log_q: the log probability of the tokens, in nats.
     """
 
     tokens: list[int]
@@ -86,18 +90,25 @@ def draft_beams(
     vocab_size: int,
     stop_tokens: frozenset[int],
 ) -> Draft:
-    """The beam of the largest joint probability, as a chain of at most ``length`` tokens or up to a stop token.
+    """Return the beam of the largest joint probability, as a chain of at most ``length`` tokens up to a stop token.
 
     Args:
-        reader: a reader of the draft, or of MTJD's target, which has read all but the ``unread`` last tokens of the
-            text. Afterwards it has also read the draft's tokens except the last.
+        reader: a reader of the draft model, or of the target for MTJD. It has read the text except its last tokens,
+            ``unread``. Afterwards it has also read the tokens of the returned draft except the last.
+        unread: the tokens to read first.
+        beams: settings of the beam search.
+        length: maximum length of the draft.
+        sampling: the sampling parameters.
+        rng: the source of random numbers.
+        vocab_size: the target's vocabulary size V.
+        stop_tokens: the token ids that end a beam.
     """
     if length < 1:
         return NO_DRAFT
-    found = [Beam([], [], [], 0.0)]
+    candidates = [Beam([], [], [], 0.0)]
     trunk, n_forwards = 0, 0
     while True:
-        live = [beam for beam in found if not _ended(beam, stop_tokens)]
+        live = [beam for beam in candidates if not _has_ended(beam, stop_tokens)]
         if not live or n_forwards == length:
             break
         if n_forwards == 0:
@@ -112,36 +123,43 @@ def draft_beams(
                 for row, beam in enumerate(live)
             ]
         n_forwards += 1
-        ended = [beam for beam in found if _ended(beam, stop_tokens)]
-        found = _spread(live, ended, TokenDistribution.from_logits(sampling, logits, vocab_size), beams, rng)
-    best = max(found, key=lambda beam: beam.log_q)
+        ended = [beam for beam in candidates if _has_ended(beam, stop_tokens)]
+        candidates = _extend(live, ended, TokenDistribution.from_logits(sampling, logits, vocab_size), beams, rng)
+    best = max(candidates, key=lambda beam: beam.log_q)
     reader.keep(trunk, best.columns)
     return Draft.chain(best.tokens, best.distributions, n_forwards)
 
 
-def _ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
+def _has_ended(beam: Beam, stop_tokens: frozenset[int]) -> bool:
+    """Return true if ``beam`` ends with a stop token."""
     return bool(beam.tokens) and beam.tokens[-1] in stop_tokens
 
 
-def _spread(
+def _extend(
     live: list[Beam], ended: list[Beam], distribution: TokenDistribution, beams: Beams, rng: RandomSource
 ) -> list[Beam]:
-    """The next beams, from the ``live`` ones with their next-token ``distribution``, and the ``ended`` ones."""
-    most = max(beam.log_q for beam in (*live, *ended))  # divides all weights, to avoid underflow
-    each = distribution.probabilities.cpu().double()  # (B, k)
-    shares = each.new_tensor([math.exp(beam.log_q - most) for beam in live])
-    rest = each.new_tensor([math.exp(beam.log_q - most) for beam in ended])
-    weights = torch.cat([(shares[:, None] * each).flatten(), rest])
+    """Return the beams of the next step.
+
+    Args:
+        live: the B beams that can grow.
+        ended: the beams that end with a stop token.
+        distribution: B next-token distributions, one for each beam of ``live``.
+    """
+    max_log_q = max(beam.log_q for beam in (*live, *ended))  # divides all weights, to avoid underflow
+    probabilities = distribution.probabilities.cpu().double()  # (B, k)
+    beam_weights = probabilities.new_tensor([math.exp(beam.log_q - max_log_q) for beam in live])
+    ended_weights = probabilities.new_tensor([math.exp(beam.log_q - max_log_q) for beam in ended])
+    weights = torch.cat([(beam_weights[:, None] * probabilities).flatten(), ended_weights])
     require_finite(float(weights.sum()))
-    spread: list[Beam] = []
+    next_beams: list[Beam] = []
     for candidate in _choose(weights, beams, rng):
-        row, choice = divmod(candidate, each.shape[1])
+        row, choice = divmod(candidate, probabilities.shape[1])
         if row >= len(live):
-            spread.append(ended[candidate - each.numel()])
+            next_beams.append(ended[candidate - probabilities.numel()])
             continue
         beam = live[row]
-        log_q = beam.log_q + math.log(float(each[row, choice]))
-        spread.append(
+        log_q = beam.log_q + math.log(float(probabilities[row, choice]))
+        next_beams.append(
             Beam(
                 [*beam.tokens, distribution.token(row, choice)],
                 [*beam.distributions, distribution.part(row, row + 1)],
@@ -149,24 +167,31 @@ def _spread(
                 log_q,
             )
         )
-    return spread
+    return next_beams
 
 
 def _choose(weights: torch.Tensor, beams: Beams, rng: RandomSource) -> list[int]:
-    """At most W candidates with positive ``weights`` (C,) float64, by decreasing weight or in the order drawn."""
+    """Return at most W candidates with positive ``weights`` (C,) float64, by decreasing weight or in drawn order."""
     possible = min(beams.width, int((weights > 0).sum()))
     if beams.argmax:
         return weights.topk(possible).indices.tolist()
-    left: list[float] = weights.tolist()
+    remaining: list[float] = weights.tolist()
     chosen = []
     for _ in range(possible):
-        chosen.append(rng.pick(left))
-        left[chosen[-1]] = 0.0
+        chosen.append(rng.pick(remaining))
+        remaining[chosen[-1]] = 0.0
     return chosen
 
 
 class BeamDrafter(ModelDrafter):
-    """MTAD: the beam of the largest joint probability under the draft model, ``length`` tokens long (γ)."""
+    """MTAD: drafts the beam of the largest joint probability under the draft model.
+
+    Args:
+        model: the draft model.
+        vocab_size: the target's vocabulary size V.
+        beams: settings of the beam search.
+        length: the draft length γ, in tokens.
+    """
 
     def __init__(self, model: LanguageModel, vocab_size: int, beams: Beams, length: int) -> None:
         super().__init__(model, vocab_size)
@@ -179,6 +204,7 @@ class BeamDrafter(ModelDrafter):
         return [self._draft(request, self.unread(request)) for request in requests]
 
     def _draft(self, request: Request, unread: list[int]) -> Draft:
+        """Return the request's draft; ``unread`` holds the tokens that the model has not read."""
         length = min(self.length, self.reach(request))
         if not unread or length < 1:
             return NO_DRAFT
@@ -190,10 +216,13 @@ class BeamDrafter(ModelDrafter):
 
 
 class JointDrafter(Drafter):
-    """MTJD: in each step the target chooses ``length`` tokens (K), its best beam.
+    """MTJD: in each step the target chooses K tokens, those of its best beam.
 
     Args:
+        target: the target model.
         cache: the target's cache.
+        beams: settings of the beam search.
+        length: number of tokens K of a step.
     """
 
     def __init__(self, target: LanguageModel, cache: TextCache, beams: Beams, length: int) -> None:
@@ -205,7 +234,8 @@ class JointDrafter(Drafter):
         return [replace(self._step(request), from_target=True) for request in requests]
 
     def _step(self, request: Request) -> Draft:
-        unread = request.text[self.cache.length(request) :]  # several tokens where the cache has dropped a beam's end
+        """Return the request's next tokens as a draft."""
+        unread = request.text[self.cache.length(request) :]  # several tokens if the cache lacks the end of the beam
         return draft_beams(
             TextReader(self.target, self.cache, request), unread, self.beams,
             min(self.length, request.max_draft + 1), request.sampling, request.rng,

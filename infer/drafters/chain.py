@@ -20,23 +20,28 @@ from ...models import EarlyExit, Read, TextCache
 from ...models.sampled import DraftedTokens
 from ..core import NO_DRAFT, Draft, Drawn, Request, TokenDistribution
 from ..distribution import draw_unread
-from .base import ModelDrafter, draw_ahead, sampled_as
+from .base import ModelDrafter, device_sampling, draw_ahead
 
 
 class Chain:
     """One request's chain while it is drafted.
 
     Args:
-        unread: what the draft model reads next; empty if it cannot.
+        request: the request.
+        unread: the tokens that the draft model reads next; empty if it cannot draft.
         reach: maximum depth of the round's draft.
-        before: tokens of the round's draft that another source has drafted before the chain.
+        before: number of tokens that another source has drafted before the chain in this round.
 
     Attributes:
-        planned: number of tokens, if it depends on none of them and the host need not read them; otherwise None.
-        drawn: token and q(token), (1,) each, that were drawn on the device.
-        numbers: the numbers they were drawn with.
-        source: draws the chain's tokens.
-        drafting: whether another token is wanted.
+        longest: maximum number of tokens of the chain.
+        tokens: the drafted tokens; 0 in place of a token that the host has not read.
+        distributions: the distribution that each token was drawn from.
+        planned: the number of tokens if it does not depend on the tokens, so that the host need not read them;
+            otherwise None.
+        drawn: tokens and q(token), (1,) each, that were drawn on the device.
+        numbers: the random numbers that drew them, if the host has not read them.
+        source: the random source of the chain's tokens.
+        drafting: whether the chain needs another token.
         hidden: (1, d) the draft's hidden state that the last token was drawn from.
     """
 
@@ -53,9 +58,12 @@ class Chain:
         self.planned = request.length.planned if self.drafting and not request.hooks and not before else None
 
     def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None) -> None:
-        """Draw the next token from ``q``, made of ``logits`` (1, V), which come from ``hidden`` (1, d).
+        """Draw the next token and append it.
 
         Args:
+            q: the token's distribution, with one row.
+            logits: (1, V) the logits of ``q``.
+            hidden: (1, d) the draft's hidden state that ``logits`` were computed from.
             kept: (M,) the only tokens with finite logits; None for all.
         """
         token = self.source.token(q, 0, len(self.tokens))
@@ -63,10 +71,15 @@ class Chain:
         self._ask(token, q.of([token])[0], q, logits, hidden, listed=listed, kept=kept)
 
     def add_drawn(self, drawn: tuple[Tensor, Tensor], number: float, q: TokenDistribution, hidden: Tensor) -> bool:
-        """Add a token (1,) that was drawn on the device, and its probability (1,).
+        """Add a token that was drawn on the device.
+
+        Args:
+            drawn: the token (1,) and its probability (1,).
+            number: the random number that drew the token.
+            q, hidden: as for :meth:`add`.
 
         Returns:
-            Whether the host has to read the token for :meth:`add_read`: the length is not planned.
+            True if the length is not planned, so that the host has to read the token for :meth:`add_read`.
         """
         self.drawn.append(drawn)
         if self.planned is None:
@@ -79,11 +92,18 @@ class Chain:
     def add_drafted(
         self, drafted: DraftedTokens, place: int, count: int, numbers: list[float], vocab_size: int
     ) -> None:
-        """Add ``count`` tokens that were drawn on the device with ``numbers``: text ``place`` of ``drafted``."""
-        of_text = slice(place, place + 1)
+        """Add ``count`` tokens that were drawn on the device.
+
+        Args:
+            drafted: the tokens of several texts.
+            place: index of the request's text in ``drafted``.
+            numbers: the random numbers that drew the tokens.
+            vocab_size: the target's vocabulary size V.
+        """
+        column = slice(place, place + 1)
         for step in range(count):
-            q = TokenDistribution(drafted.probabilities[step, of_text], drafted.tokens[step, of_text], vocab_size)
-            self.drawn.append((drafted.drawn[step, of_text], drafted.chosen[step, of_text]))
+            q = TokenDistribution(drafted.probabilities[step, column], drafted.tokens[step, column], vocab_size)
+            self.drawn.append((drafted.drawn[step, column], drafted.chosen[step, column]))
             self.tokens.append(0)
             self.distributions.append(q)
         self.numbers, self.drafting = numbers, False
@@ -91,27 +111,43 @@ class Chain:
     def add_read(
         self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None
     ) -> None:
-        """The host has read the ``numbers`` of the token.
+        """Append the last token of :meth:`add_drawn`, which the host has read.
 
-        These are the token, q(token), its draft signals, and what the controller's predictor computes of ``hidden``.
+        Args:
+            numbers: the token, q(token), its three draft signals, and the state values of the controller's predictor.
+            q, logits, hidden, kept: as for :meth:`add`.
         """
-        token, probability, confidence, top, entropy, *of_state = numbers
+        token, probability, confidence, top, entropy, *state_values = numbers
         require_finite(probability)
-        known = confidence, top, entropy
-        self._ask(int(token), probability, q, logits, hidden, kept=kept, known=known, of_state=of_state or None)
+        draft_signals = confidence, top, entropy
+        self._ask(
+            int(token),
+            probability,
+            q,
+            logits,
+            hidden,
+            kept=kept,
+            draft_signals=draft_signals,
+            state_values=state_values or None,
+        )
 
     def _append(self, token: int, q: TokenDistribution, hidden: Tensor) -> None:
+        """Append a token."""
         self.hidden = hidden
         self.tokens.append(token)
         self.distributions.append(q)
         self.unread = [token]
 
     def _ask(
-        self, token: int, probability: float, q: TokenDistribution, logits: Tensor, hidden: Tensor, **known: Any
+        self, token: int, probability: float, q: TokenDistribution, logits: Tensor, hidden: Tensor, **step_fields: Any
     ) -> None:
-        """Append a token, and ask the length controller whether to draft another after it."""
+        """Append a token, and set ``drafting`` by the length controller's decision.
+
+        Args:
+            step_fields: optional fields of the :class:`.Step` that the controller observes.
+        """
         self._append(token, q, hidden)
-        step = Step(len(self.tokens), token, probability, q.probabilities, logits, hidden, self._match, **known)
+        step = Step(len(self.tokens), token, probability, q.probabilities, logits, hidden, self._match, **step_fields)
         self.drafting = (
             len(self.tokens) < self.longest
             and token not in self.request.stop_tokens
@@ -119,21 +155,23 @@ class Chain:
         )
 
     def _match(self) -> NgramMatch:
+        """Return the n-gram match of the last token."""
         return self.request.ngrams.match(self.tokens)
 
     def draft(self) -> Draft:
+        """Return the drafted chain."""
         if not self.tokens:
             return NO_DRAFT
         draft = Draft.chain(self.tokens, self.distributions)
         if not self.drawn:
             return draft
-        tokens, q = (torch.cat(one) for one in zip(*self.drawn, strict=True))
+        tokens, q = (torch.cat(parts) for parts in zip(*self.drawn, strict=True))
         return replace(draft, drawn=Drawn(tokens, q, self.numbers))
 
 
 @contextmanager
-def failing_alone(chain: Chain) -> Iterator[None]:
-    """An error of the block fails the chain's request, and no other of the round."""
+def isolated_errors(chain: Chain) -> Iterator[None]:
+    """Let an error in the block fail the chain's request, but no other request of the round."""
     try:
         yield
     except InputError as error:
@@ -141,7 +179,7 @@ def failing_alone(chain: Chain) -> Iterator[None]:
 
 
 class ChainDrafter(ModelDrafter):
-    """A draft model's chains; requests that have stopped wait for the others of the round."""
+    """Drafts chains with a draft model; a request whose chain has ended waits for the other chains of the round."""
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [Chain(request, self.unread(request), self.reach(request)) for request in requests]
@@ -149,14 +187,14 @@ class ChainDrafter(ModelDrafter):
         return [chain.draft() for chain in chains]
 
     def read(self, chain: Chain) -> Read:
-        """What the draft model reads for the next token of ``chain``."""
+        """Return the read that gives the next token of ``chain``."""
         if not chain.tokens:
             return self.read_text(chain.request, chain.unread)
         drawn = chain.drawn[-1][0] if chain.numbers else None
         return Read(chain.request, chain.unread, states=chain.hidden, drawn=drawn)
 
     def extend(self, chains: Sequence[Chain]) -> None:
-        """Draft ``chains`` to their ends, one forward for the next tokens of all."""
+        """Draft ``chains`` to their ends, with one forward for the next tokens of all chains."""
         self.read_prompts([chain.request for chain in chains if chain.drafting])
         if self.model.reads_drawn and not self.reads_states:  # reading states uses them up
             self._draft_planned([chain for chain in chains if chain.drafting])
@@ -167,12 +205,12 @@ class ChainDrafter(ModelDrafter):
                 self._draw(drafting, q, logits, hidden)
                 continue
             for row, chain in enumerate(drafting):
-                with failing_alone(chain):
+                with isolated_errors(chain):
                     chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
 
     def _draft_planned(self, chains: Sequence[Chain]) -> None:
-        """Draft whole chains at once, if all lengths are planned, the sampling is the same, and the model can do it."""
-        samplings = {sampled_as(chain.request, self.vocab_size) for chain in chains}
+        """Draft whole chains at once if all lengths are planned, all samplings are equal, and the model can do it."""
+        samplings = {device_sampling(chain.request, self.vocab_size) for chain in chains}
         counts = [min(chain.longest, chain.planned or 0) for chain in chains]
         if len(samplings) != 1 or not all(counts):
             return
@@ -180,55 +218,58 @@ class ChainDrafter(ModelDrafter):
         drafted, numbers = draw_ahead(self.model, self.cache, requests, reads, counts, samplings.pop(), MAX_DRAFT)
         if drafted is None:
             return
-        for place, (chain, count, of_chain) in enumerate(zip(chains, counts, numbers, strict=True)):
-            chain.add_drafted(drafted, place, count, of_chain, self.vocab_size)
+        for place, (chain, count, chain_numbers) in enumerate(zip(chains, counts, numbers, strict=True)):
+            chain.add_drafted(drafted, place, count, chain_numbers, self.vocab_size)
 
     def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
-        """Draw the next tokens on the device; the host reads those of chains whose length they decide, all at once.
+        """Draw the next tokens on the device. The host reads, at once, the tokens of chains with an unplanned length.
 
-        What these are decided by is computed for all chains together, since each operation is a launch.
+        The inputs of the length decisions are computed for all chains together, because each operation on a GPU is a
+        kernel launch.
         """
         numbers = [chain.source.number(len(chain.tokens)) for chain in chains]
-        asked: list[int] = []
-        parts: list[tuple[list[int], Tensor]] = []  # n rows, and (n, m) numbers for them
+        unread: list[int] = []
+        parts: list[tuple[list[int], Tensor]] = []  # n rows, and their numbers (n, m)
         for rows, together, tokens, chosen in draw_unread(q, numbers):
-            asking = []
+            unread_rows = []
             for place, row in enumerate(rows):
                 drawn = tokens[place : place + 1], chosen[place : place + 1]
                 if chains[row].add_drawn(drawn, numbers[row], q[row], hidden[row : row + 1]):
-                    asking.append(row)
-            if asking:
-                asked += asking
-                signals = signals_tensor(tokens, chosen, together.probabilities, rows_of(logits, rows))
+                    unread_rows.append(row)
+            if unread_rows:
+                unread += unread_rows
+                signals = signals_tensor(tokens, chosen, together.probabilities, select_rows(logits, rows))
                 parts += [(rows, torch.stack([tokens.double(), chosen.double()], -1)), (rows, signals)]
-        if not asked:
+        if not unread:
             return
         controllers: dict[int, list[int]] = {}
-        for row in sorted(asked):
+        for row in sorted(unread):
             controllers.setdefault(id(chains[row].request.shared_length), []).append(row)
         for rows in controllers.values():
-            of_state = chains[rows[0]].request.length.of_state(rows_of(hidden, rows))
-            if of_state is not None:
-                parts.append((rows, of_state))
+            state_values = chains[rows[0]].request.length.state_values(select_rows(hidden, rows))
+            if state_values is not None:
+                parts.append((rows, state_values))
         read = iter(torch.cat([values.double().flatten() for _, values in parts]).tolist())
-        known: dict[int, list[float]] = {row: [] for row in range(len(chains))}
+        numbers_read: dict[int, list[float]] = {row: [] for row in range(len(chains))}
         for rows, values in parts:
             for row in rows:
-                known[row] += islice(read, values.shape[1])
-        for row in asked:
-            with failing_alone(chains[row]):
-                chains[row].add_read(known[row], q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
+                numbers_read[row] += islice(read, values.shape[1])
+        for row in unread:
+            with isolated_errors(chains[row]):
+                chains[row].add_read(numbers_read[row], q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
 
 
-def rows_of(values: Tensor, rows: Sequence[int]) -> Tensor:
-    """``rows``, which ascend, of ``values``, without an index that the device would wait for."""
+def select_rows(values: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return the ascending ``rows`` of ``values`` without an index tensor, whose transfer would delay the device."""
     return values if len(rows) == len(values) else torch.cat([values[row : row + 1] for row in rows])
 
 
 class EarlyExitDrafter(ChainDrafter):
-    """Drafts with an early exit; afterwards the cache has its previous length.
+    """Drafts with the target's first layers; afterwards the target's cache has its previous length.
 
     Args:
+        model: the early exit of the target.
+        vocab_size: the target's vocabulary size V.
         cache: the target's cache.
     """
 

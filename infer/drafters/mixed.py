@@ -1,7 +1,8 @@
-"""N-gram drafts and a draft model's, chosen for each round by predicted acceptance and cost.
+"""Drafts by n-grams or by a draft model; predicted acceptance and cost select the source in each round.
 
-:class:`MixedDrafter` takes a copy, the model's chain, or a copy and the chain after it; :class:`MixedTreeDrafter` a
-copy or a rate-optimal tree. :mod:`~specpilot.controllers.length.draft_sources` chooses.
+:class:`MixedDrafter` drafts a copy, the model's chain, or a copy and the model's chain after it.
+:class:`MixedTreeDrafter` drafts a copy or a rate-optimal tree. :mod:`~specpilot.controllers.length.draft_sources`
+selects the source.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .ngram import CopyingDrafter, Ngram, copied_draft, point_masses
 
 
 class CopyingModelDrafter(CopyingDrafter, ModelDrafter):
-    """Copies, or drafts with a model."""
+    """Base class of drafters that copy from the text or draft with a model."""
 
     with_model = True
 
@@ -28,7 +29,7 @@ class CopyingModelDrafter(CopyingDrafter, ModelDrafter):
 
 
 class ContinuedChain(Chain):
-    """The model's chain after ``copied`` tokens; the length controller sees the model's tokens alone."""
+    """The model's chain after ``copied`` tokens; the length controller observes the model's tokens only."""
 
     def __init__(self, request: Request, unread: list[int], reach: int, copied: list[int]) -> None:
         self.copied = copied
@@ -39,11 +40,11 @@ class ContinuedChain(Chain):
 
 
 class MixedDrafter(CopyingModelDrafter, ChainDrafter):
-    """Chooses the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`)."""
+    """Drafts chains, whose sources are selected in every round (:mod:`~specpilot.controllers.length.draft_sources`)."""
 
     def __init__(self, model: LanguageModel, vocab_size: int, options: Ngram) -> None:
         super().__init__(model, vocab_size, options)
-        self.joined = not self.reads_states  # copied tokens have no states yet
+        self.joined = not self.reads_states  # the target has not computed states of copied tokens yet
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         chains = [self._chain(request) for request in requests]
@@ -51,6 +52,7 @@ class MixedDrafter(CopyingModelDrafter, ChainDrafter):
         return [self._joined(chain) for chain in chains]
 
     def _chain(self, request: Request) -> ContinuedChain:
+        """Return the request's chain before its first token; it does not draft if the round only copies."""
         reach = self.reach(request)
         plan, copied = self.texts[request].plan(reach if self.unread(request) else 0)
         ended = bool(copied) and copied[-1] in request.stop_tokens
@@ -58,11 +60,12 @@ class MixedDrafter(CopyingModelDrafter, ChainDrafter):
         return ContinuedChain(request, unread, reach, copied)
 
     def _joined(self, chain: ContinuedChain) -> Draft:
-        own, copied = chain.draft(), chain.copied
+        """Return the copied tokens and the model's tokens as one draft."""
+        model_draft, copied = chain.draft(), chain.copied
         if not copied:
-            return own
-        q = [*point_masses(copied, self.vocab_size, self.model.device), *own.distributions]
-        return Draft.chain([*copied, *own.tokens], q, own.n_forwards, len(copied))
+            return model_draft
+        q = [*point_masses(copied, self.vocab_size, self.model.device), *model_draft.distributions]
+        return Draft.chain([*copied, *model_draft.tokens], q, model_draft.n_forwards, len(copied))
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if request not in self.texts:  # the round in which it joins
@@ -73,23 +76,24 @@ class MixedDrafter(CopyingModelDrafter, ChainDrafter):
 
 
 class MixedTreeDrafter(CopyingModelDrafter, BestFirstDrafter):
-    """Chooses between the sources of every request's round (:mod:`~specpilot.controllers.length.draft_sources`).
+    """Drafts copies or trees, as selected in every round (:mod:`~specpilot.controllers.length.draft_sources`).
 
-    Trees have copies among their nodes as well, one at a node; a copy alone needs no forward of the draft.
+    A tree may have one copied token among the children of each node. A draft of copies needs no forward of the draft
+    model.
     """
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        found: dict[Request, Draft] = {}
+        drafts: dict[Request, Draft] = {}
         growing = []
         for request in requests:
             plan, copied = self.texts[request].plan(self.reach(request) if self.unread(request) else 0)
-            found[request] = NO_DRAFT
+            drafts[request] = NO_DRAFT
             if copied:
-                found[request] = copied_draft(copied, self.vocab_size, self.model.device)
+                drafts[request] = copied_draft(copied, self.vocab_size, self.model.device)
             elif plan.model:
                 growing.append(request)
-        found |= zip(growing, super().propose(growing), strict=True)
-        return [found[request] for request in requests]
+        drafts |= zip(growing, super().propose(growing), strict=True)
+        return [drafts[request] for request in requests]
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:
         if request not in self.texts:  # the round in which it joins

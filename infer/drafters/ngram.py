@@ -32,14 +32,14 @@ class Ngram:
     """Settings of n-gram drafts.
 
     Attributes:
-        longest: the longest n-gram that is looked up in the text.
-        cost: cost model, by which the number of copied tokens and the kind of draft are chosen.
+        longest: length of the longest n-gram that is looked up in the text.
+        cost: the cost model that determines the number of copied tokens and the source of the draft.
         adapt: correct ``cost`` by the rounds' wall times. Drafts then depend on the machine's speed; the distribution
             of the text does not.
-        predictor: predicts the acceptance of copied tokens; None takes the text's own rates by the length of the match.
+        predictor: predicts the acceptance of copied tokens; None uses the text's acceptance rates by match length.
 
     Raises:
-        InputError: ``longest`` is out of range.
+        InputError: ``longest`` is not from 1 to ``MAX_LONGEST``.
     """
 
     longest: int = 4
@@ -57,6 +57,9 @@ class Ngram:
 def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
     """Split ``"ngram"``, ``"ngram:4"``, ``"MODEL+ngram"`` or ``"MODEL+ngram:4"`` into model name and n-gram settings.
 
+    Returns:
+        The model's name, or None; the settings, or None if ``draft`` does not end with ``ngram``.
+
     Raises:
         InputError: the longest n-gram is not a number, or out of range.
     """
@@ -70,11 +73,11 @@ def split_ngram(draft: str) -> tuple[str | None, Ngram | None]:
 
 
 def split_drafts(draft: Any) -> tuple[list[Any], Ngram | None]:
-    """The draft model, if there is one, and how n-grams draft if they do.
+    """Return a list with the draft model, or an empty list, and the n-gram settings, or None without n-gram drafts.
 
     Args:
-        draft: the option ``draft``: a name, alone or in a list; from Python also a model that is loaded, and
-            :class:`Ngram` beside it.
+        draft: the option ``draft``: a name, or a list with one name. From Python also a loaded model, and a list of a
+            model and an :class:`Ngram`.
 
     Raises:
         InputError: there are several models.
@@ -106,6 +109,7 @@ class CopyCosts:
 
     @property
     def cost(self) -> CostModel:
+        """The current cost model."""
         return self.first if self.running is None else self.running.cost
 
     @property
@@ -114,27 +118,28 @@ class CopyCosts:
         return self.running is not None and self.running.draft_is_due()
 
     def add(self, tokens: int, forwards: int, seconds: float, rows: int) -> None:
-        """Add the time of a round that ``rows`` requests shared; the next is taken to be of as many."""
+        """Add the seconds of a round of ``rows`` requests; :attr:`cost` is then that of rounds with as many."""
         if self.running is not None:
             self.running = self.running.at(rows)
             self.running.add(tokens, forwards, seconds)
 
 
 class TextCopies:
-    """The n-gram index of a request, and the choice of its rounds' drafts.
+    """The n-gram index of a request, and the selection of the sources of its drafts.
 
     Args:
-        options: the longest n-gram, and what predicts the acceptance of copies.
-        costs: cost model of all requests.
+        request: the request.
+        options: the settings, with the longest n-gram and the predictor of the acceptance of copies.
+        costs: the cost model of all requests.
         model: whether there is a draft model as well.
-        joined: whether it can draft after a copy.
+        joined: whether the draft model can draft after a copy.
     """
 
     def __init__(
         self, request: Request, options: Ngram, costs: CopyCosts, *, model: bool, joined: bool = False
     ) -> None:
         self.request, self.predictor = request, options.predictor
-        within = request.text[: len(request.prompt)] == request.prompt  # not for encoder-decoders
+        within = request.text[: len(request.prompt)] == request.prompt  # false for encoder-decoders
         request.ngrams = NgramIndex(
             request.text, [] if within else request.prompt, max(options.longest, request.ngrams.longest)
         )
@@ -143,7 +148,7 @@ class TextCopies:
         self.sources = DraftSources(costs.cost, model=model, joined=joined)
 
     def available(self) -> tuple[Match | None, list[int]]:
-        """The current match, and the tokens that can be copied."""
+        """Return the current match, or None, and the tokens that can be copied."""
         request = self.request
         for run, kept in self.lookup.extend():
             self.rates.add(run, kept)
@@ -153,14 +158,18 @@ class TextCopies:
         return match, self.lookup.copy(match, min(MAX_DRAFT, request.max_draft), request.stop_tokens)
 
     def plan(self, reach: int = 0) -> tuple[Plan, list[int]]:
-        """The sources of the request's round, and the tokens to copy; ``reach``: how deep the model can draft."""
+        """Return the sources of the request's round, and the tokens to copy.
+
+        Args:
+            reach: maximum number of tokens that the draft model can draft; 0 if it cannot draft.
+        """
         match, tokens = self.available()
         measure = self.sources.model and self.costs.draft_is_due
         plan = self.sources.plan(self._survivals(match, tokens), min(MAX_DRAFT, reach), measure=measure)
         return plan, tokens[: plan.copies]
 
     def _survivals(self, match: Match | None, tokens: list[int]) -> Iterator[float]:
-        """The probability that the first 0, 1, … of ``tokens`` are all accepted, computed as they are asked for."""
+        """Yield the probability that the first 0, 1, … of ``tokens`` are all accepted."""
         survival = 1.0
         yield survival
         if match is None:
@@ -170,7 +179,7 @@ class TextCopies:
             yield survival
 
     def _acceptance(self, match: Match, copied: list[int]) -> float:
-        """The probability that the last token of ``copied`` is accepted if all before it are."""
+        """Return the probability that the last token of ``copied`` is accepted if all tokens before it are."""
         run = min(match.run + len(copied) - 1, MAX_RUN)
         rate = self.rates.after(run)
         if self.predictor is None:
@@ -182,35 +191,35 @@ class TextCopies:
         return self.predictor.predict(evidence, copied[-1], [*self.request.text[-1:], *copied][-2])
 
     def end_round(self, draft: Draft, accepted: int) -> None:
-        """The target kept ``accepted`` tokens of ``draft``."""
+        """Learn from a round in which the target accepted ``accepted`` tokens of ``draft``."""
         self.sources.follow(self.costs.cost, len(draft.tokens), draft.n_forwards)
         self.sources.end_round(draft.copied, len(draft.tokens) - draft.copied, accepted, draft.n_forwards)
 
 
 def point_masses(tokens: Sequence[int], size: int, device: torch.device) -> list[TokenDistribution]:
-    """Point masses on each of ``tokens``, over V = ``size`` tokens."""
+    """Return a point mass on each of ``tokens``; ``size`` is the vocabulary size V."""
     probability = POINT_MASS.to(device)
     return [TokenDistribution(probability, torch.tensor([[token]], device=device), size) for token in tokens]
 
 
 def copied_draft(tokens: list[int], size: int, device: torch.device) -> Draft:
-    """The draft of copied ``tokens``, over V = ``size`` tokens."""
+    """Return the chain of the copied ``tokens``; ``size`` is the vocabulary size V."""
     return Draft.chain(tokens, point_masses(tokens, size, device), 0, len(tokens))
 
 
 class CopyingDrafter(Drafter):
-    """Keeps every request's n-gram index, and what rounds take.
+    """Base class of drafters that copy: keeps every request's n-gram index and the costs of rounds.
 
     Attributes:
         with_model: whether there is a draft model as well.
-        joined: whether it can draft after a copy.
-        texts: by request; none in its first round.
+        joined: whether the draft model can draft after a copy.
+        texts: the :class:`TextCopies` of each request, from the end of its first round on.
     """
 
     with_model = joined = False
 
     def copy_by(self, options: Ngram) -> None:
-        """Begin without requests."""
+        """Set the settings and the costs; there are no requests yet."""
         self.options, self.costs = options, CopyCosts(options)
         self.texts: dict[Request, TextCopies] = {}
 
@@ -237,8 +246,9 @@ class NgramDrafter(CopyingDrafter):
     """Copies the continuation of an earlier occurrence of the text's last tokens.
 
     Args:
-        vocab_size: the target's V.
+        vocab_size: the target's vocabulary size V.
         device: the target's device.
+        options: settings of n-gram drafts.
         planned: copy as many tokens as pay by their predicted acceptance; otherwise the length controller decides.
     """
 
@@ -250,8 +260,9 @@ class NgramDrafter(CopyingDrafter):
         return [self._draft(request) for request in requests]
 
     def _draft(self, request: Request) -> Draft:
+        """Return the request's draft."""
         text = self.texts[request]
-        tokens = text.plan()[1] if self.planned else steered(request, text.available()[1])
+        tokens = text.plan()[1] if self.planned else controlled_prefix(request, text.available()[1])
         if not tokens:
             return NO_DRAFT
         draft = copied_draft(tokens, self.vocab_size, self.device)
@@ -262,14 +273,14 @@ class NgramDrafter(CopyingDrafter):
             self.texts[request].end_round(draft, len(path))
 
 
-def steered(request: Request, tokens: list[int]) -> list[int]:
-    """The first of ``tokens``, as many as the length controller allows."""
+def controlled_prefix(request: Request, tokens: list[int]) -> list[int]:
+    """Return the first of ``tokens``, as many as the request's length controller allows."""
     if not tokens or not request.length.start_round():
         return []
     for index, token in enumerate(tokens, 1):
         drafted = tokens[:index]
         match = partial(request.ngrams.match, drafted)
-        step = Step(index, token, 1.0, POINT_MASS, NO_TENSOR, NO_TENSOR, match, known=CERTAIN)
+        step = Step(index, token, 1.0, POINT_MASS, NO_TENSOR, NO_TENSOR, match, draft_signals=CERTAIN)
         if index == len(tokens) or not request.length.observe(step):
             return drafted
     return tokens

@@ -1,4 +1,4 @@
-"""Chains for the oracle, which needs the positions of the target's greedy text at which the draft agrees."""
+"""Chains for the length rule ``oracle``, which knows where the draft agrees with the target's greedy text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ class OracleDrafter(ChainDrafter):
 def greedy_agreement(
     target: LanguageModel, draft: LanguageModel, prompt: list[int], budget: int, stop_tokens: frozenset[int]
 ) -> list[bool]:
-    """Entry i is whether both models choose the same token after i tokens of the target's greedy text."""
+    """Return for each i whether both models choose the same token after i tokens of the target's greedy text.
+
+    The list is shorter than the text if the draft's context ends earlier. It is empty if the text has a token outside
+    the draft's vocabulary.
+    """
     reader, text = TextReader.begin(target, prompt, budget)
     unread, written = text, list[int]()
     while len(written) < budget and not (written and written[-1] in stop_tokens):

@@ -1,8 +1,9 @@
-"""Prompt lookup (Saxena 2023): the continuation of an earlier occurrence of a text's last tokens is a draft.
+"""Prompt lookup (Saxena 2023): the tokens after an earlier occurrence of a text's last tokens are the draft.
 
-It needs no forward. The copied tokens are a function of the text, so q is a point mass on each of them. How often the
-text goes on like its matches is learned from every token of it, drafted or not: token x_t has the distribution p, so a
-copy y is x_t with probability p(y), which is the acceptance probability of the draft y.
+The draft needs no forward. The copied tokens are a function of the text, so that q is a point mass on each of them. The
+rate at which the text continues like its matches is learned from every token of the text, drafted or not: token x_t has
+the distribution p, so that a copy y equals x_t with probability p(y), which is the acceptance probability of the draft
+y.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import NamedTuple
 from ...controllers.acceptance.ngram_index import NgramIndex
 from ...controllers.length.rate import RunningRatio
 
-MAX_RUN = 16  # tokens of a match that are counted at most
+MAX_RUN = 16  # maximum length of a match that is counted, in tokens
 RUNS = (1, 2, 3, 4, 6, 9, MAX_RUN)  # the shortest match of each group
-PRIOR = (0.25, 0.45, 0.5, 0.55, 0.65, 0.75, 0.9)  # acceptance of a copy after such a match, before anything is seen
-WEIGHT = 8.0  # matches that the prior counts for
+PRIOR = (0.25, 0.45, 0.5, 0.55, 0.65, 0.75, 0.9)  # acceptance of a copy in each group before the first observation
+WEIGHT = 8.0  # weight of the prior, in matches
 MEMORY = 64.0  # matches
 RECENT, LATEST = 0.3, 10.0  # prior and memory of the rate of the latest matches
 
@@ -47,7 +48,7 @@ class PromptLookup:
         self.length = len(self.tokens)  # tokens of the text up to the last call of `extend`
 
     def extend(self) -> list[tuple[int, bool]]:
-        """Take in the tokens by which the text has grown.
+        """Process the tokens that were appended to the text since the last call.
 
         Returns:
             For each appended token with a match before it: the length of the match, and whether it predicted the token.
@@ -62,16 +63,16 @@ class PromptLookup:
         ]
 
     def distance(self, match: Match) -> int:
-        """Number of tokens from what followed the match to the end of the text."""
+        """Return the number of tokens from ``match.position`` to the end of the text."""
         return len(self.tokens) - match.position
 
     def match(self) -> Match | None:
-        """The match of the text's last tokens; None if even the last token did not occur before."""
+        """Return the match of the text's last tokens; None if the last token did not occur before."""
         self.index.update()
         return self._match(len(self.tokens))
 
     def _match(self, end: int) -> Match | None:
-        """The match of the tokens before ``end``."""
+        """Return the match of the tokens before ``end``, or None."""
         tokens, latest = self.tokens, self.index.latest(end, self.longest)
         if latest is None:
             return None
@@ -81,9 +82,9 @@ class PromptLookup:
         return Match(position, run)
 
     def copy(self, match: Match, length: int, stop_tokens: frozenset[int]) -> list[int]:
-        """The ``length`` tokens that followed ``match``, up to the first stop token.
+        """Return the ``length`` tokens after ``match``, up to the first stop token.
 
-        At the end of the text the copy continues with its own tokens, so that a repetition is continued.
+        Where the text ends, the copy continues with its own first tokens, so that it continues a repetition.
         """
         copied: list[int] = []
         while len(copied) < length and not (copied and copied[-1] in stop_tokens):
@@ -93,10 +94,11 @@ class PromptLookup:
 
 
 class CopyRates:
-    """Acceptance rates of one text's copies, by the length of the match and so far.
+    """Acceptance rates of one text's copies, by the length of the match.
 
     Attributes:
-        recent: rate of the latest matches, of any length.
+        groups: the rate for each length in ``RUNS``.
+        recent: the rate of the latest matches of all lengths.
     """
 
     def __init__(self) -> None:
@@ -104,14 +106,15 @@ class CopyRates:
         self.recent = RunningRatio(RECENT, LATEST, LATEST)
 
     def add(self, run: int, kept: bool) -> None:
-        """After a match of ``run`` tokens the text went on with the copy, or not."""
+        """Add a match of ``run`` tokens; ``kept`` is true if the text continued with the copy."""
         self.groups[_group(run)].add(kept, 1.0)
         self.recent.add(kept, 1.0)
 
     def after(self, run: int) -> float:
-        """The rate after matches of about ``run`` tokens."""
+        """Return the acceptance rate after matches of about ``run`` tokens."""
         return self.groups[_group(run)].value
 
 
 def _group(run: int) -> int:
+    """Return the index in ``RUNS`` of the group of a match of ``run`` tokens."""
     return bisect_right(RUNS, run) - 1

@@ -1,4 +1,4 @@
-"""Tree drafts: several children at each node, a level's nodes read in one forward (SpecTr, Appendix E; SpecInfer)."""
+"""Tree drafts: nodes have several children, and one forward reads all nodes of a level (SpecTr, App. E; SpecInfer)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..core import NO_DRAFT, Draft, Request, TokenDistribution
 from ..distribution import on_host
 from .base import ModelDrafter
 
-MOST_NODES = 256
-AUTO_TREE = "auto"  # a tree whose shape is chosen while it is drafted
+MAX_TREE_NODES = 256
+AUTO_TREE = "auto"  # a tree whose shape is decided while it is drafted
 
-TreeShape = tuple[int, ...] | Literal["auto"]  # children at each level, or chosen by predicted acceptance
+TreeShape = tuple[int, ...] | Literal["auto"]  # the number of children at each level; "auto" uses predicted acceptance
 
 
 def parse_tree(tree: str | Sequence[int]) -> TreeShape:
-    """``"auto"``, or the expansions that ``tree`` is or names.
+    """Return ``"auto"``, or the expansions of ``tree``, such as ``"3x2x1"`` or ``(3, 2, 1)``.
 
     Raises:
-        InputError: it is neither.
+        InputError: the string is not a shape.
     """
     if isinstance(tree, str):
         return "auto" if tree == AUTO_TREE else parse_expansions(tree)
@@ -34,22 +34,24 @@ def parse_tree(tree: str | Sequence[int]) -> TreeShape:
 
 
 def parse_expansions(spec: str) -> tuple[int, ...]:
-    """``"3x2x1"`` → (3, 2, 1): children of the root, of each of those, and so on. ``"4x1x1"`` is four chains of three.
+    """Return (3, 2, 1) for ``"3x2x1"``: the number of children of the root, of each node of level 1, and of level 2.
+
+    ``"4x1x1"`` stands for four chains of three tokens.
 
     Raises:
-        InputError: not such a list of positive numbers, or a tree of more than 256 nodes.
+        InputError: ``spec`` is not a list of positive numbers, or the tree has more than ``MAX_TREE_NODES`` nodes.
     """
     parts = spec.lower().split("x")
     if not all(is_whole(part) and int(part) > 0 for part in parts):
         raise InputError(f"tree={spec!r}: give the children at each level, as in '3x2x1', or 'auto'")
     expansions = tuple(int(part) for part in parts)
-    if count_nodes(expansions) > MOST_NODES:
-        raise InputError(f"tree={spec!r}: {count_nodes(expansions)} nodes; take at most {MOST_NODES}")
+    if count_nodes(expansions) > MAX_TREE_NODES:
+        raise InputError(f"tree={spec!r}: {count_nodes(expansions)} nodes; take at most {MAX_TREE_NODES}")
     return expansions
 
 
 def count_nodes(expansions: tuple[int, ...]) -> int:
-    """Nodes of a full tree."""
+    """Return the number of nodes of a tree with these ``expansions``, without its root."""
     total, level = 0, 1
     for factor in expansions:
         level *= factor
@@ -61,13 +63,15 @@ class PartialTree(ABC):
     """One request's tree while it is drafted level by level.
 
     Attributes:
-        source: draws the tree's tokens.
-        unread: what the draft reads first; empty if it cannot.
-        trunk: number of tokens in its cache then.
-        reach: maximum depth.
-        level: the nodes whose children are chosen next, -1 for the root; empty when the tree is done.
-        columns: where the nodes that the draft has read stand in its cache.
-        hidden: (1, d) the draft's hidden state after the root (-1) and each node that it has read.
+        source: the random source of the tree's tokens.
+        unread: the tokens that the draft model reads first; empty if it cannot draft.
+        trunk: number of tokens in the draft model's cache after this first read.
+        reach: maximum depth of the tree.
+        tokens, parents, distributions: as in :class:`.Draft`.
+        level: the nodes whose children are chosen next, -1 for the root; empty when the tree is complete.
+        columns: the cache column of each node that the draft model has read.
+        hidden: (1, d) the draft's hidden state after the root (-1) and after each node that it has read.
+        n_forwards: number of forwards of the draft model.
     """
 
     def __init__(self, drafter: ModelDrafter, request: Request) -> None:
@@ -83,7 +87,7 @@ class PartialTree(ABC):
         self.level = [-1] if self.unread and self.reach > 0 else []
 
     def read_level(self) -> Read:
-        """What the draft reads for the next level: the text, or the level's nodes."""
+        """Return the read that gives the next level: of the text for the first level, then of the level's nodes."""
         if self.level == [-1]:
             return self.drafter.read_text(self.request, self.unread)
         above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
@@ -96,9 +100,16 @@ class PartialTree(ABC):
 
     @abstractmethod
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
-        """Choose the children of the level's nodes, a row of each argument for each, and the next level."""
+        """Add the children of the level's nodes, and set the next level.
+
+        Args:
+            q: N distributions, one after each node of the level.
+            logits: (N, V) the logits of ``q``.
+            hidden: (N, d) the hidden states that ``logits`` were computed from.
+        """
 
     def draft(self) -> Draft:
+        """Return the tree."""
         if not self.tokens:
             return NO_DRAFT
         on_host = self.drafter.model.on_accelerator
@@ -106,11 +117,11 @@ class PartialTree(ABC):
 
 
 class LevelDrafter(ModelDrafter):
-    """Drafts trees level by level; the levels of all requests are read together.
+    """Drafts trees level by level; one forward reads the next levels of all requests.
 
     Attributes:
-        trees: those of the present round.
-        kept_on_host: the draft's only tokens with finite logits, in the host's memory; None if all may have them.
+        trees: the trees of the current round.
+        kept_on_host: the draft's only tokens with finite logits, in the host's memory; None for all.
     """
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
@@ -120,7 +131,7 @@ class LevelDrafter(ModelDrafter):
 
     @abstractmethod
     def plant(self, request: Request) -> PartialTree:
-        """A request's tree before its first level."""
+        """Return a request's tree before its first level."""
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         trees = [self.plant(request) for request in requests]
@@ -133,11 +144,11 @@ class LevelDrafter(ModelDrafter):
             if self.model.on_accelerator:
                 levels = on_host(levels)
             rows = zip(growing, levels, torch.split(logits, counts), torch.split(hidden, counts), strict=True)
-            for tree, q, own_logits, own_hidden in rows:
+            for tree, q, tree_logits, tree_hidden in rows:
                 tree.n_forwards += 1
                 try:
-                    tree.grow(q, own_logits, own_hidden)
-                except InputError as error:  # this request's alone
+                    tree.grow(q, tree_logits, tree_hidden)
+                except InputError as error:  # fails this request only
                     tree.request.error, tree.level = error, []
         self.trees = dict(zip(requests, trees, strict=True))
         return [tree.draft() for tree in trees]
@@ -155,8 +166,9 @@ class ShapedTree(PartialTree):
     """A tree with the same number of children at every node of a level.
 
     Args:
-        expansions: children of every node, by level.
-        replacement: whether siblings are drawn independently, or each from what its elder siblings have left.
+        drafter, request: as for :class:`PartialTree`.
+        expansions: number of children of every node of each level.
+        replacement: whether siblings are drawn independently; otherwise they are drawn without replacement.
     """
 
     def __init__(
@@ -166,7 +178,7 @@ class ShapedTree(PartialTree):
         self.expansions, self.replacement = expansions, replacement
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
-        coming: list[int] = []
+        next_level: list[int] = []
         rows: list[int] = []
         for row, node in enumerate(self.level):
             self.hidden[node] = hidden[row : row + 1]
@@ -176,18 +188,18 @@ class ShapedTree(PartialTree):
             else:
                 choices = list(islice(self.source.draws(q, row, self.n_forwards - 1), count))
             for choice in choices:
-                coming.append(len(self.tokens))
+                next_level.append(len(self.tokens))
                 self.tokens.append(q.token(row, choice))
                 self.parents.append(node)
                 rows.append(row)
         self.distributions.append(q.take(rows))
-        ended = all(self.tokens[node] in self.request.stop_tokens for node in coming)
+        ended = all(self.tokens[node] in self.request.stop_tokens for node in next_level)
         deepest = min(len(self.expansions), self.reach)
-        self.level = [] if ended or self.n_forwards == deepest else coming
+        self.level = [] if ended or self.n_forwards == deepest else next_level
 
 
 class TreeDrafter(LevelDrafter):
-    """Trees of one shape; arguments as for :class:`ShapedTree`."""
+    """Drafts trees of one shape; the arguments are those of :class:`.ModelDrafter` and :class:`ShapedTree`."""
 
     def __init__(
         self, model: LanguageModel, vocab_size: int, expansions: tuple[int, ...], *, replacement: bool
