@@ -7,25 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ..common.errors import counted, listed
 from ..common.files import replacing
 from .decoders import NONE
 from .drafted import judgements
-from .interval import ENOUGH, Interval, ratio_interval, show
+from .interval import ENOUGH, Interval, show
 from .results import ComparisonReport, DecoderResult, TimedDecoding
+from .verdict import Answer, Measure, Verdict, judge, timed_ratio
 
-DISTURBED = 1.5  # a speed-up by the clock over that by processor time, or the reverse, that other work explains
-DEAR_READING, DEAR_DRAFT = 1.5, 0.5  # t_v(3) / t_v(1), and a draft step in target forwards, that are reasons not to
 COST_FILE = "cost.json"
 EXAMPLE = "Write a short story."
 
 
 def concluded(report: ComparisonReport, commands: Mapping[str, str]) -> ComparisonReport:
-    """The report with its sentences, the name of the best decoder, and ``commands`` to act on it."""
-    best, *_ = fastest(report.decoders)
-    return replace(report, sentences=sentences(report), commands=dict(commands), best=best)
+    """The report with its sentences, verdict, the name of the best decoder, and ``commands`` to act on it."""
+    answer = judge(report).answer
+    best = winner(report) if answer == Answer.PAYS else fastest(report.decoders)[0]
+    return replace(report, sentences=sentences(report), commands=dict(commands), best=best, verdict=answer.value)
 
 
 def fastest(decoders: Mapping[str, DecoderResult], among: Iterable[str] | None = None) -> list[str]:
@@ -37,42 +35,67 @@ def fastest(decoders: Mapping[str, DecoderResult], among: Iterable[str] | None =
 
 def speed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding]) -> Interval:
     """Ratio of a decoder's speed by the clock to that of ``baseline``, from their decodings of the same prompts."""
-    amounts = [
-        np.array(values)
-        for each in (runs, baseline)
-        for values in ([run.generated for run in each], [run.seconds for run in each])
-    ]
-    return ratio_interval(*amounts)
+    return timed_ratio(runs, baseline, Measure.WALL)
 
 
 def sentences(report: ComparisonReport) -> list[str]:
     """The conclusions, the first one to act on."""
-    decoders, count = report.decoders, report.prompts
-    name, *_ = fastest(decoders)
-    best = decoders[name]
-    prompts = f"On your {counted(count, 'prompt')}, at temperature {report.task.sampling.temperature:g},"
-    if not pays(report):
-        verdict = [f"Do not draft here: {_why_not(report)}.", f"{prompts} {_fastest_draft(report)}"]
-        return verdict + texts_compared(report) + _warnings(report)
-    line = f"{prompts} {best.title} decodes {show(best.speed, prompts=count)} × as fast as no drafts"
-    rivals = [  # the rules without training, or for a rule the trained decoders
-        rival for rival, row in decoders.items()
+    verdict = judge(report)
+    if verdict.answer == Answer.PAYS:
+        lines = [_gain(report, verdict), *_similar(report, verdict)]
+        replayed = max((row.replay.value for row in report.decoders.values() if row.replay is not None), default=None)
+        if report.informed is not None and replayed is not None and report.informed > replayed:
+            lines.append(
+                f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "
+                f"replay, where the best is at {replayed:.2f} ×."
+            )
+    else:
+        lines = [verdict.sentence(report)]
+    return [*lines, *_disturbance(verdict), *texts_compared(report), *_warnings(report)]
+
+
+def _gain(report: ComparisonReport, verdict: Verdict) -> str:
+    """The speed-up of the best decoder, and its ratio to the best rule, or for a rule to the best trained decoder."""
+    assert verdict.decoder is not None
+    name = verdict.decoder
+    best = report.decoders[name]
+    line = (
+        f"On your {counted(report.prompts, 'prompt')}, at temperature {report.task.sampling.temperature:g}, "
+        f"{best.title} decodes {show(verdict.speed, prompts=report.prompts)} × as fast as no drafts"
+    )
+    rivals = [
+        rival for rival, row in report.decoders.items()
         if row.trained != best.trained and rival != NONE and row.spec is not None and row.spec.engine is None
     ]  # fmt: skip
-    for rival in fastest(decoders, rivals)[:1]:
+    for rival in fastest(report.decoders, rivals)[:1]:
         kind = "the best rule" if best.trained else "the best trained decoder"
-        line += f" and {_ratio(report, name, rival)} × {kind} ({decoders[rival].title})"
-    lines = [line + ("." if report.timed else f", by replay at {report.priced}.")]
-    similar = [row.title for other, row in decoders.items() if other != name and _is_similar(report, name, other)]
-    if similar:
-        lines.append(f"Within the noise of it: {', '.join(similar)}.")
-    replayed = max((row.replay.value for row in decoders.values() if row.replay is not None), default=None)
-    if report.informed is not None and replayed is not None and report.informed > replayed:
-        lines.append(
-            f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "
-            f"replay, where the best is at {replayed:.2f} ×."
-        )
-    return lines + texts_compared(report) + _warnings(report)
+        ratio = _ratio(report, verdict.measure, name, rival)
+        line += f" and {ratio} × {kind} ({report.decoders[rival].title})"
+    if verdict.measure == Measure.REPLAY:
+        return f"{line}, by replay at {report.priced}."
+    return line + ("." if verdict.measure == Measure.WALL else f", by {verdict.measure}.")
+
+
+def _similar(report: ComparisonReport, verdict: Verdict) -> list[str]:
+    """A sentence that lists the decoders whose speed differs from the best one's within the noise."""
+    assert verdict.decoder is not None
+    titles = [
+        row.title
+        for name, row in report.decoders.items()
+        if name != verdict.decoder and _is_similar(report, verdict.measure, verdict.decoder, name)
+    ]
+    return [f"Within the noise of it: {', '.join(titles)}."] if titles else []
+
+
+def _disturbance(verdict: Verdict) -> list[str]:
+    """A sentence on other work on the machine, if wall time and processor time disagree."""
+    if not verdict.is_disturbed:
+        return []
+    return [
+        f"The machine was busy: speed-ups by wall time and by processor time differ by a factor of up to "
+        f"{verdict.disturbance:.2f}. The conclusion is drawn from processor time and replay; compare again when the "
+        "machine is idle."
+    ]
 
 
 def texts_compared(report: ComparisonReport) -> list[str]:
@@ -93,15 +116,7 @@ def texts_compared(report: ComparisonReport) -> list[str]:
 
 
 def _warnings(report: ComparisonReport) -> list[str]:
-    """Sentences about refused decoders, other work on the machine, training on other data, and weak predictors."""
-    apart = [
-        row.clock.value / row.processor for row in report.decoders.values() if row.clock is not None and row.processor
-    ]
-    most = max((max(ratio, 1 / ratio) for ratio in apart), default=1.0)
-    disturbed = [] if most < DISTURBED else [
-        f"Speed-ups by the clock differ up to {most:.1f} times from those by processor time: other work changed the "
-        "machine's speed meanwhile. Compare again when it is idle."
-    ]  # fmt: skip
+    """Sentences about refused decoders, training on other data, and weak predictors."""
     trained = [
         f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {listed(ids)}."
         for name, ids in report.trained_on.items()
@@ -112,46 +127,31 @@ def _warnings(report: ComparisonReport) -> list[str]:
         for name, rule in report.trained_for.items()
     ]
     refused = [f"{name} is left out: {reason}." for name, reason in report.refused.items()]
-    return refused + disturbed + trained + judgements(report.predictors)
+    return refused + trained + judgements(report.predictors)
 
 
-def pays(report: ComparisonReport) -> bool:
-    """Whether the fastest decoder is faster than no drafts beyond noise."""
-    best, *_ = fastest(report.decoders)
-    speed = report.decoders[best].speed
-    return best != NONE and speed is not None and (speed.value if report.prompts < ENOUGH else speed.low) > 1
+def winner(report: ComparisonReport) -> str:
+    """Name of the decoder to use: the fastest one, or decoding without drafts where drafts do not pay."""
+    verdict = judge(report)
+    if verdict.answer == Answer.PAYS and verdict.decoder is not None:
+        return verdict.decoder
+    return NONE if verdict.answer == Answer.DOES_NOT_PAY else fastest(report.decoders)[0]
 
 
-def _why_not(report: ComparisonReport) -> str:
-    if report.reading is not None and report.reading > DEAR_READING:
-        return f"reading 3 tokens takes the target {report.reading:.1f} times one"
-    if report.ratio is not None and report.ratio > DEAR_DRAFT:
-        return f"a draft step takes {report.ratio:.2f} of a target forward"
-    accepted = max((row.accepted for row in report.decoders.values() if row.accepted is not None), default=None)
-    return "too few drafted tokens are accepted" + ("" if accepted is None else f" ({accepted:.0%} at most)")
-
-
-def _fastest_draft(report: ComparisonReport) -> str:
-    names = fastest(report.decoders, [name for name in report.decoders if name != NONE])
-    if not names:
-        return "nothing else was compared."
-    best = report.decoders[names[0]]
-    return f"the fastest with drafts, {best.title}, is at {show(best.speed, prompts=report.prompts)} × no drafts."
-
-
-def _ratio(report: ComparisonReport, best: str, other: str) -> str:
-    if report.timed:
-        return show(speed_ratio(report.timed[best], report.timed[other]), prompts=report.prompts)
-    speeds = [report.decoders[name].speed for name in (best, other)]
+def _ratio(report: ComparisonReport, measure: Measure, best: str, rival: str) -> str:
+    """Ratio of the speeds of two decoders, with its interval where both were timed."""
+    if measure != Measure.REPLAY:
+        return show(timed_ratio(report.timed[best], report.timed[rival], measure), prompts=report.prompts)
+    speeds = [report.decoders[name].speed for name in (best, rival)]
     values = [speed.value for speed in speeds if speed is not None]
     return f"{values[0] / values[1]:.2f}"
 
 
-def _is_similar(report: ComparisonReport, best: str, other: str) -> bool:
-    """Whether the difference of two decoders by the clock is within the noise."""
-    if not report.timed or report.prompts < ENOUGH:
+def _is_similar(report: ComparisonReport, measure: Measure, best: str, rival: str) -> bool:
+    """Return true if the difference of two timed decoders is within the noise."""
+    if measure == Measure.REPLAY or report.prompts < ENOUGH:
         return False
-    ratio = speed_ratio(report.timed[best], report.timed[other])
+    ratio = timed_ratio(report.timed[best], report.timed[rival], measure)
     return ratio.low < 1 < ratio.high
 
 
@@ -161,7 +161,7 @@ def commands(report: ComparisonReport, folder: Path) -> dict[str, str]:
     Args:
         folder: where the costs of a winner that uses costs are written.
     """
-    best = fastest(report.decoders)[0] if pays(report) else NONE
+    best = winner(report)
     spec = report.decoders[best].spec
     if spec is None or spec.engine is not None:
         return {}

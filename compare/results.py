@@ -198,6 +198,7 @@ class Report(Record):
         sentences: the conclusions, the first one to act on.
         commands: commands that decode and serve with the best decoder, by what they do.
         best: name of the fastest decoder.
+        verdict: answer to the question whether drafting pays, one of :class:`.verdict.Answer`; None for datasets.
         prompts: number of prompts.
         decoders: results by name.
         informed: speed-up by replay of a controller that knows the acceptance probability of every token; None if it
@@ -214,6 +215,7 @@ class Report(Record):
     sentences: list[str] = field(default_factory=list)
     commands: dict[str, str] = field(default_factory=dict)
     best: str | None = None
+    verdict: str | None = None
     target: str
     draft: str | tuple[str, ...] | None
     prompts: int

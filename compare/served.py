@@ -25,6 +25,7 @@ from .recorded import INFORMED, Counts, Rule, Setting, informed_rule, rates, rep
 from .report import difference, group_name
 from .results import DataReport, DecoderResult
 from .settings import FAMILIES, FIXED, by_length, crossed, rule_of, tuned, word_of
+from .verdict import Answer, answer_of
 
 
 def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: str = "") -> DataReport:
@@ -202,11 +203,22 @@ def sentences(report: DataReport) -> list[str]:
 
 
 def _replay_sentence(report: DataReport, best: str) -> str:
-    if best == NONE:
-        return f"Do not draft here: no length would decode faster than no drafts, replayed at {report.priced}."
+    """The speed-up of the best decoder by replay, and the verdict that follows from it."""
     row = report.decoders[best]
+    if best == NONE or row.replay is None:
+        return (
+            "Drafting does not pay here: no length would decode faster than no drafts, replayed on the labels at "
+            f"{report.priced}."
+        )
     speed = show(row.replay, prompts=report.prompts)
-    return f"{row.title} would decode {speed} × as fast as no drafts, replayed on the labels at {report.priced}."
+    line = f"{row.title} would decode {speed} × as fast as no drafts, replayed on the labels at {report.priced}."
+    match answer_of(row.replay, report.prompts):
+        case Answer.PAYS:
+            return line
+        case Answer.DOES_NOT_PAY:
+            return f"Drafting does not pay here. {line}"
+        case Answer.UNDECIDED:
+            return f"These labels cannot decide whether drafting pays. {line}"
 
 
 def drift_sentences(report: DataReport, against: DataReport) -> list[str]:

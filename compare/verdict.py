@@ -1,0 +1,227 @@
+"""The verdict of a comparison: drafting pays, drafting does not pay, or these prompts cannot decide it.
+
+The verdict goes by the speed of the fastest decoder with drafts, relative to decoding without drafts:
+
+* by wall time, as long as processor time agrees;
+* by processor time and by replay, if wall time and processor time disagree. Other work on the machine changes wall
+  time and hardly changes processor time. With a GPU, wall time always decides: the processor does not do the work;
+* by replay, if nothing was timed.
+
+A cause of a loss is named only if the measured costs and counters show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from ..common.errors import counted
+from ..common.record import Record
+from .decoders import NONE
+from .interval import ENOUGH, Interval, ratio_interval, show
+from .results import ComparisonReport, DecoderResult, TimedDecoding
+
+BUSY = 1.05  # speed-up by wall time over that by processor time, or the reverse; 1.00 on an idle machine
+NEGLIGIBLE = 1.02  # a speed-up that is certainly below this value is not worth a draft model
+MOST_PROMPTS = 2000  # more prompts than this are not recommended
+
+
+class Answer(StrEnum):
+    """Answer to the question whether drafting pays."""
+
+    PAYS = "drafting pays"
+    DOES_NOT_PAY = "drafting does not pay"
+    UNDECIDED = "these prompts cannot decide it"
+
+
+class Measure(StrEnum):
+    """Time that a speed is measured by."""
+
+    WALL = "wall time"
+    PROCESSOR = "processor time"
+    REPLAY = "replay"
+
+
+@dataclass(frozen=True)
+class Verdict(Record):
+    """Answer, and the numbers that it is made of.
+
+    Attributes:
+        decoder: name of the fastest decoder with drafts; None if no decoder with drafts was measured.
+        measure: time that ``speed`` is measured by.
+        speed: speed-up of ``decoder`` over no drafts, with its 95 % interval.
+        disturbance: largest factor between a speed-up by wall time and by processor time; 1 without other work.
+        cause: reason why drafting does not pay, with its number; None if the numbers do not show one.
+        prompts_needed: further prompts that would probably decide; None if the answer is certain or no number is.
+    """
+
+    answer: Answer
+    decoder: str | None
+    measure: Measure
+    speed: Interval | None
+    disturbance: float = 1.0
+    cause: str | None = None
+    prompts_needed: int | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Return true if wall time and processor time disagree."""
+        return self.disturbance >= BUSY
+
+    def sentence(self, report: ComparisonReport) -> str:
+        """The verdict in words, with the numbers."""
+        place = f"On your {counted(report.prompts, 'prompt')}, at temperature {report.task.sampling.temperature:g}, "
+        if self.decoder is None:
+            return "No decoder with drafts was measured, so nothing can be said about drafting."
+        title = report.decoders[self.decoder].title
+        speed = f"{show(self.speed, prompts=report.prompts)} × as fast as no drafts"
+        speed += "" if self.measure == Measure.WALL else f" by {self.measure}"
+        fastest = f"{place}the fastest decoder with drafts, {title}, is {speed}."
+        if self.answer == Answer.DOES_NOT_PAY:
+            cause = "" if self.cause is None else f": {self.cause}"
+            return f"Drafting does not pay here{cause}. {fastest}"
+        needed = "More prompts would not decide it"
+        if self.prompts_needed is not None:
+            needed = f"About {counted(self.prompts_needed, 'more prompt')} would decide it"
+        return f"These prompts cannot decide whether drafting pays. {fastest} {needed}."
+
+
+def judge(report: ComparisonReport) -> Verdict:
+    """The verdict on the decoders of ``report``."""
+    rows = {name: row for name, row in report.decoders.items() if name != NONE and row.speed is not None}
+    wall = {name: row.clock for name, row in rows.items() if row.clock is not None}
+    if not wall:
+        replay = {name: row.replay for name, row in rows.items() if row.replay is not None}
+        return _of_measure(report, Measure.REPLAY, replay)
+    processor = {} if report.machine.devices else processor_speeds(report)
+    factors = [wall[name].value / speed.value for name, speed in processor.items() if name in wall]
+    disturbance = max((max(factor, 1 / factor) for factor in factors), default=1.0)
+    if disturbance < BUSY:
+        return _of_measure(report, Measure.WALL, wall, disturbance)
+    verdict = _of_measure(report, Measure.PROCESSOR, processor, disturbance)
+    assert verdict.decoder is not None
+    replayed = rows[verdict.decoder].replay
+    if replayed is not None and {verdict.answer, answer_of(replayed, report.prompts)} == {
+        Answer.PAYS, Answer.DOES_NOT_PAY
+    }:  # fmt: skip
+        return _undecided(report, verdict)
+    return verdict
+
+
+def answer_of(speed: Interval, prompts: int) -> Answer:
+    """The answer that a speed-up over no drafts gives; a few prompts have no interval, and decide nothing."""
+    if prompts < ENOUGH:
+        return Answer.UNDECIDED
+    if speed.high < NEGLIGIBLE:
+        return Answer.DOES_NOT_PAY
+    return Answer.PAYS if speed.low > 1 else Answer.UNDECIDED
+
+
+def processor_speeds(report: ComparisonReport) -> dict[str, Interval]:
+    """Speed-up of each decoder over no drafts by processor time; decoders that were not timed are left out."""
+    baseline = report.timed.get(NONE, [])
+    return {
+        name: timed_ratio(runs, baseline, Measure.PROCESSOR)
+        for name, runs in report.timed.items()
+        if name != NONE and runs and all(run.processor_seconds > 0 for run in (*runs, *baseline))
+    }
+
+
+def timed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding], measure: Measure) -> Interval:
+    """Ratio of the speed of ``runs`` to that of ``baseline``, by wall or processor time, from the same prompts."""
+    columns = [
+        np.array(values)
+        for each in (runs, baseline)
+        for values in (
+            [run.generated for run in each],
+            [run.processor_seconds if measure == Measure.PROCESSOR else run.seconds for run in each],
+        )
+    ]
+    return ratio_interval(*columns)
+
+
+def _of_measure(
+    report: ComparisonReport, measure: Measure, speeds: dict[str, Interval], disturbance: float = 1.0
+) -> Verdict:
+    """The verdict by the fastest of ``speeds``."""
+    if not speeds:
+        return Verdict(Answer.UNDECIDED, None, measure, None, disturbance)
+    decoder = max(speeds, key=lambda name: speeds[name].value)
+    answer = answer_of(speeds[decoder], report.prompts)
+    if answer == Answer.DOES_NOT_PAY and any(
+        answer_of(speed, report.prompts) != Answer.DOES_NOT_PAY for speed in speeds.values()
+    ):
+        answer = Answer.UNDECIDED  # a slower decoder with a wider interval may be faster than no drafts
+    verdict = Verdict(answer, decoder, measure, speeds[decoder], disturbance)
+    if answer == Answer.UNDECIDED:
+        return _undecided(report, verdict)
+    if answer == Answer.DOES_NOT_PAY:
+        cause = cause_of_loss(report, report.decoders[decoder])
+        return Verdict(answer, decoder, measure, speeds[decoder], disturbance, cause)
+    return verdict
+
+
+def _undecided(report: ComparisonReport, verdict: Verdict) -> Verdict:
+    """The same numbers without a decision, and the number of prompts that would decide."""
+    assert verdict.speed is not None
+    needed = prompts_needed(verdict.speed, report.prompts)
+    return Verdict(Answer.UNDECIDED, verdict.decoder, verdict.measure, verdict.speed, verdict.disturbance, None, needed)
+
+
+def prompts_needed(speed: Interval, prompts: int) -> int | None:
+    """Further prompts after which the interval would probably exclude 1, or end below ``NEGLIGIBLE``.
+
+    The width of an interval of the logarithm shrinks with the square root of the number of prompts. The speed-up is
+    assumed to stay at its present value.
+
+    Returns:
+        The number, rounded up to one digit; None if it is above ``MOST_PROMPTS``.
+    """
+    if prompts < ENOUGH:
+        return ENOUGH - prompts
+    value, width = math.log(speed.value), math.log(speed.high / speed.low) / 2
+    distance = value if value > 0 else math.log(NEGLIGIBLE) - value
+    if not 0 < distance < math.inf:
+        return None
+    needed = prompts * (width / distance) ** 2 - prompts
+    if needed > MOST_PROMPTS:
+        return None
+    digit = 10 ** max(0, math.floor(math.log10(max(needed, 1))))
+    return max(1, math.ceil(needed / digit)) * digit
+
+
+def cause_of_loss(report: ComparisonReport, result: DecoderResult) -> str | None:
+    """The reason why a decoder with drafts is not faster than no drafts, with its number.
+
+    The costs of a round are those of a verification of one token, of the further tokens that are verified, and of the
+    draft steps. A reason is the one of them without which the counted tokens per forward would give a speed-up above
+    1. Acceptance is the reason if leaving out either of them alone would not.
+
+    Returns:
+        None if the costs and counters are unknown, or explain a speed-up above 1.
+    """
+    counters = report.timed.get(result.title) or next(
+        (runs for name, runs in report.timed.items() if report.decoders[name] is result), []
+    )
+    costs = report.costs.get(NONE)
+    drafted, forwards = sum(run.drafted for run in counters), sum(run.target_forwards for run in counters)
+    if costs is None or not drafted or not forwards or result.tokens_per_forward is None or result.accepted is None:
+        return None
+    per_round = drafted / forwards
+    verification = costs.verification(per_round + 1) / costs.verification(1)
+    draft = (per_round * costs.t_draft + costs.t_draft_start) / costs.verification(1)
+    gain = result.tokens_per_forward
+    if gain > verification + draft:
+        return None  # the costs explain no loss
+    without_draft, without_tokens = gain > verification, gain > 1 + draft
+    if without_draft and (not without_tokens or draft >= verification - 1):
+        step = costs.t_draft / costs.verification(1)
+        return f"a draft step takes {step:.2f} of the time of a verification"
+    if without_tokens:
+        tokens = per_round + 1
+        return f"verifying {tokens:.1f} tokens takes {verification:.2f} times as long as verifying one"
+    return f"only {result.accepted:.0%} of the drafted tokens are accepted"
