@@ -13,8 +13,9 @@ text from its start, the prompt included.
 from __future__ import annotations
 
 import hashlib
-import math
+import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,9 +36,13 @@ def _signed(number: int) -> int:
 TOKEN_STEP, POSITION_STEP = 0x9E3779B97F4A7C15, 0x5851F42D4C957F2D
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = (1 << 64) - 1
-_STEP, _FIRST, _SECOND = np.uint64(TOKEN_STEP), np.uint64(FIRST), np.uint64(SECOND)
-_ELEVEN, _TWENTY_SEVEN, _THIRTY, _THIRTY_ONE = map(np.uint64, (11, 27, 30, 31))
+# For NumPy, which takes arrays without dimensions a third faster than numbers.
+_STEP, _FIRST, _SECOND = (np.array(number, np.uint64) for number in (TOKEN_STEP, FIRST, SECOND))
+_ELEVEN, _TWENTY_SEVEN, _THIRTY, _THIRTY_ONE = (np.array(number, np.uint64) for number in (11, 27, 30, 31))
+SHORT = 1 << 12  # distributions of more tokens are searched with a bound
 CHUNK = 1 << 14  # tokens computed at once on a CPU, so that the numbers stay in its cache
+HIGH = int(sys.byteorder == "little")  # which half of a number of 64 bits holds the highest ones
+ABOVE = 2.0**32 * (1 + 2.0**-20)  # a little more than 2^32, for the rounding of products in single precision
 
 
 def seed_key(seed: int) -> int:
@@ -57,53 +62,101 @@ def position_key(key: int, position: int) -> int:
 # On the host, which waits for the tokens. In NumPy an operation of few numbers starts several times faster.
 
 
-def choose(probabilities: Tensor, tokens: Tensor, keys: Sequence[int]) -> tuple[list[int], float]:
+def choose(probabilities: Tensor, tokens: Tensor | None, keys: Sequence[int]) -> tuple[list[int], float]:
     """The tokens with the largest p/E in N distributions, and the sum of these p/E: NaN if a probability is.
 
     Args:
         probabilities: (N, k); a token with probability 0 is not chosen.
-        tokens: (N, k) their tokens.
+        tokens: (N, k) their tokens; None for the tokens 0 … k - 1.
         keys: N keys of positions.
     """
     if probabilities.device.type != "cpu":
         if probabilities.device.type == "mps":  # has no float64
-            probabilities, tokens = probabilities.cpu(), tokens.cpu()
+            probabilities, tokens = probabilities.cpu(), None if tokens is None else tokens.cpu()
         values, places = scores(probabilities, tokens, torch.tensor(keys).to(probabilities.device)).max(-1)
-        return tokens.gather(-1, places.unsqueeze(-1)).squeeze(-1).tolist(), float(values.sum())
-    rows, ids = probabilities.numpy(), tokens.numpy()
-    if rows.shape[1] > CHUNK or len(rows) == 1:
-        winners = [_best(*one) for one in zip(rows, ids, keys, strict=True)]
-        return [token for token, _ in winners], sum(value for _, value in winners)
-    products = rows / _negative_exponentials(np.array(keys)[:, None], ids)
-    places = products.argmin(-1)[:, None]
-    mass = -float(np.take_along_axis(products, places, -1).sum())
-    return np.take_along_axis(ids, places, -1)[:, 0].tolist(), mass
+        chosen = places if tokens is None else tokens.gather(-1, places.unsqueeze(-1)).squeeze(-1)
+        return chosen.tolist(), float(values.sum())
+    rows, ids = probabilities.numpy(), None if tokens is None else tokens.numpy()
+    multiples = _multiples(rows) if ids is None else ids.view(np.uint64) * _STEP
+    if len(rows) == 1 or rows.shape[1] > SHORT:
+        winners = [_best(*one) for one in zip(rows, multiples, keys, strict=True)]
+        best, mass = [place for place, _ in winners], sum(value for _, value in winners)
+    else:
+        products = rows / _negative_exponentials(_mixed(multiples + _words(keys)[:, None]))
+        best, mass = products.argmin(-1).tolist(), -float(products.min(-1).sum())
+    return (best if ids is None else [int(ids[row, place]) for row, place in enumerate(best)]), mass
 
 
-def _best(row: Array, ids: Array, key: int) -> tuple[int, float]:
-    """The token with the largest p/E in one distribution (k,), in chunks, and its p/E; NaN counts as the largest."""
-    best, token, keys = 1.0, 0, np.array([key])
-    for start in range(0, len(row), CHUNK):
-        piece = slice(start, start + CHUNK)
-        products = row[piece] / _negative_exponentials(keys, ids[piece])
+def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
+    """The place of the largest p/E in one distribution (k,), and this p/E; NaN counts as the largest.
+
+    Long distributions are searched in chunks. E = -log(1 - u) is larger than u, so a token can have a larger p/E than
+    the best so far, s, only if u < p/s. Most tokens are excluded by comparing the highest 32 bits of their hash with
+    p/s in single precision, and need no logarithm.
+
+    Args:
+        multiples: (k,) multiples of TOKEN_STEP, see :func:`_multiples`.
+    """
+    word = _words([key])
+    if len(row) <= SHORT:
+        products = row / _negative_exponentials(_mixed(multiples + word))
         place = int(products.argmin())
-        value = float(products[place])
-        if value < best or math.isnan(value):
-            best, token = value, int(ids[start + place])
-            if math.isnan(value):
-                break
-    return token, -best
+        return place, -float(products[place])
+    place = int(row.argmax())
+    best = float(row[place] / _negative_exponentials(_mixed(multiples[place : place + 1] + word))[0])
+    if not best < 0:  # NaN, or no token has a probability
+        return place, -best
+    z, spare, high = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.float32)
+    for start in range(0, len(row), CHUNK):
+        p, of_tokens = row[start : start + CHUNK], multiples[start : start + CHUNK]
+        z, spare, high = z[: len(p)], spare[: len(p)], high[: len(p)]
+        _mixed(np.add(of_tokens, word, out=z), spare)
+        np.copyto(high, z.view(np.uint32)[HIGH::2])
+        bounds = p * p.dtype.type(-ABOVE / best)
+        bounds += 2  # the last step of the hash, and the bits that are left out
+        candidates = np.flatnonzero(high < bounds)
+        if len(candidates):
+            products = p[candidates] / _negative_exponentials(z[candidates])
+            first = int(products.argmin())
+            if products[first] < best:
+                place, best = start + int(candidates[first]), float(products[first])
+    return place, -best
 
 
-def _negative_exponentials(keys: Array, tokens: Array) -> Array:
-    """-E in float64 of ``tokens`` at the positions with ``keys``, see :func:`exponentials`."""
-    z = tokens.view(np.uint64) * _STEP
-    z += keys.view(np.uint64)
-    z ^= z >> _THIRTY
+def _multiples(rows: Array) -> Array:
+    """TOKEN_STEP times the tokens 0 … k - 1, for each of ``rows`` (N, k), modulo 2^64."""
+    return np.broadcast_to(_multiples_below(rows.shape[1]), rows.shape)
+
+
+@lru_cache(maxsize=4)  # sizes of vocabularies
+def _multiples_below(count: int) -> Array:
+    multiples = np.arange(count, dtype=np.uint64) * _STEP
+    multiples.flags.writeable = False
+    return multiples
+
+
+def _words(keys: Sequence[int]) -> Array:
+    """``keys``, which are signed numbers, as unsigned ones."""
+    return np.array(keys, np.int64).view(np.uint64)
+
+
+def _mixed(z: Array, spare: Array | None = None) -> Array:
+    """SplitMix64's mixing of ``z`` in place, without its last step ``z ^ z >> 31``, which keeps the highest 31 bits.
+
+    Args:
+        spare: an array to overwrite. Default: a new one.
+    """
+    spare = np.right_shift(z, _THIRTY, out=spare)
+    z ^= spare
     z *= _FIRST
-    z ^= z >> _TWENTY_SEVEN
+    z ^= np.right_shift(z, _TWENTY_SEVEN, out=spare)
     z *= _SECOND
-    z ^= z >> _THIRTY_ONE
+    return z
+
+
+def _negative_exponentials(z: Array) -> Array:
+    """-E in float64, see :func:`exponentials`, of hashes without their last step, see :func:`_mixed`."""
+    z = z ^ (z >> _THIRTY_ONE)
     z >>= _ELEVEN
     uniforms = z + 0.5
     uniforms *= -(2.0**-53)

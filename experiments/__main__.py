@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++)."),
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
     "budgets": Experiment("studies.budgets", "Replay vLLM's adaptive verification with other probabilities."),
+    "noise": Experiment("studies.noise_cost", "Time the noise of the rule invariant beside a decoding step."),
     "serve": Experiment("studies.serve_load", "Time servers under concurrent requests."),
     "llama-loops": Experiment("studies.llama_loops", "Time llama.cpp's own loops beside specpilot."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),

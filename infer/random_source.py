@@ -35,8 +35,6 @@ class Distributions(Protocol):
 
     def sample(self, row: int, rng: RandomSource) -> int: ...
 
-    def support(self, row: int) -> tuple[Tensor, Tensor]: ...
-
     def part(self, start: int, end: int) -> Self: ...
 
 
@@ -143,17 +141,13 @@ class SharedNoise(RandomSource):
         """Do nothing: a position's noise stays the same."""
 
     def token(self, distribution: Distributions, row: int, depth: int) -> int:
-        tokens, probabilities = distribution.support(row)
-        chosen, mass = choose(probabilities[None], tokens[None], [self.number(depth)])
-        require_finite(mass)
-        return chosen[0]
+        return self.chain(distribution.part(row, row + 1), depth)[0]
 
     def chain(self, distributions: Distributions, depth: int = 0) -> list[int]:
         """A token of each of N distributions, of the positions from ``depth`` tokens after the round's first on."""
-        probabilities, tokens = distributions.probabilities, distributions.tokens
-        if tokens is None:
-            tokens = torch.arange(probabilities.shape[1], device=probabilities.device).expand(probabilities.shape)
-        chosen, mass = choose(probabilities, tokens, [self.number(depth + row) for row in range(len(tokens))])
+        probabilities = distributions.probabilities
+        keys = [self.number(depth + row) for row in range(len(probabilities))]
+        chosen, mass = choose(probabilities, distributions.tokens, keys)
         require_finite(mass)
         return chosen
 

@@ -100,6 +100,7 @@ def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for words, key in (
         (["budgets", "--limit", "2"], "speedup"),
         (["otm", *pair, f"--output={tmp_path}/a.png"], "coins"),
+        (["noise", "--target", target, "--supports", "[8,5000]", "--repeats", "1"], "noise"),
     ):
         assert main(words) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])[key]

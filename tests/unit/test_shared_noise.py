@@ -14,10 +14,14 @@ from scipy import stats
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import draw_by
 from specpilot.controllers.shared_noise import (
+    _STEP,
+    _mixed,
     _negative_exponentials,
+    _words,
     choose,
     exponentials,
     position_key,
+    scores,
     seed_key,
 )
 from specpilot.infer.core import Draft, TokenDistribution
@@ -56,7 +60,8 @@ def test_the_noise_is_a_function_of_seed_position_and_token(seed: int, position:
     expected = pytest.approx([noise(seed, position, token) for token in tokens], rel=1e-12)
     keys = keys_of(seed, [position])
     assert exponentials(keys.unsqueeze(-1), torch.tensor([tokens]))[0].tolist() == expected
-    assert (-_negative_exponentials(keys.numpy(), np.array(tokens))).tolist() == expected
+    by_numpy = _negative_exponentials(_mixed(np.array(tokens).view(np.uint64) * _STEP + _words(keys.tolist())))
+    assert (-by_numpy).tolist() == expected
 
 
 def keys_of(seed: int, positions: Sequence[int]) -> Tensor:
@@ -147,16 +152,44 @@ def test_draws_are_in_the_order_of_the_noise(data: st.DataObject, size: int, see
         assert one.token(0, int(draw_by(one.probabilities, one.tokens, keys))) == expected[0]
 
 
-def test_large_vocabularies_are_drawn_from_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = torch.rand(3, 1000, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    keys = keys_of(0, range(3)).tolist()
-    tokens = torch.arange(1000).flip(0).expand(3, -1)
-    whole, mass = choose(p, tokens, keys)
-    monkeypatch.setattr("specpilot.controllers.shared_noise.CHUNK", 64)
-    assert choose(p, tokens, keys) == (whole, pytest.approx(mass))
-    assert len({*whole}) == 3
-    p[1, 500] = math.nan
-    assert math.isnan(choose(p, tokens, keys)[1])
+KEYS = [905272950052678742, -7676074247915198586]  # of seed 0, and of its position 17
+EXPONENTIALS = [1.307046405713056, 0.2815611199816002, 0.6717096083507853]  # of three tokens
+CHOSEN = {  # by the number of tokens: those of four positions
+    50: [41, 24, 40, 24],
+    5_000: [90, 4527, 629, 81],
+    50_000: [11113, 24121, 14882, 8143],
+}
+
+
+def test_texts_of_seeds_stay_the_same() -> None:
+    """Noise and tokens are those of the first version of the rule, so that a seed gives the same text in all."""
+    assert [seed_key(0), position_key(seed_key(0), 17)] == KEYS
+    assert exponentials(keys_of(7, [3]).unsqueeze(-1), torch.tensor([[0, 1, 49_151]]))[0].tolist() == pytest.approx(
+        EXPONENTIALS, rel=1e-15
+    )
+    for size, chosen in CHOSEN.items():
+        weights = torch.arange(size).remainder(97).add(1).double()
+        p, keys = (weights / weights.sum()).expand(4, -1), keys_of(11, range(4)).tolist()
+        assert choose(p, None, keys)[0] == chosen
+
+
+@pytest.mark.parametrize("size", [50, 4096, 4097, 16_385, 50_000])
+@pytest.mark.parametrize("spread", [0.0, 3.0, 30.0], ids=["flat", "usual", "peaked"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_search_with_a_bound_finds_the_largest(size: int, spread: float, dtype: torch.dtype) -> None:
+    """Long distributions are searched in chunks, and most of their tokens are excluded without a logarithm."""
+    generator = torch.Generator().manual_seed(size)
+    order = torch.randperm(size, generator=generator).expand(3, -1)
+    logits = torch.randn(3, size, generator=generator) * spread
+    logits[:, ::7] = -math.inf  # probability 0
+    p, keys = logits.to(dtype).softmax(-1), keys_of(size, range(3))
+    for tokens in (None, order):
+        largest, places = scores(p, tokens, keys).max(-1)
+        chosen, mass = choose(p, tokens, keys.tolist())
+        assert chosen == [place if tokens is None else int(order[0, place]) for place in places.tolist()]
+        assert mass == pytest.approx(float(largest.sum()))
+    p[1, size // 2] = math.nan
+    assert math.isnan(choose(p, None, keys.tolist())[1])
 
 
 def test_small_probabilities_are_drawn_as_often_as_they_say() -> None:
