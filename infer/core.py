@@ -362,12 +362,18 @@ class Round:
 
 @dataclass
 class Stats:
-    """Counters of one run. Prefills are not counted as forwards, except for the target's, which gives the first token.
+    """Counters of one run; ``docs/metrics.md`` defines them and the rates.
 
     Attributes:
+        n_generated: generated tokens, the end token included.
+        n_draft_forwards: forwards of the draft, without its prefill.
+        n_target_forwards: forwards of the target, with its prefill, which gives the first token.
+        n_drafted: drafted tokens, copies included.
+        n_accepted: drafted tokens that were accepted.
+        n_discarded: drafted tokens that were not.
+        n_verified_tokens: positions scored by all target forwards but the prefill.
         seconds: wall time of the rounds, prefill excluded.
         prefill_seconds: wall time of both prefills.
-        n_verified_tokens: number of positions scored by all target forwards.
     """
 
     n_generated: int = 0

@@ -118,8 +118,8 @@ def _print_stats(generation: Generation) -> None:
         f"({stats.tokens_per_second:.1f} tokens/s), "
         f"{stats.n_draft_forwards} draft and {stats.n_target_forwards} target forwards, "
         f"{stats.n_accepted} of {stats.n_drafted} drafted tokens accepted; "
-        f"acceptance {stats.acceptance_rate:.3f}, discard {stats.discard_rate:.3f}, "
-        f"verification {stats.verification_rate:.3f}, {stats.tokens_per_forward:.2f} tokens per target forward; "
+        f"acceptance rate {stats.acceptance_rate:.3f}, discard rate {stats.discard_rate:.3f}, "
+        f"verification rate {stats.verification_rate:.3f}, {stats.tokens_per_forward:.2f} tokens per target forward; "
         f"ended by {generation.finish_reason}; seed {generation.seed}",
         file=sys.stderr,
     )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import pytest
 from specpilot.cli.commands.train import of_predictor
 from specpilot.cli.main import COMMANDS, main
 from specpilot.cli.parser import CommandParser
+from specpilot.infer.core import Stats
 from specpilot_vllm.main import COMMANDS as VLLM_COMMANDS
 
 from experiments.__main__ import command
@@ -211,13 +213,52 @@ def test_intervals_in_the_text_are_those_of_results() -> None:
     assert checked > 20
 
 
-@pytest.fixture(scope="module")
-def hooks() -> ModuleType:
-    """What the site generates from the code."""
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+def module_of(file: Path) -> ModuleType:
+    """The module in ``file``, which belongs to no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+CONCEPTS = ROOT / "docs" / "concepts"
+
+
+@pytest.mark.parametrize("page", sorted(CONCEPTS.glob("*.md")), ids=of_page)
+def test_concept_pages(page: Path) -> None:
+    """Each page has its sections, is listed in the overview, and names files that exist."""
+    text = page.read_text(encoding="utf-8")
+    for heading in ("When to use", "How to use", "Reference"):
+        assert re.search(rf"^## {heading}", text, re.M), heading
+    assert f"](concepts/{page.name})" in (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    files = re.findall(r"`(\w+(?:/\w+)+\.py)`", text.partition("\n## Reference\n")[2])
+    assert files
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_metrics_of_decoding() -> None:
+    """The page of metrics defines every counter and every rate."""
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rates = [name for name, value in vars(Stats).items() if isinstance(value, property)]
+    names = [field.name for field in fields(Stats)] + rates
+    assert "tokens_per_forward" in names
+    assert [name for name in names if not re.search(rf"^\|.*`{name}`.*\|", page, re.M)] == []
+
+
+def test_figures() -> None:
+    """The pictures of the concept pages are those that the script draws, and each of them is shown."""
+    figures = module_of(CONCEPTS / "figures.py").FIGURES
+    assert {file.stem for file in CONCEPTS.glob("*.svg")} == set(figures)
+    shown = "".join(page.read_text(encoding="utf-8") for page in [CONCEPTS.with_suffix(".md"), *CONCEPTS.glob("*.md")])
+    for name, draw in figures.items():
+        assert (CONCEPTS / f"{name}.svg").read_text(encoding="utf-8") == draw(), "python docs/concepts/figures.py"
+        assert re.search(rf"[(/]{name}\.svg\)", shown), name
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    """What the site generates from the code."""
+    return module_of(ROOT / "docs" / "hooks.py")
 
 
 def test_errors_have_a_place(hooks: ModuleType) -> None:
