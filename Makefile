@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 EXTRAS := dev
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-vllm33 test-ray real results test-oldest check docs mutants clean
+.PHONY: demo test test-slow soak gpu gpu-wheels test-gguf test-vllm test-vllm33 test-ray real results test-oldest check docs figures mutants clean
 
 demo: $(READY)
 	@$(VENV)/bin/specpilot demo
@@ -132,6 +132,10 @@ docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "The site is in build/site. To read it, with its search, start a server and open http://127.0.0.1:8000 in a browser:"
 	@echo "    $(VENV)/bin/python -m http.server 8000 --bind 127.0.0.1 --directory build/site"
+
+# The figures of docs/concepts.
+figures: $(READY)
+	@$(VENV)/bin/python docs/concepts/figures.py
 
 # torch is installed first and alone, so that its build is the one of the constraints. The marker is written last and
 # removed first: an environment without it is incomplete, and is made again.

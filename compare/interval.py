@@ -41,7 +41,7 @@ def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Inte
 
 
 def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: Any) -> Interval:
-    """Ratio of two rates (tokens per second, tokens per forward) over the same prompts, and its interval."""
+    """Ratio of two rates (tokens per second, tokens per target forward) over the same prompts, and its interval."""
     return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
 
 

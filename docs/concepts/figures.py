@@ -1,4 +1,4 @@
-"""Draws the figures of the concept pages: ``python docs/concepts/figures.py`` writes the SVG files beside this script.
+"""Draws the figures of the concept pages: ``make figures`` writes the SVG files beside this script.
 
 Every plotted number is computed here, from the formula on the page or with the function of specpilot that implements
 it. Each figure has a white background of its own, so that its text is readable on light and dark pages.
@@ -6,6 +6,7 @@ it. Each figure has a white background of its own, so that its text is readable 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, permutations
 from operator import mul
@@ -459,6 +460,20 @@ def joint_decoding() -> str:
     return picture.svg()
 
 
+def typical_acceptance() -> str:
+    """The least probability of an accepted token, by the entropy of the target's distribution."""
+    picture = Picture(800, 330, "The bounds of typical acceptance and BiLD")
+    axes = Axes(picture, (80, 56, 440, 210), (0, 4), (0, 0.12))
+    axes.draw("entropy of p in nats", "least probability of an accepted token", range(5), (0, 0.04, 0.08, 0.12))
+    entropies = [number / 20 for number in range(81)]
+    bounds = [(entropy, min(0.09, 0.3 * math.exp(-entropy))) for entropy in entropies]
+    axes.curve(bounds, BLUE, dots=False)
+    axes.curve([(0, math.exp(-3)), (4, math.exp(-3))], ORANGE, dots=False, dashed=True)
+    picture.text(532, axes.at(4, bounds[-1][1])[1] + 5, "typical: ε = 0.09, δ = 0.3", color=BLUE)
+    picture.text(532, axes.at(4, math.exp(-3))[1] + 5, "bild:3", color=ORANGE)
+    return picture.svg()
+
+
 def adaptive_costs() -> str:
     """How a wrong initial cost of a drafted token is corrected by the times of rounds."""
     picture = Picture(800, 330, "Costs corrected while decoding")
@@ -491,6 +506,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "multi-candidate": multi_candidate,
     "trees": trees,
     "joint-decoding": joint_decoding,
+    "typical-acceptance": typical_acceptance,
     "adaptive-costs": adaptive_costs,
 }
 

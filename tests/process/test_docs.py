@@ -251,7 +251,7 @@ def test_figures() -> None:
     assert {file.stem for file in CONCEPTS.glob("*.svg")} == set(figures)
     shown = "".join(page.read_text(encoding="utf-8") for page in [CONCEPTS.with_suffix(".md"), *CONCEPTS.glob("*.md")])
     for name, draw in figures.items():
-        assert (CONCEPTS / f"{name}.svg").read_text(encoding="utf-8") == draw(), "python docs/concepts/figures.py"
+        assert (CONCEPTS / f"{name}.svg").read_text(encoding="utf-8") == draw(), "make figures"
         assert re.search(rf"[(/]{name}\.svg\)", shown), name
 
 
