@@ -7,7 +7,8 @@ KIND is one of
 
 * ``speeds``: a table of the decoders that ``specpilot compare`` compared, with a column for each ``FILE=heading``, or
   ``FILE@temperature=heading`` for a report of the demo;
-* ``forwards``: the times of forwards over several tokens, by ``specpilot bench cost``;
+* ``counts``: speeds, tokens per target forward and acceptance rates of one such report;
+* ``forwards``: the times of target forwards over several tokens, with a row for each ``FILE=heading``;
 * ``load``: the table of ``python -m experiments serve``;
 * ``source``: a list of files with their commits and machines.
 """
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+TOKENS = ("1", "2", "4", "8", "16")  # of the forwards in a table
 BLOCK = re.compile(r"(<!-- results: (\w+) (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -78,8 +80,9 @@ def _speeds(columns: Sequence[str], folder: Path) -> str:
     for name in names:
         cells = [_speed(report["decoders"].get(name)) for report in reports]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    if any(report["informed"] for report in reports):
-        cells = [f"{report['informed']:.2f}" if report["informed"] else "" for report in reports]
+    informed = [report.get("informed") for report in reports]
+    if any(informed):
+        cells = ["" if speed is None else f"{speed:.2f}" for speed in informed]
         lines.append(f"| every acceptance probability known, by replay | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -91,12 +94,25 @@ def _speed(decoder: Mapping[str, Any] | None) -> str:
     return f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
 
 
-def _forwards(names: Sequence[str], folder: Path) -> str:
-    """Milliseconds of one target forward by the number of its tokens."""
-    times = _read(folder, names[0])["forward"]["t_v"]
-    rows = [["tokens", *times], ["milliseconds", *(f"{1000 * seconds:.2f}" for seconds in times.values())]]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), lines[1]])
+def _counts(names: Sequence[str], folder: Path) -> str:
+    """Speed-up, tokens per target forward and acceptance rate of every decoder of one report."""
+    lines = ["| decoder | speed over no drafts | tokens per target forward | accepted |", "|---|---|---|---|"]
+    for name, decoder in _read(folder, names[0])["decoders"].items():
+        if name != "none":
+            counts = f"{decoder['tokens_per_forward']:.2f} | {100 * decoder['accepted']:.0f} %"
+            lines.append(f"| {name} | {_speed(decoder)} | {counts} |")
+    return "\n".join(lines)
+
+
+def _forwards(rows: Sequence[str], folder: Path) -> str:
+    """Milliseconds of one target forward by the number of its tokens, measured by ``specpilot bench cost``."""
+    lines = [f"| model | {' | '.join(TOKENS)} |", "|" + "---|" * (len(TOKENS) + 1)]
+    for row in rows:
+        file, _, heading = row.partition("=")
+        times = _read(folder, file)["forward"]["t_v"]
+        cells = [f"{1000 * times[tokens]:.2f}" for tokens in TOKENS]
+        lines.append(f"| {heading} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _load(names: Sequence[str], folder: Path) -> str:
@@ -114,5 +130,5 @@ def _load(names: Sequence[str], folder: Path) -> str:
 
 
 KINDS: dict[str, Callable[[Sequence[str], Path], str]] = {
-    "speeds": _speeds, "forwards": _forwards, "load": _load, "source": _sources,
+    "speeds": _speeds, "counts": _counts, "forwards": _forwards, "load": _load, "source": _sources,
 }  # fmt: skip

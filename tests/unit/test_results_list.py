@@ -36,11 +36,10 @@ def test_every_file_has_an_entry() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_entry_is_shown_on_its_pages(name: str) -> None:
-    """On all pages that it lists, and on no others; a result that is not measured is on none."""
+    """On one of those that it lists, perhaps on others as well; a result that is not measured is on none."""
     step = FILES[name]
     pages = {page for page, links in LINKS.items() if name in links}
-    assert pages <= set(step.pages)
-    assert bool(pages) == step.measured
+    assert bool(pages) == bool(pages & set(step.pages)) == step.measured
 
 
 @pytest.mark.parametrize("step", STEPS, ids=[step.name for step in STEPS])
