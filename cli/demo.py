@@ -46,30 +46,36 @@ from ..train.run_folder import METRICS
 from .trace_view import show_trace
 
 TARGET, DRAFT = "tiny", "tiny-draft"
-OURS, COPIES, TREES = "lag-free head", "lag-free+copies", "lag-free+copies+trees"
+LAG_FREE, COPIES, TREES = "lag-free head", "lag-free+copies", "lag-free+copies+trees"
 SPECDEC, UNTRAINED = "SpecDec++'s head", "online+copies"
-FOLDERS = {OURS: "controller", SPECDEC: "specdec"}
+FOLDERS = {LAG_FREE: "controller", SPECDEC: "specdec"}
 TEMPERATURES = (1.0, 0.0)
 VALIDATION = 0.15  # share of the prompts for training by which the epoch is chosen
-FEW: dict[str, Any] = {"epochs": 8, "batch_size": 128}  # more steps from less data than by default
+TRAINING_SETTINGS: dict[str, Any] = {"epochs": 8, "batch_size": 128}  # more steps on less data than by default
 CHECKED = 6  # prompts whose greedy output is compared with that of transformers
 FLUENT = ("dialogue", "shell", "sql")  # domains whose answers by the included target a person can read
 REPORTS = ("report.html", "report.md", "report.json")
-OWNED = ("data", "train", *FOLDERS.values(), "compare", "cost.json", *REPORTS)
-OF_DATA = "For each token: the probability that the target accepts the draft's proposal."
-OF_TRAINING = "Each learns to predict it from what the draft computes anyway."
-OF_EXPORT = "What decoders load."
-OF_COMPARISON = "By replay at the costs measured here, then every prompt with every decoder in turn."
-OF_CHECK = "All texts with drafts beside those without, and greedy ones beside those of transformers' own generate."
+DEMO_FILES = ("data", "train", *FOLDERS.values(), "compare", "cost.json", *REPORTS)
+OF_DATA = "Each drafted token gets a label: the probability that the target accepts it."
+OF_TRAINING = "Two predictors learn these labels from values that the draft computes while it drafts."
+OF_EXPORT = "Each predictor becomes a controller checkpoint, which decoders load."
+OF_COMPARISON = "By replay at costs measured here, and by the clock: every prompt with every decoder in turn."
+OF_CHECK = "Texts with drafts are compared with texts without, and greedy texts with those of transformers' generate."
 NOTE = (
-    "Trees and copies cannot be replayed. Both heads were trained at temperature 1; online: nothing is trained before, "
-    "as without --length; fixed length, cumulative confidence: the best of eight settings each."
+    "Copies and trees cannot be replayed. Both heads were trained at temperature 1. online+copies needs no training; "
+    "it is the default of specpilot generate. fixed length and cumulative confidence have the best of eight values "
+    "each."
 )
 
 
 @dataclass(frozen=True)
 class GreedyCheck(Record):
-    """How many of the ``checked`` greedy answers are identical to those of transformers."""
+    """Greedy answers compared with those of transformers' ``generate``.
+
+    Attributes:
+        checked: number of compared answers.
+        identical: number of answers that are identical, token for token.
+    """
 
     checked: int
     identical: int
@@ -77,7 +83,14 @@ class GreedyCheck(Record):
 
 @dataclass(frozen=True)
 class DemoSettings(Record):
-    """The numbers of prompts for training and of held-out prompts, the budget of an answer in tokens, and the seed."""
+    """Settings of a demo.
+
+    Attributes:
+        prompts: number of prompts for training.
+        held_out: number of prompts on which decoders are compared.
+        max_new_tokens: maximum number of new tokens of an answer.
+        seed: the seed of all random numbers.
+    """
 
     prompts: int
     held_out: int
@@ -87,12 +100,15 @@ class DemoSettings(Record):
 
 @dataclass(frozen=True)
 class DemoReport(Record):
-    """What the demo's ``report.json`` holds.
+    """The contents of the demo's ``report.json``.
 
     Attributes:
         sentences: the conclusions at each temperature.
-        command: decodes with the trained controller.
+        command: the command that decodes with the trained controller.
         temperatures: comparisons by temperature.
+        greedy: the check against transformers.
+        settings: the settings of the demo.
+        commit: the commit of specpilot; None if it is installed without a checkout.
     """
 
     sentences: list[str]
@@ -106,52 +122,54 @@ class DemoReport(Record):
 def run_demo(
     output: Path, *, prompts: int, held_out: int, max_new_tokens: int, seed: int, console: Console | None = None
 ) -> None:
-    """Run all stages into ``output``, which gets the report.
+    """Run all stages and write their files and the report to ``output``.
 
-    A demo that was cut short goes on; a finished one starts over (only what a demo wrote is removed).
+    An interrupted demo continues. A finished demo starts over; only files of a demo are removed.
 
     Raises:
-        InputError: ``output`` holds something that is not a demo's.
+        InputError: ``output`` contains a file that is not a demo's.
     """
     console = console or Console(markup=False, emoji=False)
     _make_room(output)
     train_controllers(output, console, prompts=prompts, max_new_tokens=max_new_tokens, seed=seed)
-    half = held_out // 2  # has much to copy
+    half = held_out // 2  # these prompts have much text to copy
     rows = load_prompts("builtin", split="test", limit=held_out - half)
     rows += load_prompts("builtin-copy", split="test", limit=half)
     loader = Loader(DecodingOptions(target=TARGET, draft=DRAFT))
     tasks = [Task(SamplingParams(temperature, 50), max_new_tokens, seed=seed) for temperature in TEMPERATURES]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the controller was trained under")  # which temperature, is in the note
+        warnings.filterwarnings("ignore", "the controller was trained under")  # the note names the temperature
         with stage(console, f"4  Comparison on {len(rows)} held-out prompts", OF_COMPARISON):
             reports = compare_all(output, console, loader, rows, tasks)
             console.print(NOTE, style="dim")
         with stage(console, "5  Check: drafts change no text", OF_CHECK):
-            cost = reports[0].costs[OURS]
-            samples, identical = check_greedy(loader, output / FOLDERS[OURS], cost, rows[:CHECKED], max_new_tokens)
+            cost = reports[0].costs[LAG_FREE]
+            samples, identical = check_greedy(loader, output / FOLDERS[LAG_FREE], cost, rows[:CHECKED], max_new_tokens)
             for report in reports:
                 for line in texts_compared(report):
                     console.print(f"At temperature {report.task.sampling.temperature:g}: {line}", highlight=False)
-            console.print(f"{identical} of {len(samples)} greedy answers are those of transformers, token for token.")
+            console.print(
+                f"{identical} of {len(samples)} greedy answers are the same as transformers', token for token."
+            )
 
-    ours = max((OURS, COPIES, TREES), key=lambda name: reports[0].decoders[name].tokens_per_second or 0.0)
-    words = " ".join(["specpilot generate", *words_of(reports[0], ours, output), f"'{EXAMPLE}'"])
+    best = max((LAG_FREE, COPIES, TREES), key=lambda name: reports[0].decoders[name].tokens_per_second or 0.0)
+    command = " ".join(["specpilot generate", *words_of(reports[0], best, output), f"'{EXAMPLE}'"])
     reports = [
         replace(
             report,
-            commands={"Decode with your controller": words},
+            commands={"Decode with your controller": command},
             sentences=[line.replace("On your", "On these") for line in report.sentences],
         )
         for report in reports
     ]
     reports[-1].sentences.append(
-        f"Greedy output is identical to transformers' on {identical} of {len(samples)} prompts."
+        f"{identical} of {len(samples)} greedy answers are the same as transformers', token for token."
     )
     lines = [" ".join(report.sentences) for report in reports]
     names = [f"{task.sampling.temperature:g}" for task in tasks]
     record = DemoReport(
         sentences=lines,
-        command=words,
+        command=command,
         temperatures=dict(zip(names, reports, strict=True)),
         greedy=GreedyCheck(len(samples), identical),
         settings=DemoSettings(prompts, len(rows), max_new_tokens, seed),
@@ -162,15 +180,15 @@ def run_demo(
     console.rule(Text("Results", "bold"), align="left")
     for line in lines:
         console.print(line, highlight=False)
-    ending = f"All of it: {output}/report.html. Decode with your controller:\n{words}"
+    ending = f"Full report: {output}/report.html\nDecode with your controller:\n{command}"
     console.print(ending, style="dim", soft_wrap=True)
 
 
 @contextmanager
-def stage(console: Console, title: str, words: str) -> Iterator[None]:
-    """A stage of the demo: a heading, and how long it took."""
+def stage(console: Console, title: str, explanation: str) -> Iterator[None]:
+    """Print the heading and the explanation of a stage before the block, and its duration after the block."""
     console.rule(Text(title, "bold"), align="left")
-    console.print(words, style="dim")
+    console.print(explanation, style="dim")
     started = time.perf_counter()
     yield
     console.print(f"{time.perf_counter() - started:.0f} s", style="dim")
@@ -179,14 +197,17 @@ def stage(console: Console, title: str, words: str) -> Iterator[None]:
 def compare_all(
     output: Path, console: Console, loader: Loader, rows: Sequence[PromptRow], tasks: Sequence[Task]
 ) -> list[ComparisonReport]:
-    """All decoders on the prompts, a comparison for each task, at the costs that the first one measures."""
+    """Compare all decoders on the prompts and return a report for each task.
+
+    The first comparison measures the costs, and the others use them.
+    """
     base, copying = loader.base, {"draft": f"{DRAFT}+ngram"}
-    ours, specdec = (str(output / FOLDERS[name]) for name in (OURS, SPECDEC))
+    lag_free, specdec = (str(output / FOLDERS[name]) for name in (LAG_FREE, SPECDEC))
     decoders = [
-        ComparedDecoder.of(base, OURS, length=ours),
+        ComparedDecoder.of(base, LAG_FREE, length=lag_free),
         ComparedDecoder.of(base, SPECDEC, length=specdec, threshold=0.7),
-        ComparedDecoder.of(base, COPIES, length=ours, **copying),
-        ComparedDecoder.of(base, TREES, length=ours, tree="auto", **copying),
+        ComparedDecoder.of(base, COPIES, length=lag_free, **copying),
+        ComparedDecoder.of(base, TREES, length=lag_free, tree="auto", **copying),
         ComparedDecoder.of(base, UNTRAINED, length="online-confidence", **copying),
     ]
     reports: list[ComparisonReport] = []
@@ -200,8 +221,8 @@ def compare_all(
 
 
 def train_controllers(output: Path, console: Console, *, prompts: int, max_new_tokens: int, seed: int) -> None:
-    """Data, training and export of both heads, into ``output``; what is complete there is not done again."""
-    with stage(console, f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts along", OF_DATA):
+    """Make the data, train both heads and export them to ``output``. Complete stages are not repeated."""
+    with stage(console, f"1  Data: {TARGET} answers {prompts} prompts, {DRAFT} drafts", OF_DATA):
         data = AcceptanceDataOptions(
             target=TARGET, draft=DRAFT, limit=prompts, max_new_tokens=max_new_tokens, seed=seed, verifier="invariant"
         )
@@ -209,35 +230,42 @@ def train_controllers(output: Path, console: Console, *, prompts: int, max_new_t
     defaults = yaml.safe_load(files("specpilot.train.configs").joinpath("tiny.yaml").read_text(encoding="utf-8"))
     folder = str(output / "data")
     runs = {
-        FOLDERS[OURS]: lag_free_head.TrainingOptions(
-            data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu", **FEW
+        FOLDERS[LAG_FREE]: lag_free_head.TrainingOptions(
+            data=folder, seed=seed, validation_fraction=VALIDATION, traced=prompts, device="cpu", **TRAINING_SETTINGS
         ),
         FOLDERS[SPECDEC]: specdec_head.TrainingOptions(**defaults | {"data": folder, "seed": seed, "mixings": 4}),
     }
-    with stage(console, "2  Training: our predictor of acceptance, and SpecDec++'s head", OF_TRAINING):
+    with stage(console, "2  Training: a lag-free head and SpecDec++'s head", OF_TRAINING):
         for label, (name, settings) in zip(FOLDERS, runs.items(), strict=True):
             result = train_acceptance(settings, output=output / "train" / name, resume=True)
             with open(result.run / METRICS, encoding="utf-8") as lines:
                 losses = [float(row["loss"]) for row in csv.DictReader(lines) if row["loss"]]
             console.print(
-                f"{label}: loss {losses[0]:.2f} → {losses[-1]:.2f}. Its best epoch on held-out answers: AUROC "
+                f"{label}: loss {losses[0]:.2f} → {losses[-1]:.2f}. Best epoch on held-out answers: AUROC "
                 f"{result.metrics['auroc']:.2f}, simulated speed-up {result.metrics['simulated_speedup']:.2f}.",
                 highlight=False,
             )
     with stage(console, "3  Export: controller checkpoints", OF_EXPORT):
         for name in runs:
             export(output / "train" / name, output / name, overwrite=True)
-            written = ", ".join(sorted(path.name for path in (output / name).iterdir()))
-            console.print(f"{output / name}: {written}")
+            names = ", ".join(sorted(path.name for path in (output / name).iterdir()))
+            console.print(f"{output / name}: {names}")
 
 
 def _make_room(output: Path) -> None:
+    """Create ``output``, and remove a finished demo from it.
+
+    Raises:
+        InputError: ``output`` contains a file that is not a demo's.
+    """
     if output.exists():
-        foreign = sorted(path.name for path in output.iterdir() if path.name not in OWNED)
+        foreign = sorted(path.name for path in output.iterdir() if path.name not in DEMO_FILES)
         if foreign:
-            raise InputError(f"{output}: holds files that are no demo's ({foreign[0]}); choose another --output")
+            raise InputError(
+                f"{output}: contains {foreign[0]!r}, which is not a file of a demo; choose another folder with --output"
+            )
         if (output / REPORTS[-1]).exists():
-            for name in OWNED:
+            for name in DEMO_FILES:
                 path = output / name
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -249,17 +277,24 @@ def _make_room(output: Path) -> None:
 def check_greedy(
     loader: Loader, controller: Path, cost: CostModel, rows: Sequence[PromptRow], max_new_tokens: int
 ) -> tuple[list[Generation], int]:
-    """Greedy outputs with the lag-free head, and how many are those of transformers."""
-    decoder = loader.decoder(ComparedDecoder.of(loader.base, OURS, length=str(controller)), cost)
+    """Decode greedily with the lag-free head, and compare with transformers.
+
+    Returns:
+        The generations, and the number of those that transformers' ``generate`` returns as well.
+    """
+    decoder = loader.decoder(ComparedDecoder.of(loader.base, LAG_FREE, length=str(controller)), cost)
     prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
-    found = [decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0) for prompt in prompts]
+    generations = [decoder.generate(prompt, max_new_tokens=max_new_tokens, temperature=0) for prompt in prompts]
     model = decoder.target.model
     references = [generate(model, prompt, max_new_tokens=max_new_tokens, do_sample=False) for prompt in prompts]
-    return found, sum(one.tokens == other for one, other in zip(found, references, strict=True))
+    identical = sum(
+        generation.tokens == reference for generation, reference in zip(generations, references, strict=True)
+    )
+    return generations, identical
 
 
 def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], samples: Sequence[Generation]) -> None:
-    """Of the greedy answers that a person can read, the one with the most accepted and rejected drafts to look at."""
+    """Print a greedy answer with many accepted and rejected tokens, of those in domains that a person can read."""
     readable = [i for i, sample in enumerate(samples) if rows[i].domain in FLUENT and sample.finish_reason == "eos"]
     index = max(
         readable or range(len(samples)),

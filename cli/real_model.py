@@ -1,4 +1,4 @@
-"""``specpilot demo --real``: a real model answers without and with drafts: the text, who wrote it, and how fast."""
+"""``specpilot demo --real``: a real model answers without and with drafts, and both speeds are printed."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ PROMPTS = (
 
 
 def run_real(folder: Path, max_new_tokens: int) -> None:
-    """Let the model that `make real` has put into ``folder`` answer without and with drafts.
+    """Let the model that `make real` downloaded to ``folder`` answer without and with drafts.
 
     Raises:
-        InputError: there is none.
+        InputError: ``folder`` does not contain the model.
     """
     if not (folder / TARGET / "config.json").exists():
-        raise InputError(f"real={folder}: holds no {TARGET}; 'make real' in a checkout of specpilot fetches it")
+        raise InputError(f"real={folder}: does not contain {TARGET}; run 'make real' in a checkout of specpilot")
     base = DecodingOptions(target=str(folder / TARGET), draft=f"{folder / 'draft'}+ngram", pair_check="tokenizer")
     drafting = ComparedDecoder.of(
-        base, "ours", length=str(folder / "head"), copies=str(folder / "copies"), cost="auto", draft_dtype="int4"
+        base, "trained", length=str(folder / "head"), copies=str(folder / "copies"), cost="auto", draft_dtype="int4"
     )
     talk(base, drafting, max_new_tokens, Console(highlight=False))
 
 
 def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console) -> float:
-    """Answer every prompt without drafts and with them, in turn, at temperature 0; returns the ratio of the speeds."""
-    console.print("Loading the model, and measuring what drafting and verifying cost here ...")
+    """Answer every prompt without and with drafts, in turn, at temperature 0, and print texts and speeds.
+
+    Returns:
+        The speed with drafts over the speed without drafts.
+    """
+    console.print("Loading the model and measuring the costs of drafting and verifying ...")
     loader = Loader(base)
     decoders = [loader.decoder(ComparedDecoder.parse(NONE, base)), loader.decoder(drafting)]
     tokenizer = loader.tokenizer
@@ -53,35 +57,38 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         ids = encode_prompt(tokenizer, prompt, chat=True)
         both = [decoder.generate(ids, max_new_tokens=max_new_tokens, temperature=0) for decoder in decoders]
         tokens, same = tokens + len(both[0].tokens), same + (both[0].tokens == both[1].tokens)
-        seconds = [sum(times) for times in zip(seconds, (_seconds(one.stats) for one in both), strict=True)]
+        times = (_seconds(generation.stats) for generation in both)
+        seconds = [total + time for total, time in zip(seconds, times, strict=True)]
         console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
         show_trace(console, both[1], TextStream(tokenizer, ids), rejected=False)
-        plain, fast = (one.stats.tokens_per_second for one in both)
+        plain, fast = (generation.stats.tokens_per_second for generation in both)
         console.print(
             f"[dim]{_speed(plain)} tokens/s without drafts, {_speed(fast)} with drafts: {fast / plain:.2f} ×\n"
         )
     console.print(
         f"{Path(base.target).name} in {base.dtype} answers {_speed(tokens / seconds[0])} tokens/s without drafts and "
-        f"{_speed(tokens / seconds[1])} with drafts and copies by trained predictors: "
+        f"{_speed(tokens / seconds[1])} with drafts and copies by trained predictors. That is "
         f"{seconds[0] / seconds[1]:.2f} × as fast, with the same text for {same} of {len(PROMPTS)} prompts "
         f"({machine().processor}, threads: {machine().threads})."
     )
     if load_per_core() > BUSY:
         console.print(
-            f"Other processes run on this machine (load {load_per_core():.1f} for each core), so the speeds are lower "
-            "than they could be, and their ratio is uncertain. Run the command again on an idle machine."
+            f"Other processes use this machine (load {load_per_core():.1f} for each core). They lower both speeds and "
+            "make the ratio uncertain. Run the command again on an idle machine."
         )
     console.print(
-        f"[dim]To go on:\nspecpilot generate {' '.join(drafting.words())} --temperature 0 'Explain rainbows.'",
+        f"[dim]Decode your own prompt:\nspecpilot generate {' '.join(drafting.words())} --temperature 0 'Explain "
+        "rainbows.'",
         soft_wrap=True,
     )
     return seconds[0] / seconds[1]
 
 
 def _speed(rate: float) -> str:
-    """Tokens per second, with two digits or more."""
+    """Return ``rate``, in tokens per second, with two digits or more."""
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _seconds(stats: Stats) -> float:
+    """Return the seconds of a generation, with its prefill."""
     return stats.seconds + stats.prefill_seconds

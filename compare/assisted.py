@@ -70,16 +70,18 @@ class TransformersLoop:
             self.options["prompt_lookup_num_tokens"] = self.tokens
         elif kind == ASSISTED and self.tokens is not None:
             if draft is None:
-                raise InputError(f"transformers:{how}: needs a draft model; name one as draft")
+                raise InputError(f"transformers:{how}: needs a draft model; pass one with --draft")
             if draft.vocab_size != target.vocab_size or draft.reads_states:
                 raise InputError(
-                    f"transformers:{how}: needs a draft that reads tokens of the same vocabulary alone (vocab_size: "
-                    f"{target.vocab_size} of the target, {draft.vocab_size} of the draft); leave it out"
+                    f"transformers:{how}: needs a draft that reads only tokens and has the target's vocabulary "
+                    f"(vocab_size of the target: {target.vocab_size}, of the draft: {draft.vocab_size}); leave it out"
                 )
             self.options["assistant_model"] = draft.model
             self.config = draft.model.generation_config
         elif how:
-            raise Misspelt(f"transformers:{how}: no such generation; give assisted-3 or lookup-10")
+            raise Misspelt(
+                f"transformers:{how}: no such way to generate; choose assisted-3 or lookup-10, with any number"
+            )
 
     def __call__(self, prompt: list[int], seed: int) -> Generation:
         """Decode one prompt; of the counters only the number of tokens is reported."""

@@ -156,7 +156,7 @@ class _Comparing:
         self.refused: dict[str, str] = {}  # why, by name
         for spec in decoders:  # before anything is measured
             if spec.name in {*self.specs, *self.refused} - {NONE}:
-                raise InputError(f"decoders: the name {spec.name!r} is given twice; give each another")
+                raise InputError(f"decoders: the name {spec.name!r} occurs twice; give each decoder a name of its own")
             try:
                 settled = self._settled(spec)
                 self._generate(settled, cost_source(0.2))
@@ -174,14 +174,17 @@ class _Comparing:
         self.families = FAMILIES if rules and self.pair is not None else {}
         for name in self.families:
             if name in {*self.specs, *self.refused}:
-                raise InputError(f"decoders: the name {name!r} is that of a rule that is added; give another")
+                raise InputError(
+                    f"decoders: the name {name!r} is taken by a rule that the comparison adds; choose another name, or "
+                    "pass --no-rules"
+                )
         self.identity = {
             "version": version("specpilot"), "base": ComparedDecoder.of(loader.base, NONE).to_dict(),
             "pair": None if self.pair is None else self.pair.fingerprint.to_dict(), **self.task.to_dict(),
         }  # fmt: skip
         refusals = [f"decoder {name!r} is left out: {reason}" for name, reason in self.refused.items()]
         if refusals and len(self.specs) == 1 and not self.families:
-            raise InputError(f"{refusals[0]}; nothing else is left to compare")
+            raise InputError(f"{refusals[0]}; no other decoder is left to compare")
         for line in refusals:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
@@ -209,7 +212,7 @@ class _Comparing:
         self.rows = self.rows[:count]
         self.replayed = self._replay()
         if not clock and not self.replayed:
-            raise InputError("clock=False: this pair cannot be replayed; leave it out")
+            raise InputError("clock=False: this pair cannot be replayed; leave --no-clock out to decode by the clock")
         families = {name: tuned(x.values, name, self.replayed, self.costs[NONE]) for name, x in self.families.items()}
         timed = self._clock(families, passes) if clock else {}
         specs = self.specs | {name: self._of_family(name, values.best) for name, values in families.items()}
@@ -258,17 +261,22 @@ class _Comparing:
         return decoder.setup_for(seed=self.task.seed, temperature=self.task.sampling.temperature).plan
 
     def _describe(self) -> None:
-        """Print how the decoders decode: what all have in common once, and the rest for each."""
+        """Print the plans of the decoders: the lines that all plans share, then the other lines of each decoder."""
         plans: dict[str, list[str]] = {}
         for name, spec in self.specs.items():
             if spec.engine is None:
                 cost = self.sources.get(name) if spec.uses_costs else None
                 decoder = self.loader.decoder(spec if cost or not spec.uses_costs else replace(spec, cost=AUTO), cost)
-                plans[name] = self._plan_of(decoder).describe().splitlines()
+                plan = self._plan_of(decoder)
+                if self.task.sampling.temperature == 0:  # the reason names the rule of other temperatures
+                    plan = replace(plan, verifier=replace(plan.verifier, reason=""))
+                plans[name] = plan.describe().splitlines()
         first = next(iter(plans.values()))
         common = [line for line in first if all(line in lines for lines in plans.values())]
-        rest = [f"{name}: {'; '.join(x for x in lines if x not in common)}" for name, lines in plans.items()]
-        for line in (*common, *rest):
+        lines = list(common)
+        for name, plan_lines in plans.items():
+            lines += [f"decoder {name}:", *(f"  {line}" for line in plan_lines if line not in common)]
+        for line in lines:
             self.console.print(line, highlight=False, markup=False)
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
@@ -322,9 +330,10 @@ class _Comparing:
         key = {**self.identity, "plan": [*self.specs], "minutes": minutes, "clock": clock, "all": _digest(self.rows)}
         count, passes, seconds = self.store.compute(key, plan)
         self.console.print(
-            f"{count} of {counted(available, 'prompt')}, {counted(len(self.specs) + len(self.families), 'decoder')}"
+            f"comparing {counted(len(self.specs) + len(self.families), 'decoder')} on {count} of "
+            f"{counted(available, 'prompt')}"
             + (f", {passes} passes by the clock" if passes > 1 else "")
-            + f": at most some {max(1, round(count * seconds / 60))} min"
+            + f": about {max(1, round(count * seconds / 60))} min at most"
         )
         return int(count), int(passes)
 

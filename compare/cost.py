@@ -49,7 +49,7 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
         InputError: ``name`` is a rule, or no controller of this pair.
     """
     if names_rule(name):
-        raise InputError(f"judge={name!r}: a rule predicts nothing; name a trained controller")
+        raise InputError(f"judge={name!r}: is a rule, which predicts nothing; name a trained controller")
     return decoder.load_length(name, cost=CostModel(0.2, 1.0, 0.0))
 
 
@@ -161,7 +161,7 @@ class CostMeasurement(SparseRecord):
         forward: the cost model of single steps.
         loop: the cost model of the rounds.
         prediction: the time of a controller's decisions; None without a controller.
-        warnings: what was clamped, and what that means.
+        warnings: a message for each cost that was clamped.
     """
 
     cost: CostModel
@@ -209,7 +209,8 @@ def bench_cost(
     rounds = [one for k in (0, *FITTED) if k in recorders for one in recorders[k].rounds]
     if not any(tokens == 0 for tokens, *_ in rounds):
         raise InputError(
-            "prompts: every generation ended with its first token; take others or more max_new_tokens to measure costs"
+            "prompts: every text ended with its first token, so there are no rounds to time; choose other prompts or a "
+            "larger --max-new-tokens"
         )
     loop = fit_rounds(rounds)
     pair = split_sums(loop, bare.t_verify_token)
@@ -260,16 +261,16 @@ def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:
 
 
 def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
-    """What was clamped, and what that means."""
-    found = []
+    """Return a warning for each cost that noise made impossible and that was clamped."""
+    messages = []
     if loop.per_token == 0:
-        found.append("loop: a draft step came out as taking no time; measure again on an idle machine")
+        messages.append("loop: the measured time of a draft step is zero; measure again on an idle machine")
     if t_verify_token > min(loop.per_token, loop.round(0)):
-        found.append(
-            f"cost: t_verify_token={t_verify_token:.3g} of single steps is more than a whole step of the loop, and is "
-            "clamped to it; decisions do not depend on it"
+        messages.append(
+            f"cost: t_verify_token={t_verify_token:.3g} s of single steps exceeds a whole step of the loop and was "
+            "reduced to it; decisions do not depend on it"
         )
-    return found
+    return messages
 
 
 def _misfit(cost: CostModel, rounds: Sequence[tuple[int, int, float]]) -> float | None:

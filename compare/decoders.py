@@ -92,7 +92,7 @@ class ComparedDecoder(DecodingOptions):
         if word.partition(":")[0] == NGRAM:
             return cls.of(base, word, draft=word)
         if base.draft is None:
-            raise InputError(f"length={word!r}: drafts need a draft model; name one as draft")
+            raise InputError(f"length={word!r}: needs a draft model; pass one with --draft")
         if word == DEFAULT:
             return cls.of(base, word).with_default_drafts()
         length, _, copying = word.partition(f"+{NGRAM}")
@@ -152,11 +152,11 @@ def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecod
     Raises:
         InputError: the file is missing or malformed.
     """
-    remedy = "give names with a word or options each, such as 'long: {length: 8}'"
+    remedy = "write a name with a word or with options on each line, such as 'long: {length: 8}'"
     decoders = read_object(file, remedy, parse_yaml)
     with blaming(file, remedy):
         if not decoders:
-            raise InputError("holds no decoders")
+            raise InputError("contains no decoders")
         return decoders_of(decoders, base)
 
 
@@ -177,7 +177,7 @@ def decoders_of(decoders: Mapping[str, object], base: DecodingOptions) -> list[C
 def _read_decoder(name: str, options: Mapping[str, Any], base: DecodingOptions) -> ComparedDecoder:
     """The decoder of a mapping of options."""
     if "target" in options:
-        raise InputError(f"{name}: all decoders of a comparison have one target; give it as --target")
+        raise InputError(f"{name}: all decoders of a comparison have one target; pass it with --target")
     read = build(ComparedDecoder, {"name": name, **options}, name)
     drafts = read.router is None and any(options.get(key) is not None for key in ("length", "tree", "engine"))
     changes = {"draft": base.draft if drafts else None} | {key: getattr(read, key) for key in options if key != "name"}
@@ -254,7 +254,10 @@ class Loader:
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings)
         engine, _, how = options.engine.partition(":")
         if engine != TRANSFORMERS:
-            raise InputError(f"engine={options.engine!r}: there is no such engine; give transformers, or leave it out")
+            raise InputError(
+                f"engine={options.engine!r}: no such engine; choose transformers, or leave engine out for specpilot's "
+                "own"
+            )
         target = self.target(options)
         draft = None if options.draft is None else self.draft(str(options.draft), options)
         if isinstance(target.target.model, GgufModel):
@@ -286,6 +289,9 @@ def load(
         InputError: a model is missing or does not fit, or no prompts are left.
     """
     if decoder is None and split_ngram(work.draft)[1] is not None:
-        raise InputError(f"draft={work.draft!r}: name a draft model alone; 'specpilot compare' times n-gram drafts")
+        raise InputError(
+            f"draft={work.draft!r}: needs a draft model without n-gram drafts; use specpilot compare to time n-gram "
+            "drafts"
+        )
     decoder = decoder or SpeculativeDecoder.from_options(replace(work.base, length=LENGTH))
     return decoder, encoded_prompts(work, decoder.tokenizer, encoder=decoder.target.encodes_prompts)

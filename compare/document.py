@@ -1,4 +1,4 @@
-"""A document of sentences, pictures and tables, as one page (``page.html.jinja``) and as Markdown."""
+"""Documents of conclusions, figures and tables, as one page (``page.html.jinja``) and as Markdown."""
 
 from __future__ import annotations
 
@@ -22,11 +22,19 @@ FOLDER = files(__package__)
 ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 ENVIRONMENT.filters["bold"] = lambda cell: Markup(re.sub(r"\[(/?)bold\]", r"<\1b>", str(escape(cell))))
 ENVIRONMENT.globals["style"] = Markup(FOLDER.joinpath("page.css").read_text(encoding="utf-8"))
+METHOD = "Method"  # the title of the last section
+ENVIRONMENT.globals["method"] = METHOD
 PAGE = ENVIRONMENT.from_string(FOLDER.joinpath("page.html.jinja").read_text(encoding="utf-8"))
 
 
 class Point(NamedTuple):
-    """A point, and the ends of its interval where there is one; its text is what browsers show on it."""
+    """A point of a line, and the ends of its interval.
+
+    ``str`` returns the text that browsers show on the point.
+
+    Attributes:
+        low, high: the ends of the interval of ``y``; None without an interval.
+    """
 
     x: float
     y: float
@@ -40,7 +48,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values from the first to the last of ``ticks`` to the places from ``start`` to ``end``."""
+    """Maps values linearly to places on the page.
+
+    Attributes:
+        ticks: marked values; the first and the last one are the ends of the scale.
+        start, end: the places of the first and the last tick.
+        log: whether the scale is logarithmic.
+    """
 
     ticks: Sequence[float]
     start: float
@@ -59,10 +73,11 @@ class Chart:
 
     Attributes:
         x, y: labels of the axes.
-        lines: points by name.
-        ticks: of x, whose first and last one are its ends; ``log``: on a logarithmic scale.
-        shares: whether y is from 0 to 1; otherwise a line is drawn at y = 1.
-        diagonal: whether to draw y = x.
+        lines: points by name of the line.
+        ticks: marked values of x; the first and the last one are the ends of the axis.
+        log: whether the x axis is logarithmic.
+        shares: whether the y axis is from 0 to 1; otherwise a dashed line is drawn at y = 1.
+        diagonal: whether to draw the dashed line y = x.
     """
 
     width: ClassVar[int] = 420
@@ -82,15 +97,17 @@ class Chart:
 
     @cached_property
     def drawn(self) -> dict[str, Sequence[Point]]:
-        """Its lines of two points or more."""
+        """The lines that have two points or more."""
         return {name: points for name, points in self.lines.items() if len(points) > 1}
 
     @property
     def across(self) -> Scale:
+        """The scale of the x axis, in units of the picture's width."""
         return Scale(self.ticks, self.left, self.right, self.log)
 
     @property
     def up(self) -> Scale:
+        """The scale of the y axis, in units of the picture's height."""
         if self.shares:
             return Scale([0, 0.2, 0.4, 0.6, 0.8, 1], self.bottom, self.top)
         places = [1.0, *(y for points in self.drawn.values() for p in points for y in p[1:] if y is not None)]
@@ -101,13 +118,15 @@ class Chart:
 
 
 class Bar(NamedTuple):
-    """A value among others on a common scale.
+    """A row of a chart: a value on a scale that all rows share.
 
     Attributes:
-        shown: the value in words.
-        at, low, high: a point with its interval.
-        other: a second, hollow point.
-        best: whether to emphasise it.
+        name: the label of the row.
+        shown: the value as text.
+        at: the value; None without one.
+        low, high: the ends of the value's interval; None without an interval.
+        other: a second value, shown as a hollow point; None without one.
+        best: whether to emphasise the row.
     """
 
     name: str
@@ -121,7 +140,13 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Bars:
-    """Values one below the other, with a line at ``reference``; ``key``: whether both kinds of points are named."""
+    """Values one below the other.
+
+    Attributes:
+        rows: the values.
+        reference: the value at which a dashed line is drawn.
+        key: whether a legend explains filled and hollow points.
+    """
 
     rows: Sequence[Bar]
     reference: float = 1.0
@@ -129,7 +154,7 @@ class Bars:
 
     @cached_property
     def left(self) -> Scale:
-        """Percent from the left of a value."""
+        """The scale of the values, in percent from the left."""
         places = [self.reference, *(x for row in self.rows for x in row[2:6] if x is not None)]
         margin = (max(places) - min(places)) * 0.04 or 0.1
         return Scale([min(places) - margin, max(places) + margin], 0, 100)
@@ -137,12 +162,12 @@ class Bars:
 
 @dataclass(frozen=True)
 class Mosaic:
-    """Texts in pieces that are coloured by who wrote each.
+    """Texts whose pieces are coloured by their source.
 
     Attributes:
         prompt: the prompt of the texts.
-        texts: pieces by title.
-        writers: the legend: a description of each writer.
+        texts: pieces of each text, by its title.
+        writers: the legend: a description of each source.
     """
 
     prompt: str
@@ -152,11 +177,15 @@ class Mosaic:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document; its pictures are on the page alone.
+    """A section of a document. Figures (chart, bars and mosaic) are shown on the page only.
 
     Attributes:
-        rows: of its table.
-        narrow: whether the page has it beside the next ones.
+        title: the heading.
+        note: what the section shows and what its columns mean.
+        rows: the rows of the table.
+        narrow: whether the page places the section beside the next narrow ones.
+        reading: a sentence on how to read the figure; shown with the figure.
+        folded: whether the page folds the table until the reader opens it.
     """
 
     title: str
@@ -166,24 +195,40 @@ class Section:
     bars: Bars | None = None
     mosaic: Mosaic | None = None
     narrow: bool = False
+    reading: str = ""
+    folded: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """The name by which links of the page name the section."""
+        return re.sub(r"[^a-z]+", "-", self.title.lower()).strip("-")
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether the section has a figure with something in it."""
+        return bool(self.bars or self.mosaic or (self.chart and self.chart.drawn))
 
     @property
     def table(self) -> Table:
-        """Its table for a terminal."""
+        """The section's table for a terminal."""
         return Table(self.title, self.rows, self.note)
 
     @property
     def empty(self) -> bool:
-        return not (self.rows or self.bars or self.mosaic or (self.chart and self.chart.drawn))
+        """Whether the section has neither a table nor a figure."""
+        return not (self.rows or self.has_figure)
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a report says.
+    """A report to read: conclusions first, then figures and tables, and the method last.
 
     Attributes:
-        commands: to act on it, by what they do.
-        remarks: how it was measured.
+        title: the heading.
+        sentences: the conclusions, the most important one first.
+        commands: commands that act on the conclusions, by their purpose.
+        sections: figures and tables.
+        remarks: sentences about the method.
     """
 
     title: str
@@ -194,23 +239,23 @@ class Document:
 
     @property
     def grouped(self) -> list[tuple[bool, list[Section]]]:
-        """Its sections in runs of narrow ones and others."""
-        return [(narrow, [*several]) for narrow, several in groupby(self.sections, lambda section: section.narrow)]
+        """Runs of sections that are narrow, or not: (whether they are narrow, the sections)."""
+        return [(narrow, [*sections]) for narrow, sections in groupby(self.sections, lambda section: section.narrow)]
 
     def html(self) -> str:
-        """The document within a page, such as a notebook's."""
+        """Return the document as HTML for a place within a page, such as a notebook's."""
         return PAGE.render(documents=[self])
 
     def markdown(self) -> str:
-        """The document without its pictures."""
+        """Return the document as Markdown, without figures."""
         lines = [f"# {self.title}", "", " ".join(self.sentences), ""]
         lines += ["```bash", *self.commands.values(), "```", ""] if self.commands else []
         for section in self.sections:
             if section.rows:
                 lines += [f"## {section.title}", "", section.table.markdown_rows(), "", section.note, ""]
-        return "\n".join([*lines, *(f"* {remark}" for remark in self.remarks), ""])
+        return "\n".join([*lines, f"## {METHOD}", "", *(f"* {remark}" for remark in self.remarks), ""])
 
 
 def page(documents: Sequence[Document]) -> str:
-    """A whole page of documents."""
+    """Return a whole page with a table of contents and the documents."""
     return PAGE.render(documents=documents, whole=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..common.record import Identity
 from ..controllers.acceptance.metrics import measured
 from ..controllers.acceptance.predictor import AcceptancePredictor
-from ..controllers.checkpoints.card import shortcomings
+from ..controllers.checkpoints.card import judgement
 from ..controllers.length import LengthController, Step
 from ..data_gen.prompts import PromptRow
 from ..simulate.replay import TracedStep, replay
@@ -136,21 +136,26 @@ def drift_of(first: Drafted, second: Drafted) -> dict[str, dict[str, Drift]]:
 
 
 def judgements(predictors: Mapping[str, Mapping[str, PredictorQuality]]) -> list[str]:
-    """Sentences about predictors that are worse than a constant or than the draft's own confidence."""
+    """Return a sentence about each predictor that is worse than a constant or than the draft's own confidence."""
     confidence = predictors[OWN][ALL].auroc if ALL in predictors.get(OWN, {}) else None
-    return [
-        f"What {name} predicts is {words}."
-        for name, groups in predictors.items() if name != OWN
-        for words in _shortcomings(groups[ALL], confidence)
-    ]  # fmt: skip
-
-
-def _shortcomings(quality: PredictorQuality, confidence: float | None) -> list[str]:
-    metrics = {
-        "kl": quality.kl, "kl_constant": quality.kl_constant, "brier": quality.brier,
-        "brier_constant": quality.brier_constant, "auroc": quality.auroc, "auroc_draft": confidence,
+    phrases = {
+        name: _judgement(groups[ALL], confidence) for name, groups in predictors.items() if name != OWN
     }  # fmt: skip
-    return shortcomings(metrics)
+    return [f"{name} {phrase}." for name, phrase in phrases.items() if phrase]
+
+
+def _judgement(quality: PredictorQuality, confidence: float | None) -> str:
+    """Return a phrase with the strengths and weaknesses of a predictor; empty if it has no weakness.
+
+    Args:
+        confidence: the AUROC of the draft's own confidence; None if it is not known.
+    """
+    return judgement(
+        {
+            "kl": quality.kl, "kl_constant": quality.kl_constant, "brier": quality.brier,
+            "brier_constant": quality.brier_constant, "auroc": quality.auroc, "auroc_draft": confidence,
+        }
+    )  # fmt: skip
 
 
 def between(edges: Sequence[int], values: Sequence[int]) -> Labels:

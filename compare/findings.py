@@ -46,8 +46,8 @@ def sentences(report: ComparisonReport) -> list[str]:
         replayed = max((row.replay.value for row in report.decoders.values() if row.replay is not None), default=None)
         if report.informed is not None and replayed is not None and report.informed > replayed:
             lines.append(
-                f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "
-                f"replay, where the best is at {replayed:.2f} ×."
+                f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the replay; "
+                f"the best decoder reaches {replayed:.2f} ×."
             )
     else:
         lines = [verdict.sentence(report)]
@@ -99,7 +99,10 @@ def _disturbance(verdict: Verdict) -> list[str]:
 
 
 def texts_compared(report: ComparisonReport) -> list[str]:
-    """A sentence on how many texts with drafts are those without, where the rules promise it; none elsewhere."""
+    """Return a sentence with the number of texts that are the same with and without drafts.
+
+    The list is empty if no verification rule promises the same texts.
+    """
     count = report.passes * report.prompts
     same = {row.title: row.same_texts for row in report.decoders.values() if row.same_texts is not None}
     if not same:
@@ -110,20 +113,20 @@ def texts_compared(report: ComparisonReport) -> list[str]:
         return [line]
     fewer = ", ".join(f"{title} {each} of {count}" for title, each in same.items() if each < count)
     return [
-        f"{total} of {expected} texts are the same as without drafts, token for token ({fewer}). Rounding decides "
-        "where two tokens are nearly equally good."
+        f"{total} of {expected} texts are the same as without drafts, token for token ({fewer}). The other texts "
+        "differ by rounding, at a place where two tokens are nearly equally probable."
     ]
 
 
 def _warnings(report: ComparisonReport) -> list[str]:
     """Sentences about refused decoders, training on other data, and weak predictors."""
     trained = [
-        f"{name} was trained on {len(ids)} of these prompts and looks better there than on others: {listed(ids)}."
+        f"{name} was trained on {len(ids)} of these prompts ({listed(ids)}), so its results here are too good."
         for name, ids in report.trained_on.items()
     ]
     trained += [
-        f"{name} was trained for the rule {rule}, and drafts are verified by {report.verifier} here: its drafts may "
-        "stop too early or too late."
+        f"{name} was trained for the verification rule {rule}, but this comparison verifies by {report.verifier}, so "
+        "its drafts may stop too early or too late."
         for name, rule in report.trained_for.items()
     ]
     refused = [f"{name} is left out: {reason}." for name, reason in report.refused.items()]

@@ -187,7 +187,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
         of_text += [manifest] * len(some)
         domains += [domain_of.get(text.prompt_id, UNKNOWN) for text in some]
     if not texts:
-        raise InputError(f"{name}: no token was drafted in it; log some rounds, 64 texts a shard")
+        raise InputError(f"{name}: contains no drafted token; log some rounds first, 64 texts for each shard")
     data = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], [*map(Source.of, of_text)], domains)
     draft = _draft(manifests[0], options, data.notes)
     if draft is None:
@@ -201,12 +201,12 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
             word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
         if (rule := controller.config.provenance.verifier) != manifests[0].verifier:
-            data.notes.append(f"{word} was trained for the rule {rule}, not for that of {data.name}.")
+            data.notes.append(f"{word} was trained for the verification rule {rule}, which is not that of {data.name}.")
         if any(manifest.dataset_fingerprint in controller.config.datasets for manifest in manifests):
-            data.notes.append(f"{word} was trained on this data and looks better here than on other: {data.name}.")
+            data.notes.append(f"{word} was trained on {data.name}, so its results here are too good.")
     chosen = {*np.linspace(0, len(texts) - 1, min(MOST_READ, len(texts))).round().astype(int).tolist()}
     if len(chosen) < len(texts):
-        data.notes.append(f"The draft has read {len(chosen)} of the {len(texts)} texts of {data.name}.")
+        data.notes.append(f"The draft read {len(chosen)} of the {len(texts)} texts of {data.name}.")
     with progress_bar(console or stderr_console(), "texts read by the draft", len(chosen)) as advance:
         for index, (text, manifest) in enumerate(zip(texts, of_text, strict=True)):
             short = index in chosen and len(text.x) <= LONGEST_READ
@@ -252,10 +252,10 @@ def _draft(manifest: Manifest, options: CompareOptions, notes: list[str]) -> Lan
     except InputError as error:
         if named is not None:
             raise
-        notes.append(f"Without the draft there are no confidences: {error}.")
+        notes.append(f"The draft cannot be loaded, so the report has no confidences: {error}.")
         return None
     if not isinstance(draft, CausalLM) or draft.reads_states:
-        notes.append("Confidences are left out: this draft reads the target's states.")
+        notes.append("The report has no confidences, because this draft reads the target's states.")
         return None
     return draft
 

@@ -38,7 +38,7 @@ class RepeatOptions(Options):
     """Measurement.
 
     Attributes:
-        repeats: Number of timed repetitions; medians are reported.
+        repeats: Number of timed repetitions; the report has their medians.
     """
 
     repeats: Count = 3
@@ -51,7 +51,7 @@ class MeasurementOptions(
     """Models.
 
     Attributes:
-        draft: Draft model of the decoders that name none; null compares without one.
+        draft: Draft model of the decoders that do not name one; null compares without a draft model.
     """
 
     draft: str | None = "tiny-draft"
@@ -59,7 +59,7 @@ class MeasurementOptions(
 
     @property
     def base(self) -> DecodingOptions:
-        """What all decoders have in common."""
+        """The decoding options that all decoders share."""
         return DecodingOptions(
             target=self.target, draft=self.draft, draft_dtype=self.draft_dtype, pair_check=self.pair_check,
             dtype=self.dtype, device=self.device, trust_remote_code=self.trust_remote_code,
@@ -78,30 +78,30 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     """Comparison.
 
     Attributes:
-        target: Target model: a shipped model, a folder, a hub id, perhaps with a revision (owner/name@v1), or a GGUF
-            file. "auto" is the one that the first trained controller of `length` was made for, else tiny.
-        draft: Draft model of the decoders that name none; null compares without one. "auto" as for target, else
-            tiny-draft.
-        decoders: YAML file of decoders: for each name a word as for `length`, or options of `specpilot generate`.
-        length: Decoders in words, with commas between them: draft lengths, rules and trained controllers as for
-            `specpilot generate`, with "+ngram" behind them to copy from the text as well; "ngram", "default" (what
-            `specpilot generate` does without a length), "transformers", "transformers:assisted-3",
-            "transformers:lookup-10". Default: "default", the same without copies, and for
-            the included pair what was trained for it.
+        target: Target model: a shipped model, a folder, a hub id, optionally with a revision (owner/name@v1), or a GGUF
+            file. "auto" is the target of the first trained controller in `length`, or tiny if there is none.
+        draft: Draft model of the decoders that do not name one; null compares without a draft model. "auto" is the
+            draft of the first trained controller in `length`, or tiny-draft if there is none.
+        decoders: YAML file of decoders. Each name has a word as in `length`, or options of `specpilot generate`.
+        length: Decoders as words with commas between them. A word is a draft length, a rule or a trained controller as
+            for `specpilot generate`, optionally followed by "+ngram" to copy from the text, too. Other words are
+            "ngram", "default" (the drafts of `specpilot generate` without a length), "transformers",
+            "transformers:assisted-3" and "transformers:lookup-10". Without this option: "default",
+            "online-confidence", and the trained controllers of the included pair.
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
-        cost: Costs for the replay and for what decides by costs, instead of measured ones: a file of `specpilot bench
-            cost --output`, or a draft step in units of a verification.
-        data: Instead of decoding: a folder of acceptance data or of rounds (`data on-policy`, `serve --log-rounds`), or
-            several of one pair, as "[A,B]". Their draft is that of the data unless `draft` names it. Or JSON of a vLLM
-            server's responses.
-        against: Another such folder, or several: where acceptance drifted from `data` to it.
-        clock: Also decode by the clock, every prompt with every decoder in turn; --no-clock replays alone.
-        minutes: Time that decides how many of the prompts are taken, and how often. Loading the models and measuring
-            costs count, too; half of the time is for decoding at least.
-        wandb: Weights & Biases project to log the report to, as PROJECT or TEAM/PROJECT; offline if WANDB_API_KEY is
-            not set or the server cannot be reached.
-        output: Folder for report.html, report.md, report.json and what was measured; an interrupted comparison is
-            continued.
+        cost: Costs for the replay and for decoders that use costs, instead of measured costs: a file of `specpilot
+            bench cost --output`, or the time of a draft step in units of a verification.
+        data: Report on a dataset instead of decoding: a folder of acceptance data or of rounds (`data on-policy`,
+            `serve --log-rounds`), several such folders of one pair as "[A,B]", or JSON files of a vLLM server's
+            responses. The draft is that of the data unless `draft` names it.
+        against: Second dataset, in the same form as `data`; the report shows where acceptance differs from the first.
+        clock: Also decode by the clock: every prompt with every decoder in turn. --no-clock only replays.
+        minutes: Minutes that the comparison may take; they limit the number of prompts and of passes. Loading models
+            and measuring costs count, but at least half of the time remains for decoding.
+        wandb: Weights & Biases project for the report, as PROJECT or TEAM/PROJECT. The report is logged offline if
+            WANDB_API_KEY is not set or the server cannot be reached.
+        output: Folder for report.html, report.md, report.json and all measurements. The same command continues an
+            interrupted comparison.
     """
 
     target: str = "auto"
@@ -124,7 +124,7 @@ class CompareOptions(MeasurementOptions, SeedOptions):
 
     @property
     def words(self) -> list[str]:
-        """The decoders of ``length``, or those that are compared if none are named."""
+        """The words of ``length``, or the words of the default decoders."""
         if self.length is not None:
             words = self.length if isinstance(self.length, tuple) else str(self.length).split(",")
             return [str(word).strip() for word in words]
@@ -138,13 +138,13 @@ class CompareOptions(MeasurementOptions, SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
-    """Benchmark. A few prompts suffice; they should not be those that controllers are compared on.
+    """Benchmark. A few prompts suffice. Do not use the prompts on which controllers are compared.
 
     Attributes:
-        repeats: Number of timed repetitions of each generation; forwards are timed ten times as often. Medians are
-            taken.
-        judge: A trained controller whose decisions' time is added to the costs.
-        output: File for the JSON that is printed to standard output; `specpilot generate --cost` reads it.
+        repeats: Number of timed repetitions of each generation. Forwards are timed ten times as often. Medians are
+            used.
+        judge: Trained controller; the time of its decisions is added to the costs.
+        output: File for the JSON that is printed to standard output. `specpilot generate --cost` reads the file.
     """
 
     split: str = "train"

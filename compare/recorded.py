@@ -136,7 +136,7 @@ class Tracer:
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(
                     f"prompt {row.id!r}: token {max(prompt)} is outside the draft's vocabulary of {draft.vocab_size}; "
-                    "take a draft with the target's whole vocabulary, or other prompts"
+                    "choose a draft with the target's whole vocabulary, or other prompts"
                 )
         uniforms = [drawn_for(self.seed, "x", row.id, count=budget) for row in rows]
         stops = frozenset(decoder.stop_tokens)

@@ -1,7 +1,8 @@
-"""The document of a report: sentences, tables and pictures as a page and as Markdown.
+"""Makes the document of a report: conclusions, tables and figures, as a page and as Markdown.
 
-Figures that were not measured or are noise are left out: an interval of fewer than ``ENOUGH`` prompts, a chart without
-two points, a group of few tokens.
+The document leaves out values that were not measured or that are noise: intervals of fewer than ``ENOUGH`` prompts,
+lines of a single point, and groups of few tokens. Conclusions come first. Tables with a row for each position are
+folded on the page.
 """
 
 from __future__ import annotations
@@ -19,36 +20,39 @@ from .drafted import ALL, FEW, start_of
 from .drift import Drift
 from .interval import ENOUGH, Interval, show
 from .results import ComparisonReport, DataReport, GroupAcceptance, LengthSpeed, Piece, Report
+from .table import Row
 
 FEW_IN_BIN = 10  # tokens of a row of the reliability table, below which it is noise
 LONGEST = 400  # characters of a prompt that are shown
-PLACES = {
-    "depth": "token of a round", "position": "token of the text", "domain": "domain", "temperature": "temperature",
-    "confidence": "confidence",
+AXES = {"depth": "token of a round", "position": "token of the text"}  # labels by way to group tokens by a position
+GROUPS = {  # names of a group by way to group tokens
+    "depth": "token {} of a round", "position": "token {} of the text", "domain": "domain {}",
+    "temperature": "temperature {}", "confidence": "confidence {}",
 }  # fmt: skip
 WRITERS = {
     "draft": "accepted token of the draft model",
-    "copy": "accepted token copied from the text",
-    "target": "the target's own token",
-    "rejected": "rejected draft",
+    "copy": "accepted token that was copied from the text",
+    "target": "token of the target",
+    "rejected": "rejected token of a draft",
 }
 
 
 def document_of(report: Report) -> Document:
-    """The document of a report."""
+    """Return the document of a report."""
     sections = [
         _drift(report), _speed(report), _by_length(report), _by_place(report), _reliability(report),
-        _acceptance(report), _calibration(report), _mosaic(report),
+        _acceptance(report), _acceptance_by_position(report), _quality(report), _quality_by_position(report),
+        _mosaic(report),
     ]  # fmt: skip
     shown = [section for section in sections if not section.empty]
     return Document(_title(report), report.sentences, report.commands, shown, _remarks(report))
 
 
 def write(folder: Path, record: Record, reports: Sequence[Report]) -> list[Path]:
-    """Write ``report.html`` and ``report.md``, with a document of each report, and last ``record`` as ``report.json``.
+    """Write ``report.html`` and ``report.md``, with a document for each report, and ``record`` as ``report.json``.
 
     Returns:
-        The paths of the three files.
+        The paths of the three files. ``report.json`` is written last.
     """
     documents = [document_of(report) for report in reports]
     texts = {
@@ -63,6 +67,7 @@ def write(folder: Path, record: Record, reports: Sequence[Report]) -> list[Path]
 
 
 def _title(report: Report) -> str:
+    """Return the title of a report's document."""
     if isinstance(report, DataReport):
         return f"Acceptance: {report.draft} for {report.target}"
     pair = report.target + (f" with {report.draft}" if report.draft else "")
@@ -71,22 +76,25 @@ def _title(report: Report) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
+    """Return ``value`` in the format ``form``; empty for None."""
     return "" if value is None else format(value, form)
 
 
 def _bounds(row: Interval | LengthSpeed | GroupAcceptance, prompts: int = ENOUGH) -> tuple[float | None, float | None]:
+    """Return the ends of an interval over ``prompts``; None for both if there are too few prompts."""
     return (row.low, row.high) if prompts >= ENOUGH else (None, None)
 
 
 def group_name(way: str, group: str) -> str:
-    """A group of tokens in words."""
-    return group if way == ALL else f"{PLACES[way]} {group}"
+    """Return the name of a group of tokens, such as ``token 3 of a round``."""
+    return "all tokens" if way == ALL else GROUPS[way].format(group)
 
 
 # speed
 
 
 def _speed(report: Report) -> Section:
+    """Return the section that compares the speeds of the decoders."""
     prompts = report.prompts
     clocked = any(row.clock is not None for row in report.decoders.values())
     bars, rows = [], []
@@ -110,67 +118,80 @@ def _speed(report: Report) -> Section:
             bars.append(Bar(row.title, shown, row.speed.value, *_bounds(row.speed, prompts), other, is_best))
     if report.informed is not None:
         bars.append(Bar("every acceptance probability known", f"{report.informed:.2f}", other=report.informed))
-    columns = {
-        "speed-up": "over decoding without drafts, every prompt with every decoder in turn, with 95 % intervals over "
-        "prompts",
-        "replay": f"that over no drafts, from recorded texts at {report.priced}, without the clock's noise",
-        "CPU": "by processor time, which other work on the machine lengthens less",
-        "tokens/forward": "generated tokens per target forward, the one that reads the prompt included",
-        "accepted": "the share of the drafted tokens that the target kept",
+    explanations = {
+        "tokens/s": "generated tokens per second of wall time",
+        "speed-up": "by the clock (wall time), over decoding without drafts, with 95 % intervals over prompts",
+        "replay": f"speed-up by replay: computed from recorded texts at {report.priced}, without the clock's noise",
+        "CPU": "speed-up by processor time, which other processes on the machine lengthen less than wall time",
+        "J/token": "joules for each generated token",
+        "tokens/forward": "generated tokens per target forward, the forward over the prompt included",
+        "accepted": "share of the drafted tokens that the target accepted",
     }
     used = {column for row in rows for column, cell in row.items() if cell}
-    note = "; ".join(f"{column}: {words}" for column, words in columns.items() if column in used) + "."
+    columns = "; ".join(f"{column}: {words}" for column, words in explanations.items() if column in used)
+    note = f"Columns: {columns}." if columns else ""
     if 0 < prompts < ENOUGH:
         note += f" {counted(prompts, 'prompt')}: too few for intervals."
-    note += _without_figures(report)
+    note = (note + _without_figures(report) + _disagreement(report)).strip()
     cells = [{column: cell for column, cell in row.items() if column in used} for row in rows]
     pictures = Bars(bars, key=clocked) if bars else None
-    return Section("How fast", note + _disagreement(report), cells, bars=pictures)
+    reading = "A dot right of the dashed line is a decoder that is faster than decoding without drafts"
+    reading += "; the bar behind the dot is its 95 % interval." if prompts >= ENOUGH else "."
+    return Section("Speed", note, cells, bars=pictures, reading=reading)
 
 
 def _without_figures(report: Report) -> str:
-    """Why decoders have no figures: without the clock only chains of the draft model have some."""
+    """Return a sentence about decoders without a speed; empty if there are none.
+
+    Without the clock, only decoders that draft chains of the draft model have a speed.
+    """
     names = [row.title for row in report.decoders.values() if row.clock is None and row.replay is None]
     if not names:
         return ""
     return (
-        f" No figures of {listed(names)}: only chains of the draft model can be replayed, no copies, trees, routers, "
-        "user's classes or other engines; leave --no-clock out to decode with them."
+        f" {listed(names)}: no speed without the clock, because only chains of the draft model can be replayed. Leave "
+        "--no-clock out to time decoders with copies, trees, routers, your own classes or other engines."
     )
 
 
 def _disagreement(report: Report) -> str:
-    apart = [
+    """Return a sentence about decoders whose two speed-ups have disjoint intervals; empty if there are none."""
+    names = [
         row.title
         for row in report.decoders.values()
         if row.clock is not None and row.replay is not None and report.prompts >= ENOUGH
         and (row.clock.low > row.replay.high or row.clock.high < row.replay.low)
     ]  # fmt: skip
-    if not apart:
+    if not names:
         return ""
     return (
-        f" Clock and replay differ by more than their intervals for {', '.join(apart)}: the replay leaves out the "
-        "reading of prompts, and takes the costs of short texts; the clock has the machine's other work in it, which "
-        "the speed-up by processor time has less."
+        f" Clock and replay differ by more than their intervals for {', '.join(names)}. The replay leaves out the "
+        "reading of prompts and uses costs of short texts. The clock includes the time that other processes take."
     )
 
 
 def _by_length(report: Report) -> Section:
+    """Return the section with the speed-up of each fixed draft length."""
     points = [Point(row.length, row.value, *_bounds(row, report.prompts)) for row in report.lengths]
     ticks = [point.x for point in points]
-    chart = Chart("tokens in each draft", "speed over no drafts", {"fixed length": points}, ticks, shares=False)
-    note = f"By replay at {report.priced}. Longer drafts give more tokens in a round, and waste more."
-    return Section("Speed by draft length", note, chart=chart, narrow=True)
+    chart = Chart("tokens in each draft", "speed-up over no drafts", {"fixed length": points}, ticks, shares=False)
+    note = f"Computed by replay at {report.priced}. Longer drafts yield more tokens in a round, and waste more."
+    reading = "The best fixed draft length is where the line is highest; below the dashed line, drafts cost time."
+    return Section("Speed by draft length", note, chart=chart, narrow=True, reading=reading)
 
 
 # acceptance
 
 
 def _along(way: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded: Sequence[str]) -> Chart:
-    """Acceptance by token of a round or of the text; the last point is of all later tokens too.
+    """Return a chart of acceptance by token of a round or of the text.
+
+    The last point stands for all later tokens, too.
 
     Args:
-        banded: the lines with intervals.
+        way: ``depth`` or ``position``.
+        lines: acceptance by line and position.
+        banded: the lines that are drawn with intervals.
     """
     points = {
         name: [
@@ -181,97 +202,139 @@ def _along(way: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded:
         for name, rows in lines.items()
     }
     places = sorted({point.x for line in points.values() for point in line})
-    return Chart(PLACES[way], "share accepted", points, places, log=way == "position")
+    return Chart(AXES[way], "share accepted", points, places, log=way == "position")
 
 
 def _by_place(report: Report) -> Section:
+    """Return the section with the chart of acceptance by position."""
     lines = {"all tokens" if name == ALL else name: rows for name, rows in report.lines.items()}
     note = (
-        "How often the target accepts a drafted token if it accepted all before it; a point is of its token and those "
-        "up to the next point. Places that few tokens were drafted at are left out."
+        "A drafted token counts if the target accepted all tokens of its round before it. Positions with few drafted "
+        "tokens are left out."
+    )
+    reading = (
+        "Each point is the share of drafted tokens that the target accepts, from its position up to the next point."
     )
     chart = None if report.along is None or not lines else _along(report.along, lines, ["all tokens"])
-    return Section("Acceptance by position", note, chart=chart, narrow=True)
+    return Section("Acceptance by position", note, chart=chart, narrow=True, reading=reading)
+
+
+def _acceptance_rows(report: Report, *, positions: bool) -> list[Row]:
+    """Return the rows of acceptance of groups by position, or of all other groups."""
+    return [
+        {"group": group_name(way, group), "acceptance": show(row.interval), "drafted": f"{row.tokens}",
+         "prompts": f"{row.prompts}"}
+        for way, groups in report.acceptance.items() if (way in AXES) == positions for group, row in groups.items()
+    ]  # fmt: skip
+
+
+ACCEPTANCE_NOTE = (
+    "Acceptance is the mean probability that the target accepts a drafted token, with its 95 % interval over prompts."
+)
 
 
 def _acceptance(report: Report) -> Section:
-    rows = [
-        {"tokens of": group_name(way, group), "acceptance": show(row.interval), "drafted": f"{row.tokens}",
-         "prompts": f"{row.prompts}"}
-        for way, of_way in report.acceptance.items() for group, row in of_way.items()
-    ]  # fmt: skip
-    note = "The mean probability that the target accepts a drafted token, with its 95 % interval over prompts."
-    return Section("Acceptance", note, rows)
+    """Return the section with the acceptance of all tokens and of each domain, temperature and confidence."""
+    return Section("Acceptance", ACCEPTANCE_NOTE, _acceptance_rows(report, positions=False))
+
+
+def _acceptance_by_position(report: Report) -> Section:
+    """Return the section with the table of acceptance by position."""
+    rows = _acceptance_rows(report, positions=True)
+    return Section("Acceptance at each position", ACCEPTANCE_NOTE, rows, folded=True)
 
 
 def _sides(report: Report) -> dict[str, Report]:
-    """The report, and that of the dataset it is compared with, by what is added to the names of their predictors."""
+    """Return the reports whose predictors are shown, by the words that follow the names of their predictors."""
     if not isinstance(report, DataReport) or report.against is None:
         return {"": report}
     return {f" in {side.data}": side for side in (report, report.against)}
 
 
 def _reliability(report: Report) -> Section:
+    """Return the section with the reliability diagram of the predictors."""
     lines = {
-        name + added: [Point(row.predicted, row.observed) for row in groups[ALL].reliability if row.count >= FEW_IN_BIN]
-        for added, side in _sides(report).items()
+        name + suffix: [
+            Point(row.predicted, row.observed) for row in groups[ALL].reliability if row.count >= FEW_IN_BIN
+        ]
+        for suffix, side in _sides(report).items()
         for name, groups in side.predictors.items()
     }
     chart = Chart("predicted acceptance", "true acceptance", lines, (0, 0.25, 0.5, 0.75, 1), diagonal=True)
-    note = "Tokens grouped by predicted acceptance. On the dashed line predictions are right on average."
-    return Section("Can predictions be relied on?", note, chart=chart, narrow=True)
+    note = "Tokens are grouped by predicted acceptance."
+    reading = "On the dashed line, predictions are right on average; below it they are too high, above it too low."
+    return Section("Calibration of predictors", note, chart=chart, narrow=True, reading=reading)
 
 
-def _calibration(report: Report) -> Section:
-    rows = [
-        {"predictor": name + added if group == ALL else "",
-         "tokens of": group_name(ALL if group == ALL else str(side.along), group), "drafted": f"{row.tokens}",
-         "Brier": _number(row.brier, ".3f"), "of a constant": _number(row.brier_constant, ".3f"),
+def _quality_rows(report: Report, *, positions: bool) -> list[Row]:
+    """Return the rows of the quality of predictors by position, or on all tokens."""
+    return [
+        {"predictor": name + suffix,
+         **({"group": group_name(str(side.along), group)} if positions else {}), "drafted": f"{row.tokens}",
+         "Brier": _number(row.brier, ".3f"), "constant": _number(row.brier_constant, ".3f"),
          "ECE": _number(row.ece, ".3f"), "AUROC": _number(row.auroc, ".3f")}
-        for added, side in _sides(report).items()
-        for name, groups in side.predictors.items() for group, row in groups.items()
+        for suffix, side in _sides(report).items()
+        for name, groups in side.predictors.items()
+        for group, row in groups.items() if (group != ALL) == positions
     ]  # fmt: skip
-    note = (
-        "Brier score: mean squared distance of predicted from true acceptance, 0 at best; beside it that of the best "
-        "constant. ECE: mean distance of groups by prediction from what happens in them. AUROC: the probability that "
-        "an accepted token is ranked above a rejected one, 0.5 by chance."
-    )
-    return Section("Predictors of acceptance", note, rows)
+
+
+QUALITY_NOTE = (
+    "Brier: Brier score, the mean squared distance of predicted from true acceptance; 0 is best. constant: the Brier "
+    "score of predicting the mean acceptance everywhere. ECE: expected calibration error, the mean distance of "
+    "predicted from true acceptance over groups of similar predictions; 0 is best. AUROC: the probability that an "
+    "accepted token is ranked above a rejected one; 0.5 is chance, 1 is best."
+)
+
+
+def _quality(report: Report) -> Section:
+    """Return the section with the quality of each predictor on all tokens."""
+    return Section("Predictors of acceptance", QUALITY_NOTE, _quality_rows(report, positions=False))
+
+
+def _quality_by_position(report: Report) -> Section:
+    """Return the section with the quality of each predictor by position."""
+    return Section("Predictors at each position", QUALITY_NOTE, _quality_rows(report, positions=True), folded=True)
 
 
 def difference(drift: Drift) -> str:
-    """How acceptance changed, with its interval."""
+    """Return the change of acceptance with its 95 % interval, such as ``-0.120 (-0.150 to -0.090)``."""
     return f"{drift.difference:+.3f} ({drift.low:+.3f} to {drift.high:+.3f})"
 
 
 def _drift(report: Report) -> Section:
+    """Return the section with the drift of acceptance between two datasets; empty without a second dataset."""
     if not isinstance(report, DataReport) or report.against is None:
         return Section("Drift", "")
     bars, rows, sides = [], [], (report, report.against)
-    for way, of_way in report.drift.items():
-        for group, row in of_way.items():
+    for way, groups in report.drift.items():
+        for group, row in groups.items():
             name, significant = group_name(way, group), row.is_significant
             bars.append(Bar(name, f"{row.difference:+.3f}", row.difference, row.low, row.high, best=significant))
             rows.append({
-                "tokens of": f"[bold]{name}[/bold]" if significant else name,
+                "group": f"[bold]{name}[/bold]" if significant else name,
                 "acceptance": f"{row.acceptance:.3f}", "against": f"{row.other:.3f}",
                 "difference": difference(row), "p": f"{row.p:.3f}",
             })  # fmt: skip
-    ways = [way for way in ("depth", "position") if all(way in side.acceptance for side in sides)]
+    ways = [way for way in AXES if all(way in side.acceptance for side in sides)]
     lines = {side.data: side.acceptance[way] for way in ways[:1] for side in sides} if rows else {}
     note = (
-        "The difference has a 95 % interval. p: the probability of a difference this large anywhere in the table if "
-        "nothing had drifted, from reassignments of the prompts to the two datasets; bold: at most 0.05."
+        f"acceptance: in {report.data}; against: in {report.against.data}. The difference has a 95 % interval. p: the "
+        "probability of a difference this large in any row if nothing had drifted, from random reassignments of the "
+        "prompts to the two datasets. Rows in bold drifted: their p is at most 0.05."
     )
+    reading = "Right of the dashed line, acceptance is higher in the second dataset; groups in bold drifted."
     chart = _along(ways[0], lines, [*lines]) if lines else None
-    return Section("Drift", note, rows, chart, Bars(bars, 0.0) if lines else None)
+    bars_of_groups = Bars(bars, 0.0) if lines else None
+    return Section("Drift", note, rows, chart, bars_of_groups, reading=reading, folded=bars_of_groups is not None)
 
 
 # texts
 
 
 def _mosaic(report: Report) -> Section:
-    title, note = "Who wrote each token", "One prompt, decoded with the two fastest decoders."
+    """Return the section with one text of each of the two fastest decoders, coloured by the source of each token."""
+    title, note = "Source of each token", "One prompt, decoded with the two fastest decoders."
     if not isinstance(report, ComparisonReport) or report.mosaic is None:
         return Section(title, note)
     texts = {
@@ -284,28 +347,30 @@ def _mosaic(report: Report) -> Section:
     writers = {by: words for by, words in WRITERS.items() if by in used}
     prompt = report.mosaic.prompt
     shown = prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + " …"
-    return Section(title, note, mosaic=Mosaic(shown, texts, writers))
+    reading = "Each colour is a source of tokens; the more of the text is drafted, the fewer forwards the target needs."
+    return Section(title, note, mosaic=Mosaic(shown, texts, writers), reading=reading)
 
 
 # how it was measured
 
-TUNING = "Rules without training are tuned on one half of the prompts and judged on the other, both halves in turn."
-
-
-RULE_WORDS = "Unless a decoder has another one, replay, clock and the labels of predictors are of the verification rule"
+TUNING = (
+    "Rules without training are tuned on one half of the prompts and evaluated on the other half, in both directions."
+)
 
 
 def _remarks(report: Report) -> list[str]:
+    """Return sentences about the method of a report's measurements."""
     if isinstance(report, DataReport):
         return _data_remarks(report)
     return _comparison_remarks(report) if isinstance(report, ComparisonReport) else []
 
 
 def _data_remarks(report: DataReport) -> list[str]:
+    """Return sentences about the method of a report about a dataset."""
     sides = [report] if report.against is None else [report, report.against]
     replay = [] if not report.decoders else [
-        "Replayed on the labels: whether a token is kept is drawn with its acceptance, and after a rejected one the "
-        f"draft goes on as along the text. {TUNING}"
+        "The replay uses the labels: a drafted token is kept with the probability of its acceptance. After a rejected "
+        f"token, the draft continues as along the text. {TUNING}"
     ]  # fmt: skip
     rules = [f"{side.data}: acceptance by the verification rule {side.verifier}." for side in sides if side.verifier]
     return [
@@ -317,11 +382,15 @@ def _data_remarks(report: DataReport) -> list[str]:
 
 
 def _comparison_remarks(report: ComparisonReport) -> list[str]:
+    """Return sentences about the method of a comparison."""
     sampling, passes = report.task.sampling, f", {report.passes} passes" if report.passes > 1 else ""
+    rule = (
+        f"Replay, clock and labels of acceptance use the verification rule {report.verifier}, unless a decoder names "
+    )
     remarks = [
         f"{counted(report.prompts, 'prompt')}, up to {report.task.max_new_tokens} tokens each, temperature "
         f"{sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}{passes}.",
-        *([f"{RULE_WORDS} {report.verifier}."] if report.verifier else []),
+        *([rule + "another rule."] if report.verifier else []),
         TUNING,
         f"{report.machine.processor}, {counted(report.machine.threads, 'thread')}; "
         + ", ".join(f"{name} {version}" for name, version in report.versions.items())
@@ -329,11 +398,11 @@ def _comparison_remarks(report: ComparisonReport) -> list[str]:
     ]
     if report.ratio is not None:
         remarks.append(
-            f"By {report.priced}, one more drafted token costs {report.ratio:.2f} of a round without drafts."
+            f"At {report.priced}, one more drafted token costs {report.ratio:.2f} of a round without drafts."
         )
     if report.informed is not None:
         remarks.append(
-            "Every acceptance probability known: drafts as long as pay if the target's acceptance probability of each "
-            "token were known, in the replay."
+            "Every acceptance probability known: an upper bound by replay. Each draft has the length that pays most, "
+            "given the probability that the target accepts each of its tokens."
         )
     return remarks

@@ -27,7 +27,7 @@ from .labelled import Labelled, Source, prompt_name, read_labelled
 from .options import CompareOptions
 
 FLAG = "--per-request-spec-decode-metrics detailed"
-NOTHING, SUMS = "have no metrics.speculative_decoding", "have only sums of drafts of different lengths"
+NOTHING, SUMS = "they have no metrics.speculative_decoding", "they have only sums over drafts of different lengths"
 OF_SAMPLING = ("temperature", "top_k", "top_p")
 ACCEPTED, REJECTED = 0, 1  # in place of tokens, which responses do not have: the text is of the first alone
 
@@ -37,7 +37,10 @@ def read_data(sources: Sequence[str], options: CompareOptions) -> Labelled:
     is_response = {source: are_responses(source) for source in sources}
     if any(is_response.values()) and not all(is_response.values()):
         names = ", ".join(source for source in sources if not is_response[source])
-        raise InputError(f"data: {names} among responses; compare datasets with responses by --against")
+        raise InputError(
+            f"data: {names}: is a dataset among files of responses; pass one kind with --data and the other with "
+            "--against"
+        )
     return read_responses(sources, options.limit) if all(is_response.values()) else read_labelled(sources, options)
 
 
@@ -83,15 +86,15 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
                 data.prompts.append(_prompt(request, response, f"{source}:{number}"))
     for why, some in left_out.items():
         data.notes.append(
-            f"Left out are {some} of the {counted(count, 'response')} of {name}, which {why}: start vLLM with {FLAG}."
+            f"{some} of the {counted(count, 'response')} of {name} are left out, because {why}. Start vLLM with {FLAG}."
         )
     if not data.texts:
-        reason = " ".join(data.notes).rstrip(".") or f"no token was drafted; save responses with {FLAG}"
+        reason = " ".join(data.notes).rstrip(".") or f"no token was drafted; save responses of vLLM with {FLAG}"
         raise InputError(f"{name}: {reason}")
     data.notes.append(
-        f"Responses say which of a draft's tokens was rejected, 0 or 1 for each, and not its id or probability: {name} "
-        "has no confidences, domains or predictors, and is not checked to be of the same models. Positions in the text "
-        f"are known of {sum(data.placed)} of its {counted(len(data.texts), 'text')}."
+        f"Responses contain whether each drafted token was accepted, but not its id or probability. The report has no "
+        f"confidences, domains or predictors for {name}, and does not check that its models are the same. Positions in "
+        f"the text are known for {sum(data.placed)} of its {counted(len(data.texts), 'text')}."
     )
     return data
 

@@ -81,7 +81,7 @@ class Comparison:
         """
         place = self.folder if folder is None else Path(folder)
         if place.exists() and not place.is_dir():
-            raise InputError(f"folder={str(place)!r}: is a file; give a folder")
+            raise InputError(f"folder={str(place)!r}: is a file; choose a folder")
         place.mkdir(parents=True, exist_ok=True)
         return write(place, self.report, [self.report])
 
@@ -173,16 +173,20 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
         InputError: as :func:`compare`.
     """
     if options.against is not None and options.data is None:
-        raise InputError(f"against={options.against!r}: is compared with a dataset; name that with --data")
+        raise InputError(f"against={options.against!r}: needs a first dataset; name it with --data")
     if options.data is not None and decoders is not None:
-        raise InputError(f"data={options.data!r}: nothing is decoded; give controllers as a list")
+        raise InputError(f"data={options.data!r}: nothing is decoded; pass a list of controllers as decoders")
     project = None if options.wandb is None else find_project(options.wandb)
     comparison = _of_decoders(options, decoders) if options.data is None else _of_data(options)
     if project is not None:
         try:
             log(comparison, project)
         except Exception as error:  # of the package, the network or the service: the comparison is made
-            warnings.warn(f"wandb={options.wandb!r}: the report was not logged ({one_line(error)})", stacklevel=2)
+            warnings.warn(
+                f"wandb={options.wandb!r}: the report could not be logged ({one_line(error)}); it is in "
+                f"{comparison.folder}",
+                stacklevel=2,
+            )
     return comparison
 
 
@@ -227,6 +231,8 @@ def paired(options: CompareOptions) -> CompareOptions:
         return options
     trained = [] if options.length is None else trained_among(options.words)
     target, draft = named_pair(options.target, options.draft, {"length": trained[0]} if trained else {})
+    if target == AUTO:
+        target = PairOptions.target
     return replace(options, target=target, draft=PairOptions.draft if draft == AUTO else str(draft) if draft else None)
 
 

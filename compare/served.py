@@ -165,7 +165,8 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
         differences.append(f"verification rule {rules[0]} against {rules[1]}")
     if first.is_rounds != second.is_rounds:
         differences.append(
-            "one has a token at every position and the other those that a controller drafted: compare by confidence"
+            "one has a drafted token at every position, the other only tokens that a controller drafted; compare them "
+            "by confidence"
         )
     return differences
 
@@ -175,28 +176,33 @@ def sentences(report: DataReport) -> list[str]:
     overall = report.acceptance[ALL][ALL]
     temperatures = sorted({t for each in report.sampling if (t := each.get("temperature")) is not None})
     at = f" at temperature {', '.join(f'{t:g}' for t in temperatures)}" if temperatures else ""
-    line = (
-        f"In {report.data} ({counted(report.texts, 'text')}{at}) the target accepts "
-        f"{show(overall.interval)} of the drafted tokens"
-    )
+    lines = [
+        f"In {report.data} ({counted(report.texts, 'text')}{at}), the target accepts {show(overall.interval)} of the "
+        "drafted tokens."
+    ]
     depths = [*report.acceptance.get("depth", {}).items()]
     if depths:
         (start, at_start), (end, at_end) = depths[0], depths[-1]
-        line += f", {at_start.acceptance:.2f} of token {start} of a round and {at_end.acceptance:.2f} of token {end}"
+        lines.append(
+            f"Acceptance is {at_start.acceptance:.2f} at token {start} of a round and {at_end.acceptance:.2f} at token "
+            f"{end}."
+        )
     certain = [item for item in report.acceptance.get("domain", {}).items() if item[1].low is not None]
     domains = sorted(certain, key=lambda item: -item[1].acceptance)
     if len(domains) > 1:
         (best, most), (worst, least) = domains[0], domains[-1]
-        line += f", most in {best} ({most.acceptance:.2f}) and least in {worst} ({least.acceptance:.2f})"
-    lines = [line + "."]
+        lines.append(
+            f"Acceptance is highest in the domain {best} ({most.acceptance:.2f}) and lowest in the domain {worst} "
+            f"({least.acceptance:.2f})."
+        )
     if report.tokens_per_draft_round is not None:
-        lines.append(f"A round with a draft gave {report.tokens_per_draft_round:.2f} tokens.")
+        lines.append(f"A round with a draft adds {report.tokens_per_draft_round:.2f} tokens on average.")
     if report.best is not None:
         lines.append(_replay_sentence(report, report.best))
     confidence = report.predictors.get(OWN, {}).get(ALL)
     if confidence is not None and confidence.auroc is not None:
         lines.append(
-            f"{OWN.capitalize()} has an AUROC of {confidence.auroc:.3f} and a calibration error of "
+            f"{OWN.capitalize()} has an AUROC of {confidence.auroc:.3f} and an expected calibration error of "
             f"{confidence.ece:.3f}."
         )
     return [*lines, *judgements(report.predictors)]
@@ -233,19 +239,23 @@ def drift_sentences(report: DataReport, against: DataReport) -> list[str]:
     ]
     change = f"{overall.acceptance:.2f} → {overall.other:.2f}, {difference(overall)}"
     if not significant:
-        lines = [f"No drift {names}: acceptance is {change}; no group differs by more than chance would give."]
+        lines = [
+            f"Acceptance did not drift {names}: {change}.",
+            "No group of tokens differs by more than chance explains.",
+        ]
     else:
         direction = "rose" if overall.difference > 0 else "fell"
         start = (
             f"Acceptance {direction} {names}" if overall.is_significant
-            else f"Acceptance as a whole stayed {names}, parts did not"
+            else f"Acceptance of all tokens did not drift {names}, but that of some groups did"
         )  # fmt: skip
         places = [each for each in significant if each[0] != ALL]
         lines = [f"{start}: {change}."]
         if places:
             way, group, drift = max(places, key=lambda each: abs(each[2].difference))
             lines.append(
-                f"Most for {group_name(way, group)}: {drift.acceptance:.2f} → {drift.other:.2f}, {difference(drift)}; "
-                f"{len(places)} of {sum(map(len, report.drift.values())) - 1} groups drifted."
+                f"The largest change is that of {group_name(way, group)}: {drift.acceptance:.2f} → {drift.other:.2f}, "
+                f"{difference(drift)}."
             )
-    return lines + [f"They differ in settings: {words}." for words in report.differs]
+            lines.append(f"{len(places)} of {sum(map(len, report.drift.values())) - 1} groups drifted.")
+    return lines + [f"The datasets differ in their settings: {words}." for words in report.differs]

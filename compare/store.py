@@ -41,7 +41,7 @@ class Store:
         self._lock: FolderLock | None = None
 
     def __enter__(self) -> Self:
-        self._lock = FolderLock(self.folder, "is measuring there")
+        self._lock = FolderLock(self.folder, "writes measurements to it")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,11 +57,11 @@ class Store:
         file = self._file(identity)
         if not file.exists():
             return None
-        remedy = "remove it, and it is computed again"
+        remedy = "remove the file, and the result is computed again"
         record = dict(read_object(file, remedy))
         digest = record.pop("sha256", None)
         if record.keys() != {"identity", "result"} or digest != _digest(record):
-            raise InputError(f"{file}: damaged, it holds no result; {remedy}")
+            raise InputError(f"{file}: is damaged and contains no result; {remedy}")
         return record["result"]
 
     def put(self, identity: Identity, result: Any) -> None:

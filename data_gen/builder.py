@@ -148,7 +148,7 @@ def encode_prompts(
         response = None if given is None else given.tokens[prompt.id][:room]
         items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain, response))
     if not items:
-        raise InputError(f"{name_of(s.prompts)}: no prompt has at most --max-prompt-tokens tokens; raise it")
+        raise InputError(f"{name_of(s.prompts)}: no prompt has --max-prompt-tokens tokens or fewer; raise that option")
     identity = {
         "prompts": {
             "source": name_of(s.prompts),

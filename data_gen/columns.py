@@ -148,10 +148,12 @@ def _question(row: Record, column: str | None) -> tuple[str, list[Message]]:
     there = ", ".join(sorted(row)) or "none"
     name = column or next((name for name in (*CONVERSATIONS, *PROMPTS) if name in row), None)
     if name is None and row.keys() & {*PREFERENCES}:
-        raise InputError(f"preferences without a prompt; it has {there}; take one side by --column chosen")
+        raise InputError(f"has preferences but no prompt; it has {there}; choose one answer with --column chosen")
     if name is None or name not in row:
         missing = "of a known form" if name is None else repr(name)
-        raise InputError(f"no column {missing} holds a prompt; it has {there}; name the prompt's with --column")
+        raise InputError(
+            f"no column {missing} contains a prompt; it has {there}; name the prompt's column with --column"
+        )
     turns = _turns(row[name], name)
     context = next((row[key] for key in CONTEXTS if name in ASKED and isinstance(row.get(key), str)), "")
     if context.strip() and len(turns) == 1:
@@ -175,7 +177,9 @@ def _answered(row: Record, name: str, turns: list[Message], column: str | None) 
     there = ", ".join(sorted(row))
     if found is None:
         if row.keys() & {*PREFERENCES} - used:
-            raise InputError("several answers, chosen and rejected; name the one to learn: --answer-column chosen")
+            raise InputError(
+                "has several answers, chosen and rejected; name the answer to learn with --answer-column chosen"
+            )
         others = [
             key for key in row if key not in ABOUT | used and isinstance(row[key], str | list | dict) and row[key]
         ]
@@ -186,7 +190,9 @@ def _answered(row: Record, name: str, turns: list[Message], column: str | None) 
             )
         return turns
     if found not in row:
-        raise InputError(f"no column {found!r} holds an answer; it has {there}; name another with --answer-column")
+        raise InputError(
+            f"no column {found!r} contains an answer; it has {there}; name another column with --answer-column"
+        )
     value = row[found]
     if found == "reference" and isinstance(value, list) and (not value or len(value) == len(turns)):
         pairs = zip(turns, value, strict=False)
@@ -215,12 +221,12 @@ def _turns(value: object, name: str) -> list[Message]:
 
 def _message(given: object, name: str) -> Message:
     if not isinstance(given, Mapping):
-        raise InputError(f"{name} is no message: {reprlib.repr(given)}; give {{'role': …, 'content': …}}")
+        raise InputError(f"{name} is not a message: {reprlib.repr(given)}; give {{'role': …, 'content': …}}")
     message = {key: value for key, value in given.items() if value is not None}
     role = message.pop("role", message.pop("from", None))
     content = message.pop("content", message.pop("value", None))
     if role not in ROLES:
-        raise InputError(f"{name}: the role {role!r} is unknown; name it one of {', '.join(ROLES)}")
+        raise InputError(f"{name}: the role {role!r} is unknown; choose one of {', '.join(ROLES)}")
     if content is None and not message.get("tool_calls"):
         raise InputError(f"{name} has no content; it has {', '.join(map(str, message)) or 'a role alone'}")
     return {"role": ROLES[role], "content": "" if content is None else content, **message}

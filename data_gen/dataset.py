@@ -311,8 +311,8 @@ class ShardWriter:
         if found := differences(rule | stored, {**rule, **self._identity}):
             shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
             raise InputError(
-                f"{self.folder}: belongs to a run with other settings: {shown}; give what it was, or another "
-                "output folder"
+                f"{self.folder}: belongs to a run with other settings: {shown}; repeat those settings, or choose "
+                "another output folder"
             )
         self._identity = stored
         return manifest

@@ -98,7 +98,7 @@ def most_frequent(
         InputError: there are fewer.
     """
     if count > len(among):
-        raise InputError(f"{name}={count}: the model has {len(among)} tokens; give at most as many")
+        raise InputError(f"{name}={count}: the model has {len(among)} tokens; choose at most that many")
     counts = Counter(
         token for one in documents for token, learned in zip(one.tokens, one.learned, strict=True) if learned
     )
@@ -113,7 +113,9 @@ def answers(folder: Path, target: str | None) -> Iterator[Document]:
     """
     manifest = read_manifest(folder, *KINDS, complete=True)
     if target is not None and manifest.fingerprint["target"] != target:
-        raise InputError(f"{folder}: the answers of another target, {manifest.target}; give answers of this one")
+        raise InputError(
+            f"{folder}: contains answers of another target, {manifest.target}; make answers with this target"
+        )
     for file in shard_files(folder):
         for row in read_shard(file, KINDS[manifest.kind]):
             if row.x:

@@ -276,7 +276,7 @@ def text_of(row: AcceptanceRow | RoundsRow) -> Text:
     for probability in text.accept:
         if not 0 <= probability <= 1:  # also false for NaN
             raise InputError(
-                f"prompt {text.prompt_id!r}: P={probability} is no probability in [0, 1]; generate the data again"
+                f"prompt {text.prompt_id!r}: P={probability} is not a probability; generate the data again"
             )
     return text
 

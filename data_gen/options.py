@@ -34,7 +34,7 @@ from ..infer.options import (
 )
 
 HostPort = Annotated[
-    str, Pattern(r"[^/:]+:\d{1,5}", "no address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
+    str, Pattern(r"[^/:]+:\d{1,5}", "not the address of a head node; give HOST:PORT, such as 10.0.0.1:6379")
 ]
 
 
@@ -59,11 +59,11 @@ class PromptSourceOptions(Options):
     Attributes:
         prompts: builtin, builtin-large, builtin-copy, a JSON Lines, CSV, Parquet or text file, a folder of such files,
             or the id of a dataset on the hub.
-        column: Column that holds the prompt or conversation; columns named id and domain are used if present. Default:
-            found by its name.
-        split: Split of the built-in prompts (train, validation, test), of a hub dataset or of a saved DatasetDict; a
-            file has none.
-        domains: Take only prompts of these domains.
+        column: Column with the prompt or conversation. By default, the first column with a usual name, such as prompt.
+            Columns named id and domain are used if present.
+        split: Split of the built-in prompts (train, validation, test), of a hub dataset or of a saved DatasetDict.
+            Files have no splits.
+        domains: Use only prompts of these domains.
         chat: Apply the tokenizer's chat template; --no-chat continues prompts as plain text. "auto" applies it if the
             tokenizer has one.
         system: System message of the chat.
@@ -79,7 +79,7 @@ class PromptSourceOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_system(self.system, self.chat)
-        prompts: Any = self.prompts  # in Python also rows, which are no name
+        prompts: Any = self.prompts  # in Python also rows, which have no name
         if isinstance(prompts, str) and prompts in BUILTIN:
             self.refuse_ignored(("column",), "the built-in prompts have no columns")
         elif self.local:
@@ -87,7 +87,7 @@ class PromptSourceOptions(Options):
 
     @property
     def source(self) -> PromptSourceKeywords:
-        """These fields, for other options on the same prompts."""
+        """The fields as keywords, for other options with the same prompts."""
         return {
             "prompts": self.prompts, "column": self.column, "split": self.split, "domains": self.domains,
             "chat": self.chat, "system": self.system,
@@ -121,13 +121,14 @@ class BatchOptions(Options):
     """Many prompts.
 
     Attributes:
-        prompts: File, folder or hub dataset of prompts or conversations, as for `specpilot data`, instead of a prompt.
-            They are decoded together.
-        output: JSON Lines file for a text of each of these prompts, in their order. An interrupted run is continued.
-        column: Column that holds the prompt or conversation. Default: found by its name.
+        prompts: File, folder or hub dataset of prompts or conversations, as for `specpilot data`, instead of a single
+            prompt. The prompts are decoded together.
+        output: JSON Lines file with a text for each prompt, in the prompts' order. The same command continues an
+            interrupted run.
+        column: Column with the prompt or conversation. By default, the first column with a usual name, such as prompt.
         split: Split of the built-in prompts, of a hub dataset or of a saved DatasetDict.
         limit: Maximum number of prompts.
-        trace: Write tokens and rounds of each text as well.
+        trace: Also write the tokens and rounds of each text.
     """
 
     prompts: str | None = None
@@ -152,11 +153,12 @@ class TextFormOptions(Options):
     """Data.
 
     Attributes:
-        column: Column that holds the prompt or conversation. Default: found by its name.
-        answer_column: Column that holds the answer; none learns prompts alone. Default: found by its name.
+        column: Column with the prompt or conversation. By default, the first column with a usual name, such as prompt.
+        answer_column: Column with the answer; none learns only prompts. By default, the first column with a usual name,
+            such as answer.
         split: Split of a hub dataset or a saved DatasetDict.
-        chat: Put prompt and response together by the tokenizer's chat template; --no-chat puts the response behind the
-            prompt. "auto" uses the template if the tokenizer has one.
+        chat: Join prompt and answer by the tokenizer's chat template; --no-chat appends the answer to the prompt.
+            "auto" uses the template if the tokenizer has one.
         limit: Maximum number of texts of each source.
     """
 
@@ -172,9 +174,9 @@ class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions
     """Dataset. Every field that its rows depend on is part of its identity.
 
     Attributes:
-        max_prompt_tokens: Skip longer prompts; by default a prompt that fills the context is an error.
-        batch_size: Prompts generated together.
-        shard_size: Prompts per shard; a killed run loses at most one shard.
+        max_prompt_tokens: Skip prompts with more tokens. By default, a prompt that fills the context is an error.
+        batch_size: Number of prompts that are decoded together.
+        shard_size: Number of prompts in a shard; an interrupted run loses at most one shard.
     """
 
     max_prompt_tokens: Count | None = None
@@ -187,9 +189,8 @@ class RuleOptions(Options):
     """Labels.
 
     Attributes:
-        verifier: Verification rule of the decoding that the data is for: the labels are the probabilities that it
-            accepts a drafted token. With a seed and a temperature above 0 decoding uses invariant, without a seed
-            token-wise.
+        verifier: Verification rule that the labels are for: a label is the probability that the rule accepts a drafted
+            token. Decoding uses invariant with a seed and a temperature above 0, and token-wise otherwise.
     """
 
     verifier: Literal["token-wise", "invariant"] = "token-wise"
@@ -220,8 +221,8 @@ class RouterDataOptions(TargetOptions, RuleOptions, PlacementOptions, DatasetOpt
     """Router dataset.
 
     Attributes:
-        arms: The arms in order: draft models, exit:LAYER (the target's first layers draft), ngram (copies from the
-            text), and autoregressive (no draft).
+        arms: The router's arms in order: draft models, exit:LAYER (the first layers of the target draft), ngram (copies
+            from the text), and autoregressive (no draft).
     """
 
     arms: Annotated[tuple[str, ...], Several(2)] = ARMS
@@ -233,8 +234,8 @@ class DatasetFolderOptions(Options):
     """Output.
 
     Attributes:
-        output: Folder of the dataset: shards and a manifest. An unfinished one is continued.
-        plan: Print the planned work, its size on disk and its time; write nothing.
+        output: Folder of the dataset: shards and a manifest. The same command continues an unfinished dataset.
+        plan: Print the planned work, its size on disk and its duration; write nothing.
     """
 
     output: Folder
@@ -246,10 +247,12 @@ class WorkerOptions(Options):
     """Workers.
 
     Attributes:
-        workers: Number of workers on a Ray cluster, each with a device and models of its own. Shards are the same bytes
-            for any number. Default: none, the models are loaded by this process.
-        ray: Address of the cluster's head node, such as 10.0.0.1:6379. Default: a cluster on this machine is started.
-        gpus_per_worker: GPUs that a worker takes if the cluster has any; several are for a target with a --device-map.
+        workers: Number of workers on a Ray cluster, each with its own device and models. The shards are the same bytes
+            for any number of workers. By default, this process loads the models and there are no workers.
+        ray: Address of the cluster's head node, such as 10.0.0.1:6379. By default, a cluster on this machine is
+            started.
+        gpus_per_worker: Number of GPUs of each worker if the cluster has GPUs. More than one is for a target with a
+            --device-map.
     """
 
     workers: Annotated[int, Range(1, 1024)] | None = None
@@ -272,15 +275,16 @@ class ResponseOptions(Options):
     """Texts of another engine.
 
     Attributes:
-        responses: What generates the target's texts, which target and draft then label here. openai: a server with
-            OpenAI's completions API. vllm: vLLM in this process, or in each worker. Default: the target itself.
+        responses: Engine that generates the target's texts; this command then labels them. openai: a server with
+            OpenAI's completions API. vllm: vLLM in this process, or in each worker. By default, specpilot generates the
+            texts.
         base_url: Address of the server, such as http://localhost:8000/v1. The environment variable OPENAI_API_KEY is
             sent as the key.
-        model: The target's name at the server. Default: that of --target.
-        retries: Number of times that a request is sent again when the server is busy or cannot be reached.
+        model: Name of the target on the server. By default, the name of --target.
+        retries: Number of times that a request is sent again if the server is busy or cannot be reached.
         timeout: Seconds to wait for a text.
-        tensor_parallel: GPUs that vLLM divides the target among.
-        kv_cache_gib: Memory for vLLM's keys and values in GiB. Default: as much as vLLM takes.
+        tensor_parallel: Number of GPUs among which vLLM divides the target.
+        kv_cache_gib: Memory of vLLM's KV cache in GiB. By default, vLLM decides.
     """
 
     responses: Literal["openai", "vllm"] | None = None

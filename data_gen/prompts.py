@@ -94,7 +94,9 @@ def prompts_of(options: PromptOptions) -> list[PromptRow]:
     prompts = read_prompts(options.prompts, column=options.column, split=options.split)
     unique = list({p.text: p for p in reversed(prompts)}.values())[::-1]
     if repeated := [one for one, count in Counter(p.id for p in unique).items() if count > 1]:
-        raise InputError(f"{name}: the id {repeated[0]!r} is that of several prompts; give each its own, or none")
+        raise InputError(
+            f"{name}: several prompts have the id {repeated[0]!r}; give each prompt an id of its own, or no id"
+        )
     if options.domains is not None:
         known = {p.domain for p in unique}
         if unknown := [domain for domain in options.domains if domain not in known]:

@@ -102,7 +102,8 @@ class RayWorkers(Workers[U, S]):
     def make_all(self, units: Mapping[int, Callable[[], U]], on_done: OnDone = ignore) -> Iterator[tuple[int, S]]:
         if 0 < len(units) < self.count:
             self.console.print(
-                f"{len(units)} shards for {self.count} workers; with a smaller --shard-size there is work for all"
+                f"{len(units)} shards for {self.count} workers; pass a smaller --shard-size to give every worker a "
+                "shard"
             )
         jobs = {index: partial(send, new_unit) for index, new_unit in units.items()}
         for index, (shard, tokens) in self._run(jobs, min(self.count, len(units))):

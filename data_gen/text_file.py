@@ -67,7 +67,8 @@ class TextFile:
         if found:
             shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
             raise InputError(
-                f"{self.path}: belongs to a run with other settings: {shown}; give what it was, or another --output"
+                f"{self.path}: belongs to a run with other settings: {shown}; repeat those settings, or choose another "
+                "--output"
             )
 
     def _read(self) -> dict[int, bytes]:
@@ -84,7 +85,7 @@ class TextFile:
                     number = numbers.get(row.get("seed"), -1)
                     head = self.heads[number]
                     if number in lines or number < 0 or any(row.get(name) != head[name] for name in head):
-                        raise InputError("is not the text of a prompt that is given")
+                        raise InputError("is not the text of any of the prompts")
                 lines[number] = line
         return lines
 

@@ -1,1 +1,1 @@
-"""An OpenAI-compatible HTTP server over one decoder: continuous batching, metrics, controllers that can be replaced."""
+"""An OpenAI-compatible HTTP server for a decoder, with continuous batching, metrics and reloadable controllers."""

@@ -1,7 +1,7 @@
-"""Who may call the server: clients with its key, or without a key clients that reach it by one of its own names.
+"""Access rules: clients must send the server's key, or reach a server without a key by one of its names.
 
-A browser sends requests to this machine for any page that it shows. The name that the page used is in the header
-``Host``, the page's origin in ``Origin``; neither can be forged by the page.
+A browser sends requests to this machine for any page that it shows. The header ``Host`` contains the name that the page
+used, and ``Origin`` the page's origin. A page cannot forge either header.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from starlette.types import Scope
 from .errors import ApiError
 from .options import ServeOptions
 
-OPEN = ("/health",)  # paths that anybody may ask
+OPEN = ("/health",)  # paths without access rules
 ANY = "*"  # in allow_hosts and allow_origins
 
 
 @dataclass(frozen=True)
 class Access:
-    """The rules by which requests are let in.
+    """Access rules of a server.
 
     Attributes:
-        key: that clients must send; None: none is needed, and ``Host`` is checked instead.
+        key: the key that clients must send; None without a key, and then ``Host`` is checked.
         hosts: names of the server besides ``localhost`` and numeric addresses, in lower case.
         origins: origins of web pages of other hosts that may call the server.
     """
@@ -40,10 +40,10 @@ class Access:
 
     @classmethod
     def from_options(cls, options: ServeOptions) -> Access:
-        """The rules of ``options``.
+        """Return the access rules of ``options``.
 
         Raises:
-            InputError: the key is one that no client can send.
+            InputError: no client can send the key.
         """
         hosts = (options.host, socket.gethostname(), *(options.allow_hosts or ()))
         return cls(
@@ -51,13 +51,13 @@ class Access:
         )
 
     def check(self, scope: Scope) -> None:
-        """Let a request pass.
+        """Check a request against the rules.
 
-        A request with the key as bearer token may come from any page, since the page knows the key. A browser sends a
-        password that it has stored with the requests of every page.
+        A request with the key as bearer token may come from any page, because the page knows the key. A stored password
+        does not suffice, because a browser sends it with the requests of every page.
 
         Raises:
-            ApiError: 401: without the key; 403: under a foreign name, or from a foreign page.
+            ApiError: 401 if the key is missing or wrong; 403 for a foreign ``Host`` or ``Origin``.
         """
         if scope["type"] != "http" or scope["path"] in OPEN or scope["method"] == "OPTIONS":
             return
@@ -66,28 +66,36 @@ class Access:
         if self.key is None:
             self._check_host(host)
         elif (scheme := scheme_of_key(headers.get(b"authorization", b""), self.key)) is None:
-            raise ApiError(401, "Authorization: missing or wrong key; send 'Authorization: Bearer KEY'")
+            raise ApiError(401, "Authorization: the key is missing or wrong; send 'Authorization: Bearer KEY'")
         elif scheme == "bearer":
             return
         self._check_origin(headers.get(b"origin", b"").decode("latin-1"), host)
 
     def _check_host(self, host: str) -> None:
-        """A page that resolves its own name to this machine's address (DNS rebinding) sends its own name as Host."""
+        """Check the header ``Host``, in which a page that resolves to this machine (DNS rebinding) has its own name.
+
+        Raises:
+            ApiError: 403 for a name that is not a name of the server.
+        """
         name = host_name(host)
         if host and ANY not in self.hosts and not is_local(name) and name not in self.hosts:
-            message = f"Host: {host!r}: not a name of this server; start it with --allow-hosts {name or 'NAME'}"
+            message = f"Host: {host!r}: not a name of this server; start the server with --allow-hosts {name or 'NAME'}"
             raise ApiError(403, f"{message}, or with a key", code="host_not_allowed")
 
     def _check_origin(self, origin: str, host: str) -> None:
-        """The server's own page has the origin that the request was sent to; programs send none."""
+        """Check the header ``Origin``. The server's page has the origin of the server; programs send no origin.
+
+        Raises:
+            ApiError: 403 for an origin that may not call the server.
+        """
         same = origin.partition("://")[2].lower() == host
         if origin and not same and not self.origins & {origin, ANY}:
-            message = f"Origin: {origin!r}: pages from there may not call this server"
-            raise ApiError(403, f"{message}; start it with --allow-origins {origin}", code="origin_not_allowed")
+            message = f"Origin: {origin!r}: pages of this origin may not call this server"
+            raise ApiError(403, f"{message}; start the server with --allow-origins {origin}", code="origin_not_allowed")
 
 
 def host_name(host: str) -> str:
-    """The name or address in a Host header, without its port; empty if it is neither."""
+    """Return the name or address in a ``Host`` header without its port; empty if the header is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -95,7 +103,7 @@ def host_name(host: str) -> str:
 
 
 def is_local(name: str) -> bool:
-    """Return true for names that no name server is asked for: ``localhost``, ``*.localhost`` and numeric addresses."""
+    """Return true for ``localhost``, ``*.localhost`` and numeric addresses, which need no name server."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -105,9 +113,12 @@ def is_local(name: str) -> bool:
 
 
 def scheme_of_key(header: bytes, key: str) -> str | None:
-    """The scheme by which an Authorization header sends the key: ``bearer``, or ``basic`` from a browser's password.
+    """Return the scheme by which an ``Authorization`` header sends the key.
 
-    None if the header does not hold the key. Keys are compared in constant time.
+    Keys are compared in constant time.
+
+    Returns:
+        ``bearer``, or ``basic`` for a password that a browser stored; None if the header does not contain the key.
     """
     word, _, sent = header.partition(b" ")
     scheme = word.lower().decode("latin-1")
@@ -118,4 +129,4 @@ def scheme_of_key(header: bytes, key: str) -> str | None:
             return None
     elif scheme != "bearer":
         return None
-    return scheme if hmac.compare_digest(sent, os.fsencode(key)) else None  # a variable's bytes may be no UTF-8
+    return scheme if hmac.compare_digest(sent, os.fsencode(key)) else None  # the bytes of a variable may not be UTF-8

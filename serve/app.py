@@ -1,4 +1,4 @@
-"""The HTTP application: routes, the web page's files, access, limits on bodies, and errors in OpenAI's format."""
+"""The HTTP application: routes, files of the web page, access, limits on bodies, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .server import Server
 from .service import Call, Service
 from .worker import in_own_thread
 
-PATHS = "texts are at /v1/chat/completions and /v1/completions"
+PATHS = "send requests to /v1/chat/completions or /v1/completions"
 UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy passes every event on at once
-CLIENT_LEFT = 499  # nginx's status for it; nobody reads it
+CLIENT_LEFT = 499  # nginx's status for a client that closed the connection
 
 
 def create_app(server: Server) -> FastAPI:
-    """The application, with the access rules and the limit on bodies of the server's options.
+    """Return the application with the access rules and the limit on bodies of the server's options.
 
     Raises:
-        InputError: the key is one that no client can send.
+        InputError: no client can send the key.
     """
     options = server.options
 
@@ -61,7 +61,7 @@ def create_app(server: Server) -> FastAPI:
 
 
 class AccessCheck:
-    """ASGI middleware that refuses requests that ``access`` does not let in."""
+    """ASGI middleware that refuses the requests that ``access`` forbids."""
 
     def __init__(self, app: ASGIApp, server: Server, access: Access) -> None:
         self.app, self.server, self.access = app, server, access
@@ -76,7 +76,7 @@ class AccessCheck:
 
 
 class Overload:
-    """ASGI application that answers on connections beyond the limit: 503, except to ``/health``."""
+    """ASGI application for connections beyond the limit. It answers 503, except to ``/health``."""
 
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self.app, self.server = app, server
@@ -94,26 +94,31 @@ class Overload:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
+
+    Args:
+        most: maximum length in bytes.
 
     Raises:
-        ApiError: 413: longer than ``most`` bytes.
+        ApiError: 413 if the body is longer.
     """
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > most:
-            raise ApiError(413, f"body: longer than {most} bytes; send a shorter prompt", code="body_too_large")
+            raise ApiError(413, f"body: is longer than {most} bytes; send a shorter prompt", code="body_too_large")
     return bytes(body)
 
 
 def refusal(server: Server, error: ApiError) -> JSONResponse:
-    """An error as a response."""
+    """Count an error and return it as a response."""
     server.metrics.refused.labels(status=error.status).inc()
     return JSONResponse(error.body, error.status, error.headers)
 
 
 def _handle_errors(app: FastAPI, server: Server) -> None:
+    """Add handlers that answer every error in OpenAI's format."""
+
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> JSONResponse:
         return refusal(server, error)
@@ -122,7 +127,7 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         path = request.url.path
         headers = dict(error.headers or {})
-        if "Allow" in headers:  # of 405
+        if "Allow" in headers:  # status 405
             methods = {*headers["Allow"].split(", ")}
             headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
         messages = {
@@ -144,22 +149,23 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
 
 
 def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
+    """Add the routes of OpenAI's API: completions and models."""
     service = server.service
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        given = parse_request(ChatCompletionRequest, await read_body(request, max_body))
-        return await respond(request, given)
+        return await respond(request, parse_request(ChatCompletionRequest, await read_body(request, max_body)))
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        given = parse_request(CompletionRequest, await read_body(request, max_body))
-        return await respond(request, given)
+        return await respond(request, parse_request(CompletionRequest, await read_body(request, max_body)))
 
-    async def respond(request: Request, given: ChatCompletionRequest | CompletionRequest) -> Response:
-        call = await service.accept(given)
-        if given.stream:
-            return StreamingResponse(stream(service, call, given), media_type="text/event-stream", headers=UNBUFFERED)
+    async def respond(request: Request, api_request: ChatCompletionRequest | CompletionRequest) -> Response:
+        call = await service.accept(api_request)
+        if api_request.stream:
+            return StreamingResponse(
+                stream(service, call, api_request), media_type="text/event-stream", headers=UNBUFFERED
+            )
         return await whole_unless_gone(service, call, request)
 
     @app.get("/v1/models")
@@ -169,12 +175,16 @@ def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name != service.name:
-            raise ApiError(404, f"model={name!r}: not served here; it is {service.name!r}", code="model_not_found")
+            raise ApiError(
+                404,
+                f"model={name!r}: this server has the model {service.name!r}; request that one",
+                code="model_not_found",
+            )
         return server.model_card()
 
 
 async def whole_unless_gone(service: Service, call: Call, request: Request) -> Response:
-    """The whole response. If the client leaves meanwhile, its texts are cancelled before the next round."""
+    """Return the whole response. If the client disconnects first, its texts are cancelled before the next round."""
     answer = asyncio.ensure_future(service.whole(call))
     left = asyncio.ensure_future(_disconnected(request))
     try:
@@ -186,17 +196,17 @@ async def whole_unless_gone(service: Service, call: Call, request: Request) -> R
 
 
 async def _disconnected(request: Request) -> None:
-    """Wait until the client has left."""
+    """Wait until the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def stream(service: Service, call: Call, given: GenerationRequest) -> AsyncIterator[str]:
-    """The response as server-sent events; an error after the first of them is an event as well."""
+async def stream(service: Service, call: Call, api_request: GenerationRequest) -> AsyncIterator[str]:
+    """Yield the response as server-sent events. Errors are events, too, because the status has been sent."""
     style = call.format
 
     def counted(content: dict[str, Any]) -> str:
-        running = {"usage": usage(call.prompt_tokens, call.choices)} if given.running_usage_wanted else {}
+        running = {"usage": usage(call.prompt_tokens, call.choices)} if api_request.running_usage_wanted else {}
         return event(content | running)
 
     try:
@@ -206,10 +216,10 @@ async def stream(service: Service, call: Call, given: GenerationRequest) -> Asyn
         async for choice, delta in service.deltas(call):
             if delta.text or delta.logprobs or delta.rounds or choice.finish_reason is not None:
                 yield counted(chunk(style, [style.entry(choice, delta, whole=False)]))
-        if given.usage_wanted:
+        if api_request.usage_wanted:
             yield event(chunk(style, []) | {"usage": usage(call.prompt_tokens, call.choices)})
-    except Exception as found:  # the status has been sent
-        error = found if isinstance(found, ApiError) else ApiError(500, f"internal error: {type(found).__name__}")
+    except Exception as cause:  # the status has been sent
+        error = cause if isinstance(cause, ApiError) else ApiError(500, f"internal error: {type(cause).__name__}")
         service.metrics.refused.labels(status=error.status).inc()
         yield event(error.body)
     finally:
@@ -218,6 +228,8 @@ async def stream(service: Service, call: Call, given: GenerationRequest) -> Asyn
 
 
 def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
+    """Add the routes of the server's state: health, metrics, and the controller."""
+
     @app.get("/health")
     async def health() -> Response:
         healthy = server.worker.alive
@@ -236,14 +248,15 @@ def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
     @app.post("/v1/controllers/reload")
     async def reload(request: Request) -> dict[str, Any]:
         body = await read_body(request, max_body)
-        given = parse_json(body) if body.strip() else {}
-        for name in given:
+        fields = parse_json(body) if body.strip() else {}
+        for name in fields:
             raise ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
         return await asyncio.to_thread(in_own_thread, server.reload)
 
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-# Only this server's files are loaded and only it is asked, no text becomes a script, and no other page frames this one.
+# The page loads only files of this server and sends requests only to it. No text becomes a script, and no other page
+# may # show this one in a frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "require-trusted-types-for 'script'; trusted-types 'none'; frame-ancestors 'none'; base-uri 'none'; "
@@ -258,13 +271,15 @@ HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """Routes for the page's files; the page itself is at ``/``."""
+    """Add routes for the files of the web page, which is at ``/``."""
     for file in files(__package__).joinpath("static").iterdir():
         path = "/" if file.name == "index.html" else f"/{file.name}"
         _add_file(app, path, file.read_bytes(), KINDS[file.name.rpartition(".")[2]])
 
 
 def _add_file(app: FastAPI, path: str, content: bytes, kind: str) -> None:
+    """Add a route for a file with the media type ``kind``."""
+
     @app.get(path)
     async def file() -> Response:
         return Response(content, media_type=f"{kind}; charset=utf-8", headers=HEADERS)

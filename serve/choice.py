@@ -1,4 +1,4 @@
-"""One text of a response while it grows: tokens become text, log probabilities go along."""
+"""A growing text of a response, with its log probabilities and rounds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .worker import News
 
 @dataclass
 class Delta:
-    """What a choice gained.
+    """The growth of a choice.
 
     Attributes:
-        text: new text, certain not to change.
+        text: new text, which will not change any more.
         tokens: new tokens.
-        logprobs: theirs, if they were asked for.
-        places: the characters of the choice's text before each of them, if log probabilities were asked for.
-        rounds: of each round that gave them, if a trace was asked for, the draft's tokens, those that it added to the
-            text, and why the draft was not longer: ``"controller"``, ``"end of text"``, ``"max_tokens"``,
+        logprobs: log probabilities of the new tokens, if requested.
+        places: number of characters of the choice's text before each new token, if log probabilities are requested.
+        rounds: the new rounds, if a trace is requested. Each has the tokens of the draft, the tokens that it added to
+            the text, and the reason why the draft ended: ``"controller"``, ``"end of text"``, ``"max_tokens"``,
             ``"longest draft"``, or ``"prompt"`` for the round that reads the prompt and drafts nothing.
     """
 
@@ -33,15 +33,17 @@ class Delta:
 
 
 class Choice:
-    """One text of a response.
+    """A text of a response.
 
     Args:
-        index: its number in the response.
-        stream: turns its tokens into text.
-        recorder: records its rounds; None if the response has no log probabilities and no drafts.
+        index: the number of the text in the response.
+        request: the request that decodes the text.
+        stream: converts the tokens to text.
+        recorder: records the rounds; None if the response has neither log probabilities nor drafts.
 
     Attributes:
-        finish_reason: ``"stop"`` (an end token or stop string) or ``"length"``; None while it grows.
+        tokens: number of tokens so far.
+        finish_reason: ``"stop"`` (an end token or stop string) or ``"length"``; None while the text grows.
     """
 
     def __init__(self, index: int, request: Request, stream: TextStream, recorder: RoundRecorder | None = None) -> None:
@@ -50,7 +52,7 @@ class Choice:
         self.finish_reason: str | None = None
 
     def push(self, news: News) -> Delta:
-        """Take in new rounds; after ``finish_reason`` is set there is nothing more to push."""
+        """Add new rounds and return the growth. Not to be called after ``finish_reason`` is set."""
         delta = Delta(tokens=[token for round in news.rounds for token in round.emitted])
         if self.recorder is not None:
             self._add_recorded(delta, news, self.recorder)
@@ -63,6 +65,7 @@ class Choice:
         return delta
 
     def _add_recorded(self, delta: Delta, news: News, recorder: RoundRecorder) -> None:
+        """Add the log probabilities and the rounds that ``recorder`` recorded to ``delta``."""
         if recorder.top_logprobs is not None:
             delta.logprobs = recorder.logprobs[self.tokens : self.tokens + len(delta.tokens)]
         if recorder.drafts:
@@ -73,11 +76,17 @@ class Choice:
                 before += len(round.emitted)
 
     def _stopped_by(self, number: int, drafted: list[DraftedToken], before: int) -> str:
-        """Why round ``number``, after ``before`` tokens, did not draft more."""
+        """Return the reason why the draft of a round ended.
+
+        Args:
+            number: index of the round.
+            drafted: tokens of the draft.
+            before: number of tokens of the text before the round.
+        """
         if number == 0:
             return "prompt"  # its forward reads the prompt
-        depth = 1 + max((one.position for one in drafted), default=-1)
-        last = [one.token for one in drafted if one.position == depth - 1]
+        depth = 1 + max((token.position for token in drafted), default=-1)
+        last = [token.token for token in drafted if token.position == depth - 1]
         if last and self.request.stop_tokens.issuperset(last):
             return "end of text"
         if depth >= self.request.budget - before - 1:

@@ -16,9 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .errors import ApiError
 from .options import ServeOptions
 
-SPARE = 64  # connections beyond the limit that are told so; more are closed without a word
-FILES = 128  # file descriptors for everything that is no connection
-ACCEPTED = 32  # connections accepted at once, before the event loop goes on
+SPARE = 64  # connections beyond the limit that get an error; more are closed without an answer
+FILES = 128  # file descriptors for everything except connections
+ACCEPTED = 32  # connections that are accepted in one turn of the event loop
 QUIET = 60.0  # seconds between two lines about exhausted file descriptors
 
 Phase = Literal["receiving", "sending"]
@@ -28,7 +28,10 @@ class HttpConfig(uvicorn.Config):
     """uvicorn's configuration for a server of ``options``.
 
     Args:
-        overload: answers requests on connections beyond the limit.
+        app: the application.
+        options: the options of the server.
+        overload: the application for connections beyond the limit.
+        settings: settings of uvicorn.
     """
 
     def __init__(self, app: ASGIApp, options: ServeOptions, overload: Any, **settings: Any) -> None:
@@ -39,10 +42,10 @@ class HttpConfig(uvicorn.Config):
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection with a deadline for every phase in which the server waits for the client.
+    """uvicorn's connection with deadlines for the phases in which the server waits for the client.
 
-    ``receive_time`` seconds are the most for a request, from the connection or its first byte to the end of its body,
-    and for a client that takes nothing of its response. While the server decodes there is no deadline.
+    A client has ``receive_time`` seconds to send a request, from the connection or the first byte to the end of the
+    body. A client that receives nothing of its response has as long. There is no deadline while the server decodes.
     """
 
     config: HttpConfig
@@ -67,7 +70,7 @@ class Connection(H11Protocol):
         self._enter(None)
 
     def data_received(self, data: bytes) -> None:
-        if self.refused:  # the rest of what was refused
+        if self.refused:  # the rest of a refused request
             return
         super().data_received(data)
         self._watch()
@@ -89,7 +92,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Start the deadline of the phase that the connection is in."""
+        """Start the deadline of the connection's current phase."""
         if self.refused or self.transport.is_closing() or self.flow.write_paused:
             self._enter("sending")
         else:
@@ -98,7 +101,10 @@ class Connection(H11Protocol):
             self._enter("receiving" if waiting else None)
 
     def _enter(self, phase: Phase | None) -> None:
-        """A phase that goes on keeps its deadline: a byte now and then does not move it."""
+        """Enter a phase and start its deadline.
+
+        A phase that continues keeps its deadline, however slowly bytes arrive.
+        """
         if phase == self.phase:
             return
         if self.deadline is not None:
@@ -109,23 +115,30 @@ class Connection(H11Protocol):
             self.deadline = self.loop.call_later(self.config.options.receive_time, late)
 
     def _refuse(self) -> None:
-        """Answer 408 if a part of a request is there and no response has begun, and close."""
+        """Close the connection; first answer 408 if a part of a request has arrived and no response has begun."""
         if self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0]):
             limit = self.config.options.receive_time
-            self._answer(ApiError(408, f"the request was not sent within {limit:g} s", code="receive_time"))
+            self._answer(
+                ApiError(
+                    408,
+                    f"the request did not arrive within {limit:g} s; send it faster, or start the server with a larger "
+                    "--receive-time",
+                    code="receive_time",
+                )
+            )
         else:
             self.transport.close()
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in the form of all errors."""
+        """Answer bytes that are not HTTP, in the form of all errors."""
         self._answer(ApiError(400, "the request is not HTTP/1.1; check the client, and proxies", code="invalid_http"))
 
     def _answer(self, error: ApiError) -> None:
-        """Answer with ``error`` if no response has begun, and close.
+        """Close the connection; first answer with ``error`` if no response has begun.
 
-        A connection that is closed with bytes unread is reset, and the client may lose the response. Therefore what the
-        client still sends is read, until it closes or the deadline ends.
+        A connection that is closed with unread bytes is reset, and the client may lose the response. Therefore the
+        server reads until the client closes the connection or the deadline ends.
         """
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(error.body).encode()
@@ -147,10 +160,13 @@ class Connection(H11Protocol):
 
 
 def connections_within_files(limit: int) -> int:
-    """``limit``, or what the process may open; says so if that is less."""
+    """Return the number of connections that the process may open, at most ``limit``.
+
+    If it is less than ``limit``, a line on standard error reports it.
+    """
     try:
         import resource
-    except ImportError:  # no such limit there
+    except ImportError:  # this system has no such limit
         return limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limit + SPARE + ACCEPTED + FILES
@@ -160,13 +176,13 @@ def connections_within_files(limit: int) -> int:
         soft = raised
     room = limit if soft == resource.RLIM_INFINITY else max(1, soft - SPARE - ACCEPTED - FILES)
     if room < limit:
-        remedy = f"the process may open {soft} files; raise `ulimit -n`"
-        print(f"specpilot: {room} connections at most: {remedy}", file=sys.stderr)
+        reason = f"the process may open only {soft} files; raise `ulimit -n`"
+        print(f"specpilot: at most {room} connections, because {reason}", file=sys.stderr)
     return min(limit, room)
 
 
 def quieten(loop: asyncio.AbstractEventLoop) -> None:
-    """Say once a minute that connections cannot be accepted; asyncio writes a traceback for every attempt."""
+    """Report at most once a minute that connections cannot be accepted. asyncio prints a traceback each time."""
     last_line = -QUIET
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

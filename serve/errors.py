@@ -13,18 +13,18 @@ TYPES = {
     500: "server_error",
     503: "service_unavailable_error",
 }
-MAX_MESSAGE = 1000  # characters of an error; what it quotes may be as long as a body
+MAX_MESSAGE = 1000  # characters of an error, whose quotation may be as long as a body
 
 
 class ApiError(Exception):
-    """A request that is refused.
+    """The error of a refused request.
 
     Args:
         status: HTTP status.
-        message: one line: name, value, remedy.
-        param: the field at fault.
-        code: a word for programs, such as ``"model_not_found"``.
-        retry_after: seconds after which to try again, for the header of that name.
+        message: a line with name, value and remedy.
+        param: the wrong field.
+        code: the error as a word for programs, such as ``"model_not_found"``.
+        retry_after: seconds until the client may try again, for the header ``Retry-After``.
     """
 
     def __init__(
@@ -44,8 +44,9 @@ class ApiError(Exception):
 
     @property
     def body(self) -> JsonObject:
+        """The body of the response."""
         kind = TYPES.get(self.status, "invalid_request_error")
-        # What a message quotes may hold half a character, which UTF-8 does not have.
+        # A quotation in a message may contain half a character, which UTF-8 cannot encode.
         message, param = (
             None if text is None else shortened(" ".join(text.split())).encode(errors="backslashreplace").decode()
             for text in (self.message, self.param)
@@ -54,6 +55,6 @@ class ApiError(Exception):
 
 
 def shortened(text: str) -> str:
-    """``text`` without its middle if it is long: at its ends are the field's name and the remedy."""
+    """Return ``text`` without its middle if it is long. Its ends have the field's name and the remedy."""
     half = MAX_MESSAGE // 2
     return text if len(text) <= MAX_MESSAGE else f"{text[:half]} … {text[-half:]}"

@@ -1,4 +1,4 @@
-"""Prometheus metrics, named as vLLM's under the prefix ``specpilot:``, and the speculation report of one response."""
+"""Prometheus metrics with vLLM's names and the prefix ``specpilot:``, and the speculation report of a response."""
 
 from __future__ import annotations
 
@@ -28,26 +28,32 @@ class Metrics:
 
         self.requests = counter("request_success", "Finished texts.", ("finished_reason",))
         self.refused = counter("request_refused", "Refused requests, by HTTP status.", ("status",))
-        self.cancelled = counter("request_cancelled", "Texts whose client left or whose time was up.")
+        self.cancelled = counter("request_cancelled", "Texts whose client disconnected or whose time limit passed.")
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = counter("generation_tokens", "Generated tokens.")
-        self.drafts = counter("spec_decode_num_drafts", "Rounds in which something was drafted.")
+        self.drafts = counter("spec_decode_num_drafts", "Rounds with drafted tokens.")
         self.draft_tokens = counter("spec_decode_num_draft_tokens", "Drafted tokens.")
         self.accepted_tokens = counter("spec_decode_num_accepted_tokens", "Drafted tokens that were accepted.")
         self.accepted_per_position = counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by their position in the draft.", ("position",)
         )
         self.logged = counter("logged_texts", "Texts written to --log-rounds.")
-        self.running = Gauge("specpilot:num_requests_running", "Texts being decoded.", registry=self.registry)
-        self.waiting = Gauge("specpilot:num_requests_waiting", "Texts that wait.", registry=self.registry)
-        self.first_token = histogram("time_to_first_token_seconds", "Until the first token of a text.", SECONDS)
-        self.token = histogram("inter_token_latency_seconds", "Between tokens of a text, on average.", SHORT)
-        self.whole = histogram("e2e_request_latency_seconds", "Until the end of a text.", SECONDS)
+        self.running = Gauge("specpilot:num_requests_running", "Texts that are being decoded.", registry=self.registry)
+        self.waiting = Gauge("specpilot:num_requests_waiting", "Texts that wait to be decoded.", registry=self.registry)
+        self.first_token = histogram("time_to_first_token_seconds", "Seconds until the first token of a text.", SECONDS)
+        self.token = histogram("inter_token_latency_seconds", "Seconds between tokens of a text, on average.", SHORT)
+        self.whole = histogram("e2e_request_latency_seconds", "Seconds until the end of a text.", SECONDS)
         for position in range(MAX_DRAFT):
             self.accepted_per_position.labels(position=position)
 
     def finished(self, generation: Generation, reason: str, first: float, total: float) -> None:
-        """Count a finished text; ``first`` and ``total`` are the seconds until its first and its last token."""
+        """Count a finished text.
+
+        Args:
+            generation: the text with its rounds.
+            reason: the finish reason.
+            first, total: seconds until the first and until the last token.
+        """
         report = speculation_report([generation])
         self.requests.labels(finished_reason=reason).inc()
         self.prompt_tokens.inc(len(generation.prompt_tokens))
@@ -64,7 +70,7 @@ class Metrics:
 
 
 def accepted_by_position(generations: Iterable[Generation]) -> list[int]:
-    """How many drafts had their first, second, … token accepted."""
+    """Return the numbers of drafts whose first, second, … token was accepted."""
     counts: list[int] = []
     for generation in generations:
         for round in generation.rounds:
@@ -75,7 +81,7 @@ def accepted_by_position(generations: Iterable[Generation]) -> list[int]:
 
 
 def speculation_report(generations: list[Generation]) -> JsonObject:
-    """``metrics.speculative_decoding`` of a response, with the field names of vLLM."""
+    """Return ``metrics.speculative_decoding`` of a response, with vLLM's field names."""
     drafts = [round for generation in generations for round in generation.rounds if round.drafted]
     drafted, accepted = sum(len(round.drafted) for round in drafts), sum(round.accepted for round in drafts)
     return {

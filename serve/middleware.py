@@ -1,4 +1,4 @@
-"""Middleware of all paths: it answers HEAD where there is GET, and reads refused bodies to their end."""
+"""Middleware of all paths: answers to HEAD where a path has GET, and complete reading of refused bodies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadAsGet:
-    """ASGI middleware: a path that answers GET answers HEAD with the same headers; the connection sends no body."""
+    """ASGI middleware that answers HEAD like GET. The connection sends the headers and leaves out the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -17,9 +17,9 @@ class HeadAsGet:
 
 
 class WholeBodies:
-    """ASGI middleware that reads the rest of a body after the response that refuses it, before the connection closes.
+    """ASGI middleware that reads the rest of a refused body before the connection closes.
 
-    A connection that is closed with bytes unread is reset, and the client may lose the response.
+    A connection that is closed with unread bytes is reset, and the client may lose the response.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -27,7 +27,7 @@ class WholeBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope.get("headers", ()))
-        waits = b"expect" in headers  # the client sends no body before it is asked for it
+        waits = b"expect" in headers  # the client sends its body only on request
         unread = (
             scope["type"] == "http" and not waits and not {b"content-length", b"transfer-encoding"}.isdisjoint(headers)
         )

@@ -11,7 +11,7 @@ from ..common.options import Count, Folder, Names, Natural, Positive, Range
 from ..infer.options import DecodingOptions
 
 KEY_VARIABLE = "SPECPILOT_API_KEY"
-CONTROL = {*range(32), 127}  # characters that a header cannot hold
+CONTROL = {*range(32), 127}  # characters that a header cannot contain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,24 +20,25 @@ class ServeOptions(DecodingOptions):
 
     Attributes:
         host: Address to listen on; 0.0.0.0 accepts connections from other machines.
-        port: Port to listen on; 0 takes a free one.
-        api_key: Key that clients must send for everything but /health; by default that of the environment variable
-            SPECPILOT_API_KEY, if it is set.
-        allow_hosts: Names, besides localhost, this machine's and numeric addresses, by which clients may reach a server
-            without a key, such as gpu1.example.org; * allows every name.
+        port: Port to listen on; 0 chooses a free port.
+        api_key: Key that clients must send with every request except /health. By default, the value of the environment
+            variable SPECPILOT_API_KEY, if it is set.
+        allow_hosts: Host names by which clients may reach a server without a key, such as gpu1.example.org, besides
+            localhost, the name of this machine and numeric addresses; * allows every name.
         allow_origins: Origins of web pages that may call the server from a browser, such as https://example.org; *
-            allows all of them.
-        served_model_name: Name of the model in the API; the target's if not given.
-        max_queue: Texts that may wait for a place; beyond it clients get 429.
-        time_limit: Seconds a request may take.
-        max_body: Bytes of a request's body.
-        keep_alive: Seconds that a connection stays open between two requests; longer than that of proxies in front.
-        receive_time: Seconds that a client has to send a request, and to take any of its response.
-        max_connections: Connections that may be open; beyond it clients get 503.
+            allows all origins.
+        served_model_name: Name of the model in the API. By default, the name of the target.
+        max_queue: Maximum number of texts that wait to be decoded; clients beyond it get status 429.
+        time_limit: Maximum duration of a request in seconds.
+        max_body: Maximum size of a request's body in bytes.
+        keep_alive: Seconds that a connection stays open between two requests. Set it longer than in the proxies in
+            front of the server.
+        receive_time: Seconds that a client has to send a request, and to receive a part of its response.
+        max_connections: Maximum number of open connections; clients beyond it get status 503.
         drain: Seconds that running requests have to finish after SIGTERM.
-        log_rounds: Folder that gets served rounds as a dataset for `specpilot train acceptance`. It contains prompts
-            and texts.
-        log_requests: Print a line for every request: who asked for what, and the status.
+        log_rounds: Folder for served rounds, as a dataset for `specpilot train acceptance`. The dataset contains
+            prompts and texts.
+        log_requests: Print a line for every request with the client's address, the path and the status.
     """
 
     host: str = "127.0.0.1"
@@ -57,19 +58,20 @@ class ServeOptions(DecodingOptions):
     log_requests: bool = False
 
     def resolve_key(self) -> str | None:
-        """The key that clients must send, of ``api_key`` or the environment; None: they need none.
+        """Return the key that clients must send, from ``api_key`` or the environment; None if no key is needed.
 
         Raises:
-            InputError: no client can send it in a header.
+            InputError: the key is empty, or has characters that a header cannot contain.
         """
         name, key = "api_key", self.api_key
         if key is None:
             name, key = KEY_VARIABLE, os.environ.get(KEY_VARIABLE)
         if key == "":
-            raise InputError(f"{name}: it is empty, so that no client could send it; set a key, or unset the variable")
+            raise InputError(f"{name}: is empty, and no client can send an empty key; set a key, or unset the variable")
         if key is not None and (key != key.strip() or any(ord(character) in CONTROL for character in key)):
             raise InputError(
-                f"{name}: has space around it or a control character, which no client could send; remove it"
+                f"{name}: begins or ends with a space or contains a control character, which no client can send; "
+                "remove it"
             )
         return key
 
@@ -80,5 +82,5 @@ class ServeOptions(DecodingOptions):
 
     @property
     def controller(self) -> str | None:
-        """The length controller's name, by which it is loaded again."""
+        """The name of the length controller, by which it is reloaded; None without a name."""
         return None if self.length is None else str(self.length)

@@ -1,4 +1,4 @@
-"""The requests of OpenAI's completions API, as far as they are supported; everything else is refused by name."""
+"""Requests of OpenAI's completions API. Unsupported fields are refused by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import ApiError
 
 MAX_STOPS = 16  # stop strings of a request
 MAX_TOP_LOGPROBS = 20
-# Fields that are known and not followed, with the values besides null that say nothing; any other value is refused.
+# Unsupported fields of the API, with the values besides null that have no effect. Other values are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "moderation", "prediction", "reasoning_effort", "web_search_options"), ()),
     **dict.fromkeys(("bad_words", "documents", "functions", "images", "tool_calls", "tools"), ([],)),
@@ -31,7 +31,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "verbosity": ("medium",),
 }
-# Fields that say nothing about the text, whatever their value: about the caller, his bill, caches, sources, numbers.
+# Fields that do not affect the text, whatever their value: about the caller, billing, caches, sources, numbers.
 IGNORED = {
     "annotations", "cache_control", "cache_prompt", "cache_salt", "id", "include_obfuscation", "index", "keep_alive",
     "metadata", "parallel_tool_calls", "priority", "prompt_cache_breakpoint", "prompt_cache_key",
@@ -41,39 +41,44 @@ IGNORED = {
 
 StopString = Annotated[str, Field(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None
-Ids = Annotated[list[int], Field(fail_fast=True)]  # a fault in each of many entries takes seconds to report
+Ids = Annotated[list[int], Field(fail_fast=True)]  # reporting a fault in each of many entries takes seconds
 
 
 class _Fields(BaseModel):
-    """An object of a request, without the fields that say nothing: null, ignored ones, and neutral values."""
+    """Base class of objects of a request.
+
+    Fields without an effect are dropped: null, ignored fields, neutral values.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _telling(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        own = cls.model_fields
+    def _drop_neutral(cls, content: Any) -> Any:
+        """Return the content without the fields that have no effect."""
+        if not isinstance(content, dict):
+            return content
         return {
             name: value
-            for name, value in given.items()
-            if value is not None and (name in own or not says_nothing(name, value))
+            for name, value in content.items()
+            if value is not None and (name in cls.model_fields or not has_no_effect(name, value))
         }
 
 
-def says_nothing(name: str, value: Any) -> bool:
-    """Whether a field that is not followed has a value that could be left out."""
-    neutral = (isinstance(value, bool) == isinstance(one, bool) and value == one for one in NEUTRAL.get(name, ()))
-    return name in IGNORED or any(neutral)
+def has_no_effect(name: str, value: Any) -> bool:
+    """Return true if the unsupported field ``name`` has a value that may be left out."""
+    matches = (
+        isinstance(value, bool) == isinstance(neutral, bool) and value == neutral for neutral in NEUTRAL.get(name, ())
+    )
+    return name in IGNORED or any(matches)
 
 
 class StreamOptions(_Fields):
     """Token counts in a stream.
 
     Attributes:
-        include_usage: end the stream with a chunk that holds them.
-        continuous_usage_stats: and put the counts so far into every chunk, as vLLM does.
+        include_usage: end the stream with a chunk of token counts.
+        continuous_usage_stats: also put the counts so far into every chunk, as vLLM does.
     """
 
     include_usage: bool | None = False
@@ -81,10 +86,10 @@ class StreamOptions(_Fields):
 
 
 class Speculation(_Fields):
-    """How to draft for this request alone; not part of OpenAI's API.
+    """Drafting options of a single request; an extension of OpenAI's API.
 
     Attributes:
-        length: a number of tokens, ``"none"``, or a rule; None: the server's own controller.
+        length: a number of tokens, ``"none"``, or a rule; None for the server's controller.
         trace: add every round to the response: drafted tokens with p, q and predicted acceptance.
     """
 
@@ -93,7 +98,7 @@ class Speculation(_Fields):
 
 
 class GenerationRequest(_Fields):
-    """What both kinds of request have. None and absent mean the same: the server's default."""
+    """Fields of both kinds of requests. Null or a missing field means the server's default."""
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -112,29 +117,35 @@ class GenerationRequest(_Fields):
     speculation: Speculation | None = None
 
     def style(self, stop_tokens: frozenset[int]) -> TextStyle:
-        """What the text has and what ends it; ``stop_tokens`` are the model's."""
+        """Return the style of the text: stop strings, end tokens, and special tokens.
+
+        Args:
+            stop_tokens: the stop tokens of the model.
+        """
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         skip = self.skip_special_tokens is not False
-        # As in vLLM no text shows the token that ends it.
+        # As in vLLM, a text does not contain the token that ends it.
         ends = frozenset(self.stop_token_ids or ()) | (frozenset() if skip or self.ignore_eos else stop_tokens)
         return TextStyle(tuple(stops), ends, skip, bool(self.include_stop_str_in_output))
 
     @property
     def usage_wanted(self) -> bool:
+        """Whether the last chunk of a stream has token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def running_usage_wanted(self) -> bool:
+        """Whether every chunk of a stream has token counts."""
         return self.usage_wanted and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def top_logprobs_wanted(self) -> int | None:
-        """How many alternatives of each token to report; None: no log probabilities at all."""
+        """The number of alternatives of each token in the response; None without log probabilities."""
         raise NotImplementedError
 
     @property
     def budget(self) -> int | None:
-        """The most tokens to generate, if given."""
+        """The maximum number of new tokens; None if the request leaves it open."""
         return self.max_tokens
 
 
@@ -148,16 +159,16 @@ class CompletionRequest(GenerationRequest):
 
     @field_validator("best_of")
     @classmethod
-    def _all_returned(cls, value: int | None, given: ValidationInfo) -> int | None:
-        if value not in (None, 1, given.data.get("n") or 1):
-            raise ValueError("Not supported, all texts that are generated are returned; leave it out")
+    def _all_returned(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value not in (None, 1, info.data.get("n") or 1):
+            raise ValueError("Not supported, because all generated texts are returned; leave it out")
         return value
 
     @field_validator("return_token_ids")
     @classmethod
-    def _whole(cls, value: bool | None, given: ValidationInfo) -> bool | None:
-        if value and given.data.get("stream"):
-            raise ValueError("Token ids are not streamed; leave it or stream out")
+    def _not_streamed(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("stream"):
+            raise ValueError("Token ids are not streamed; leave out this field or stream")
         return value
 
     @property
@@ -176,7 +187,8 @@ class Message(_Fields):
     """A chat message.
 
     Attributes:
-        reasoning_content: what came before an answer, for templates that show it; some servers name it ``reasoning``.
+        reasoning_content: the reasoning before an answer, for templates that show it. Some servers call it
+            ``reasoning``.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -187,17 +199,17 @@ class Message(_Fields):
 
     @model_validator(mode="before")
     @classmethod
-    def _empty(cls, given: Any) -> Any:
-        """An answer of no text may come back as null."""
-        silent = isinstance(given, dict) and given.get("role") == "assistant" and "content" in given
-        return given | {"content": ""} if silent and given["content"] is None else given
+    def _allow_empty_answer(cls, message: Any) -> Any:
+        """Return the message with an empty text in place of null, which clients send for an empty answer."""
+        is_answer = isinstance(message, dict) and message.get("role") == "assistant" and "content" in message
+        return message | {"content": ""} if is_answer and message["content"] is None else message
 
     def to_dict(self) -> JsonObject:
-        """As chat templates take it."""
+        """Return the message in the form of chat templates."""
         content = self.content if isinstance(self.content, str) else [part.model_dump() for part in self.content]
         role = "system" if self.role == "developer" else self.role
-        told = {"name": self.name, "reasoning_content": self.reasoning_content or self.reasoning}
-        return {"role": role, "content": content} | {name: value for name, value in told.items() if value}
+        optional = {"name": self.name, "reasoning_content": self.reasoning_content or self.reasoning}
+        return {"role": role, "content": content} | {name: value for name, value in optional.items() if value}
 
 
 class ChatCompletionRequest(GenerationRequest):
@@ -222,42 +234,42 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def parse_json(body: bytes) -> JsonObject:
-    """The JSON object that a request's body is.
+    """Return the JSON object in a request's body.
 
     Raises:
-        ApiError: 400: not UTF-8, not JSON, no object, or half a character in it.
+        ApiError: 400 if the body is not UTF-8, not JSON or not an object, or contains half a character.
     """
     try:
         with blaming("body", "send a JSON object"):
             return parse_object(body.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ApiError(400, f"body: not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from None
+        raise ApiError(400, f"body: is not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from None
     except InputError as error:
         raise ApiError(400, str(error)) from None
 
 
 def parse_request(kind: type[R], body: bytes) -> R:
-    """A request of ``kind`` from its body.
+    """Return the request of class ``kind`` in a body.
 
     Raises:
-        ApiError: 400: naming the field that is missing, unknown, unsupported or out of range.
+        ApiError: 400 if a field is missing, unknown, unsupported or out of range; the message names the field.
     """
     try:
         return kind.model_validate(parse_json(body))
     except ValidationError as error:
         raise _refusal(error) from None
     except RecursionError:
-        raise ApiError(400, "body: nested too deep; send a flat object") from None
+        raise ApiError(400, "body: is nested too deep; send a flat object") from None
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """The fault that is deepest in the body, and where it is: of a union every member reports one."""
+    """Return an error for the fault that is deepest in the body. Every member of a union reports a fault."""
     faults = error.errors(include_url=False)
-    fault = max(faults, key=lambda one: (len(_place(one["loc"])), one["type"] != "missing"))
+    fault = max(faults, key=lambda fault: (len(_place(fault["loc"])), fault["type"] != "missing"))
     place = _place(fault["loc"])
     name = ".".join(place) or "body"
     if fault["type"] == "missing":
-        return ApiError(400, f"{name}: missing; give it", param=name)
+        return ApiError(400, f"{name}: is missing; add it", param=name)
     if fault["type"] == "extra_forbidden" and place[-1] not in NEUTRAL:
         return ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
     value = json.dumps(fault["input"], default=str)[:80]
@@ -268,5 +280,5 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 def _place(loc: tuple[str | int, ...]) -> list[str]:
-    """The path to a field, without the names of types that pydantic adds for members of unions."""
+    """Return the path to a field, without the type names that pydantic adds for members of unions."""
     return [str(part) for part in loc if part not in UNION and not str(part).startswith("list[")]

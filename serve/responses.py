@@ -1,4 +1,4 @@
-"""Responses of OpenAI's completions API, in one piece or as server-sent events."""
+"""Responses of OpenAI's completions API, whole or as server-sent events."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DONE = "data: [DONE]\n\n"
 
 
 def event(content: JsonObject) -> str:
-    """One server-sent event."""
+    """Return a server-sent event."""
     return f"data: {json_line(content, (',', ':'))}\n\n"
 
 
 def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
-    """Token counts; each prompt counts once however many choices it has."""
+    """Return the token counts of a response. A prompt counts once, however many choices it has."""
     completion = sum(choice.tokens for choice in choices)
     return {
         "prompt_tokens": prompt_tokens,
@@ -31,10 +31,12 @@ def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
 
 
 class Format(ABC):
-    """How one of the two kinds of response writes a choice.
+    """The format of a kind of response: chat completions or text completions.
 
     Attributes:
-        opening: what a stream begins with for each choice, if it does.
+        prefix: beginning of ids.
+        object, chunk_object: types of whole responses and of chunks of a stream.
+        opening: content of the first chunk of each choice; None without such a chunk.
     """
 
     prefix: ClassVar[str]
@@ -45,26 +47,26 @@ class Format(ABC):
     def __init__(self, id: str, model: str, created: int, texts: TokenTexts) -> None:
         self.id, self.texts = f"{self.prefix}-{id}", texts
         self.head = {"id": self.id, "object": self.object, "created": created, "model": model}
-        self.lengths: Counter[int] = Counter()  # characters of each choice so far
+        self.lengths: Counter[int] = Counter()  # number of characters so far by choice
 
     @abstractmethod
     def content(self, delta: Delta, *, whole: bool) -> JsonObject:
-        """The text of a choice, all of it or what it gained."""
+        """Return the text of a choice, all of it (``whole``) or the new part."""
 
     @abstractmethod
     def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
-        """The log probabilities of a choice that asked for them."""
+        """Return the log probabilities of a choice."""
 
     def entry(self, choice: Choice, delta: Delta, *, whole: bool) -> JsonObject:
-        """A choice of a response in one piece (``whole``) or of a chunk, with the reason why it ended, if it has."""
+        """Return a choice of a whole response (``whole``) or of a chunk, with its finish reason."""
         wanted = choice.recorder is not None and choice.recorder.top_logprobs is not None
         logprobs = {"logprobs": self.logprobs(choice, delta) if wanted else None}
-        told = {"index": choice.index, **self.content(delta, whole=whole), **logprobs}
-        return told | {"finish_reason": choice.finish_reason} | trace(delta, choice, self.texts)
+        content = {"index": choice.index, **self.content(delta, whole=whole), **logprobs}
+        return content | {"finish_reason": choice.finish_reason} | trace(delta, choice, self.texts)
 
 
 class ChatFormat(Format):
-    """``chat.completion``."""
+    """The format of ``chat.completion``."""
 
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
     opening: ClassVar[JsonObject | None] = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
@@ -76,17 +78,18 @@ class ChatFormat(Format):
 
     def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
         entries = [
-            self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*other) for other in one.top]}
-            for one in delta.logprobs
+            self._token(entry.token, entry.logprob) | {"top_logprobs": [self._token(*pair) for pair in entry.top]}
+            for entry in delta.logprobs
         ]
         return {"content": entries, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> JsonObject:
+        """Return a token with its text, log probability and bytes."""
         return {"token": self.texts.text(token), "logprob": logprob, "bytes": self.texts.bytes(token)}
 
 
 class TextFormat(Format):
-    """``text_completion``."""
+    """The format of ``text_completion``."""
 
     prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
 
@@ -96,37 +99,40 @@ class TextFormat(Format):
     def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
         self.lengths[choice.index] += len(delta.text)
         return {
-            "tokens": [self.texts.text(one.token) for one in delta.logprobs],
-            "token_logprobs": [one.logprob for one in delta.logprobs],
-            "top_logprobs": [self._top(one) for one in delta.logprobs],
+            "tokens": [self.texts.text(entry.token) for entry in delta.logprobs],
+            "token_logprobs": [entry.logprob for entry in delta.logprobs],
+            "top_logprobs": [self._top(entry) for entry in delta.logprobs],
             "text_offset": [min(place, self.lengths[choice.index]) for place in delta.places],
         }
 
-    def _top(self, one: TokenLogprob) -> dict[str, float]:
-        """The best by their texts; of tokens that read the same, such as parts of characters, the most probable."""
-        found: dict[str, float] = {}
-        for token, logprob in one.top:
-            found.setdefault(self.texts.text(token), logprob)
-        return found
+    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+        """Return the log probabilities of the best tokens by text.
+
+        Of tokens with the same text, such as parts of characters, the most probable one counts.
+        """
+        logprobs: dict[str, float] = {}
+        for token, logprob in entry.top:
+            logprobs.setdefault(self.texts.text(token), logprob)
+        return logprobs
 
 
 def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int) -> JsonObject:
-    """The response in one piece."""
+    """Return a whole response."""
     return {
         **style.head,
-        "choices": [style.entry(*of, whole=True) for of in zip(choices, deltas, strict=True)],
+        "choices": [style.entry(choice, delta, whole=True) for choice, delta in zip(choices, deltas, strict=True)],
         "usage": usage(prompt_tokens, choices),
         "metrics": {"speculative_decoding": speculation_report([choice.request.output for choice in choices])},
     }
 
 
 def chunk(style: Format, choices: list[JsonObject]) -> JsonObject:
-    """A chunk of a stream."""
+    """Return a chunk of a stream."""
     return {**style.head, "object": style.chunk_object, "choices": choices}
 
 
 def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> JsonObject:
-    """The rounds of a choice, if its request asked for them."""
+    """Return the new rounds of a choice; empty if the request does not ask for a trace."""
     if choice.recorder is None or not choice.recorder.drafts:
         return {}
 
@@ -136,7 +142,7 @@ def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> JsonObject:
 
     rounds = [
         {
-            "drafted": [vars(one) | shown(one.token) for one in drafted],
+            "drafted": [vars(token) | shown(token.token) for token in drafted],
             "emitted": [{"token": token} | shown(token) for token in emitted],
             "stopped_by": stopped_by,
         }

@@ -1,7 +1,7 @@
-"""Served rounds as a dataset: what ``specpilot data on-policy`` makes of prompts, made of a server's own requests.
+"""Served rounds as a dataset, in the format of ``specpilot data on-policy``.
 
-Prompts and texts are part of it. A dataset has one distribution, and its labels are ratios p(y)/q(y) of drafts that are
-verified token by token.
+The dataset contains prompts and texts of requests. A dataset has a single distribution, and its labels are ratios
+p(y)/q(y) of drafts that are verified token by token.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from ..data_gen.on_policy import Rounds, rounds_of
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
 
-DISTRIBUTIONS = 17  # that are logged; requests choose them
-UNLIMITED = 2**31 - 1  # tokens, where no model limits them
-KEPT_SHARDS = 16  # that wait in memory while the disk cannot be written
+DISTRIBUTIONS = 17  # maximum number of datasets; requests choose their distributions
+UNLIMITED = 2**31 - 1  # number of tokens of a text if no model limits it
+KEPT_SHARDS = 16  # shards that are kept in memory while the disk cannot be written
 
 
 def identity_of(
     target: str, draft: str, pair: PairFingerprint, longest: int, shard_size: int = 64, vocab_size: int | None = None
 ) -> Identity:
-    """What the manifests of one server's rounds have in common.
+    """Return the entries that all manifests of a server's rounds share.
 
     Args:
-        target, draft: names of the models, and ``pair`` their fingerprint.
-        longest: tokens of the longest text that can come, by which training cuts.
-        shard_size: texts a shard; also what a crash may lose.
-        vocab_size: size that the draft's distributions are cut to if its vocabulary is larger.
+        target, draft: names of the models.
+        pair: fingerprint of the models.
+        longest: maximum number of tokens of a text, by which training truncates.
+        shard_size: number of texts in a shard, which is also the number that a crash may lose.
+        vocab_size: size to which the draft's distributions are cut; None if the draft's vocabulary is not larger.
     """
     cut = {} if vocab_size is None else {"vocab_size": vocab_size}
     return {
@@ -47,13 +48,13 @@ def identity_of(
 
 
 class RoundWriter:
-    """Writes texts with their rounds to a folder, a shard at a time.
+    """Writes texts with their rounds to a folder, one shard at a time.
 
-    A shard appears by atomic rename, and the manifest names complete shards only: after a crash the folder is a valid
-    dataset without the last, unfinished shard. Starting again with the same pair and sampling continues it.
+    Shards appear by atomic rename, and the manifest names only complete shards. After a crash the folder is a valid
+    dataset without the last, unfinished shard. A new start with the same pair and sampling continues the dataset.
 
     Raises:
-        InputError: the folder belongs to another pair or sampling or is in use.
+        InputError: the folder belongs to another pair or sampling, or another process uses it.
     """
 
     def __init__(self, folder: Path, identity: Identity, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -66,7 +67,7 @@ class RoundWriter:
         self.count = sum(shard.rows or 0 for shard in self.writer.manifest.shards)
 
     def keep(self, prompt: list[int], tokens: list[int], rounds: Rounds) -> None:
-        """Add the text ``tokens``. While the disk cannot be written, the last ones are kept in memory."""
+        """Add the text ``tokens``. While the disk cannot be written, the last texts are kept in memory."""
         digest = hashlib.sha256(repr((self.count, prompt, tokens)).encode()).hexdigest()
         name, text = f"served-{self.count}-{digest[:12]}", str(self.tokenizer.decode(prompt))
         self.rows.append(RoundsRow(name, text, list(prompt), tokens, *rounds))
@@ -76,9 +77,9 @@ class RoundWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows there are as shards; the dataset is then complete as it stands.
+        """Write all rows as shards, which completes the dataset.
 
-        An error of the disk is reported once, on standard error.
+        The first of consecutive disk errors is reported on standard error.
         """
         try:
             while self.rows:
@@ -88,21 +89,23 @@ class RoundWriter:
             self._failing = False
         except OSError as error:
             if not self._failing:
-                message = f"{self.writer.folder}: rounds cannot be logged ({error.strerror}); free space"
+                message = f"{self.writer.folder}: rounds cannot be logged ({error.strerror}); free space on the disk"
                 print(f"specpilot: error: {message}", file=sys.stderr, flush=True)
             self._failing = True
 
     def close(self) -> None:
-        """Write what is left and let others use the folder."""
+        """Write the remaining rows and release the folder."""
         self.flush()
         self.writer.close()
 
 
 class RoundWriters:
-    """Writers for each distribution that requests bring, in a folder of its own within ``folder``.
+    """A writer for each distribution of the requests, in a subfolder of ``folder``.
 
     Args:
-        identity: of :func:`identity_of`.
+        folder: the folder of all datasets.
+        identity: the result of :func:`identity_of`.
+        tokenizer: the tokenizer of the target.
     """
 
     def __init__(self, folder: Path, identity: Identity, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -110,17 +113,25 @@ class RoundWriters:
         self.writers: dict[SamplingParams, RoundWriter | None] = {}
 
     def make(self, folder: Path, sampling: SamplingParams) -> RoundWriter:
-        """The writer of a folder; raises InputError as that does."""
+        """Return a writer for ``folder``.
+
+        Raises:
+            InputError: as for :class:`RoundWriter`.
+        """
         return RoundWriter(folder, {**self.identity, "sampling": sampling.to_dict()}, self.tokenizer)
 
     def keep(self, sampling: SamplingParams, prompt: list[int], tokens: list[int], rounds: Rounds) -> bool:
-        """Add a text to the dataset of its sampling, unless there are too many or its folder cannot be used."""
+        """Add a text to the dataset of its distribution.
+
+        Returns:
+            False if there are too many datasets or the folder cannot be used.
+        """
         sampling = distribution_of(sampling)
         if sampling not in self.writers and len(self.writers) < DISTRIBUTIONS:
             folder = self.folder / folder_of(sampling)
             try:
                 self.writers[sampling] = self.make(folder, sampling)
-            except (InputError, OSError) as error:  # is said once
+            except (InputError, OSError) as error:  # reported once
                 self.writers[sampling] = None
                 print(f"specpilot: warning: log_rounds={str(folder)!r}: {error}", file=sys.stderr, flush=True)
         writer = self.writers.get(sampling)
@@ -129,30 +140,32 @@ class RoundWriters:
         return writer is not None
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows of all datasets and release their folders."""
         for writer in self.writers.values():
             if writer is not None:
                 writer.close()
 
 
 def distribution_of(sampling: SamplingParams) -> SamplingParams:
-    """``sampling`` without what does not matter: at temperature 0 all else."""
+    """Return ``sampling`` without parameters that have no effect: at temperature 0, all others."""
     return SamplingParams(0.0) if sampling.temperature == 0 else sampling
 
 
 def folder_of(sampling: SamplingParams) -> str:
-    """The name of the dataset of texts under ``sampling``."""
+    """Return the folder name of the dataset of texts that are sampled by ``sampling``."""
     if sampling.temperature == 0:
         return "temperature-0"
     return f"temperature-{sampling.temperature:.12g}-top-k-{sampling.top_k or 'all'}-top-p-{sampling.top_p:.12g}"
 
 
 class RoundLog(RoundWriters):
-    """The finished requests of ``specpilot serve``; those under its default sampling in ``folder`` itself.
+    """Logs the finished requests of ``specpilot serve``.
+
+    Texts of the default sampling are in ``folder`` itself, others in subfolders.
 
     Raises:
-        InputError: as for :class:`RoundWriter`; or the decoder has no single draft model, drafts trees or has another
-            rule than token-wise.
+        InputError: as for :class:`RoundWriter`; or the decoder does not have exactly one draft model, drafts trees, or
+            verifies by another rule than token-wise.
     """
 
     def __init__(
@@ -160,7 +173,9 @@ class RoundLog(RoundWriters):
     ) -> None:
         chains = len(decoder.drafts) == 1 and decoder.plan.verifier.rule == TOKEN_WISE and decoder.plan.drafts_chains
         if not chains or decoder.tokenizer is None:
-            raise InputError("log_rounds: needs one draft model's chains and the verifier token-wise; leave it out")
+            raise InputError(
+                "log_rounds: needs one draft model, drafts that are chains, and --verifier token-wise; leave it out"
+            )
         (model,) = decoder.drafts
         size = decoder.target.vocab_size
         cut = size if model.vocab_size > size else None
@@ -172,10 +187,13 @@ class RoundLog(RoundWriters):
         self.writers[sampling] = self.make(folder, sampling)
 
     def add(self, request: Request) -> bool:
-        """Keep a request, if it is one to keep.
+        """Log a finished request if its rounds are usable.
 
-        One that a stop string ended is not: the drafts of its last round may go on behind it. One with a seed is not:
-        its rounds have no ratios of p and q.
+        Requests that end by a stop string are left out, because the drafts of their last round may continue after it.
+        Requests with a seed are left out, because their rounds have no ratios of p and q.
+
+        Returns:
+            True if the request was logged.
         """
         output = request.output
         if output.verifier != TOKEN_WISE:

@@ -1,4 +1,4 @@
-"""Runs a server: 503 to every request while it loads, then the application under uvicorn until a signal ends it."""
+"""Runs a server: it answers 503 while models are loaded, then serves the application by uvicorn until a signal."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from .connections import HttpConfig, quieten
 from .server import Server
 
 PATIENCE = 1.0  # seconds that a client has to send its request
-TURN = 0.1  # seconds between two looks at whether the server is ready
+TURN = 0.1  # seconds between two checks whether the server is ready
 
 
 @contextmanager
 def answering(listener: socket.socket) -> Iterator[Callable[[str], None]]:
-    """Answer requests on ``listener`` with 503 while the block runs; yields what is called with every new reason.
+    """Answer requests on ``listener`` with 503 while the block runs.
 
-    Each reason also goes to standard error. Clients that connect at the end are left to the server.
+    Yields a function that sets the reason in the answers; the reason is also printed to standard error. Clients that
+    connect when the block ends are left to the server.
     """
     reason, ready = ["the models are being loaded"], Event()
 
-    def say(text: str) -> None:
+    def set_reason(text: str) -> None:
         reason[0] = text
         print(f"specpilot: {text}", file=sys.stderr, flush=True)
 
     def answer() -> None:
         while not ready.is_set():
-            with suppress(OSError):  # TimeoutError: nobody came; others: the client left
+            with suppress(OSError):  # TimeoutError: no client connected; others: the client disconnected
                 client, _ = listener.accept()
                 with client:
                     client.settimeout(PATIENCE)
@@ -48,7 +49,7 @@ def answering(listener: socket.socket) -> Iterator[Callable[[str], None]]:
     thread = Thread(target=answer, daemon=True)
     thread.start()
     try:
-        yield say
+        yield set_reason
     finally:
         ready.set()
         thread.join()
@@ -56,7 +57,7 @@ def answering(listener: socket.socket) -> Iterator[Callable[[str], None]]:
 
 
 def response(reason: str) -> bytes:
-    """The whole HTTP response."""
+    """Return the bytes of an HTTP response with status 503 and the reason."""
     body = json.dumps({"status": "starting", "reason": reason}).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
@@ -70,19 +71,22 @@ SWITCH_INTERVAL = 0.001  # seconds that a thread may keep the interpreter: the d
 
 
 def http_config(server: Server, **settings: Any) -> HttpConfig:
-    """uvicorn's configuration for the application of ``server``; ``settings`` are uvicorn's own.
+    """Return uvicorn's configuration for the application of ``server``.
+
+    Args:
+        settings: settings of uvicorn.
 
     Raises:
-        InputError: the key is one that no client can send.
+        InputError: no client can send the key.
     """
     app = create_app(server)
     return HttpConfig(app, server.options, Overload(app, server), **settings)
 
 
 def run_server(server: Server, listener: socket.socket) -> None:
-    """Serve on ``listener`` until SIGINT or SIGTERM; SIGHUP loads the controller again.
+    """Serve on ``listener`` until SIGINT or SIGTERM, and reload the controller on SIGHUP.
 
-    What was accepted is finished first.
+    Accepted requests are finished before the server stops.
     """
     drain = max(1, round(server.options.drain))  # seconds that running requests have to finish after the signal
     config = http_config(
@@ -98,7 +102,7 @@ def run_server(server: Server, listener: socket.socket) -> None:
 
 
 class _Http(uvicorn.Server):
-    """uvicorn with signals of ours: SIGINT and SIGTERM end it with exit code 0, SIGHUP loads the controller again."""
+    """uvicorn with other signals: SIGINT and SIGTERM end it with exit code 0, SIGHUP reloads the controller."""
 
     def __init__(self, config: uvicorn.Config, server: Server, address: str) -> None:
         super().__init__(config)
@@ -115,7 +119,11 @@ class _Http(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         worker = self.server.worker
         running = worker.running + worker.waiting
-        print(f"specpilot: shutting down; requests finished first: {running}", file=sys.stderr, flush=True)
+        print(
+            f"specpilot: shutting down after {running} requests that are still running or waiting",
+            file=sys.stderr,
+            flush=True,
+        )
         await super().shutdown(sockets)
         print("specpilot: stopped", file=sys.stderr, flush=True)
 

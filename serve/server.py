@@ -1,4 +1,4 @@
-"""A decoder, its worker, and what is kept beside them: metrics, logged rounds, the router's state."""
+"""The parts of a server besides HTTP: decoder, worker, service, metrics and logged rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ WARM_UP = 32  # tokens decoded before the first request
 
 
 class Server:
-    """Everything of the server but HTTP."""
+    """A server without HTTP.
+
+    Args:
+        decoder: the decoder.
+        options: the options of the server.
+        log: the log of rounds; None without one.
+    """
 
     def __init__(self, decoder: SpeculativeDecoder, options: ServeOptions, log: RoundLog | None = None) -> None:
         self.decoder, self.options, self.log = decoder, options, log
@@ -33,27 +39,27 @@ class Server:
         self._reloading = threading.Lock()
 
     def warm_up(self) -> None:
-        """Decode a little, so that the first request does not wait for what is made on first use."""
+        """Decode a short text, so that the first request does not wait for objects that are created on first use."""
         self.decoder.generate([0] * 8, max_new_tokens=WARM_UP, temperature=1.0, top_k=50, top_p=1.0)
 
     def print_plan(self) -> None:
-        """Write how requests are decoded to standard error."""
+        """Print the plan of the decoder to standard error."""
         for line in self.decoder.plan.describe().splitlines():
             print(f"specpilot: {line}", file=sys.stderr)
 
     def stop(self) -> None:
-        """Finish what was accepted, then write what is not yet written."""
+        """Finish accepted requests, then write the remaining rounds."""
         self.worker.stop()
         if self.log is not None:
             self.log.close()
 
     def _finished(self, request: Request) -> None:
-        """In the event loop, after every text."""
+        """Log a finished text; called in the event loop."""
         if self.log is not None and self.log.add(request):
             self.metrics.logged.inc()
 
     def model_card(self) -> JsonObject:
-        """``/v1/models``'s entry."""
+        """Return the entry of the model at ``/v1/models``."""
         service = self.service
         return {
             "id": service.name,
@@ -65,7 +71,7 @@ class Server:
         }
 
     def controller_card(self) -> JsonObject:
-        """The controller that new requests get."""
+        """Return a description of the controller of new requests."""
         length = self.decoder.length
         card: JsonObject = {
             "object": "controller",
@@ -78,24 +84,31 @@ class Server:
         return card
 
     def reload(self) -> JsonObject:
-        """Load the controller again by its name; requests that are being decoded keep the one they began with.
+        """Reload the controller by its name. Running requests keep their controller.
+
+        Returns:
+            The description of the new controller.
 
         Raises:
-            ApiError: 409: there is none to reload, it cannot be loaded, or it is one of another pair.
+            ApiError: 409 if no controller is named, or the controller cannot be loaded or is of another pair.
         """
         name = self.options.controller
         if name is None or self.decoder.routing is not None:
-            raise ApiError(409, "controller: none was named with --length; nothing to reload")
+            raise ApiError(
+                409,
+                "controller: the server was started without a controller in --length, so there is nothing to reload",
+            )
         with self._reloading:
             try:
                 length = self._load(name)
             except InputError as error:
-                raise ApiError(409, f"{error}; the controller in use stays") from None
+                raise ApiError(409, f"{error}; the server keeps its controller") from None
             self.decoder.use_length(length)
             self.reloads += 1
         return self.controller_card()
 
     def _load(self, name: str) -> LengthController:
+        """Return the controller ``name`` with the threshold and the costs of the current controller."""
         current, threshold = self.decoder.length, self.options.threshold
         if not isinstance(current, PricedController):
             return self.decoder.load_length(name, threshold=threshold)
@@ -103,9 +116,9 @@ class Server:
         return length.repriced(adapt=current.running is not None)
 
     def reload_and_report(self) -> None:
-        """For a signal: what came of it goes to standard error."""
+        """Reload the controller after a signal, and print the result to standard error."""
         try:
             card = self.reload()
-            print(f"specpilot: controller {card['name']!r} loaded again", file=sys.stderr)
+            print(f"specpilot: controller {card['name']!r} reloaded", file=sys.stderr)
         except ApiError as error:
             print("specpilot: error:", error.message, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the routes do: a request becomes jobs, their news become a response. No HTTP here."""
+"""Converts requests to jobs of the worker, and the updates of jobs to responses. It does not use HTTP."""
 
 from __future__ import annotations
 
@@ -26,18 +26,22 @@ from .protocol import ChatCompletionRequest, CompletionRequest, GenerationReques
 from .responses import ChatFormat, Format, TextFormat, whole_response
 from .worker import Job, News, Worker
 
-TEXT_BUDGET = 16  # max_tokens of a text completion by default, as in OpenAI's API
+TEXT_BUDGET = 16  # default of max_tokens for text completions, as in OpenAI's API
 
 
 @dataclass
 class Call:
-    """A request that has been checked and queued.
+    """A request that was checked and queued.
 
     Attributes:
-        news: of all its jobs, in the order it came.
-        started: ``time.perf_counter()`` at which it was queued.
-        first: seconds until each choice had its first token.
-        token_ids: whether the response is to have them.
+        format: the format of the response.
+        choices: the texts of the response.
+        jobs: the jobs that decode the choices.
+        prompt_tokens: number of tokens of all prompts.
+        news: updates of the jobs, in the order of their arrival.
+        started: the value of ``time.perf_counter()`` when the request was queued.
+        first: seconds until the first token of each choice.
+        token_ids: whether the response contains token ids.
     """
 
     format: Format
@@ -50,18 +54,21 @@ class Call:
     token_ids: bool
 
     def cancel(self) -> None:
-        """Nobody waits for it any longer."""
+        """Cancel all jobs, because no client waits for them."""
         for job in self.jobs:
             job.cancel()
 
 
 class Service:
-    """A decoder behind OpenAI's API.
+    """OpenAI's API for a decoder.
 
     Args:
-        name: of the model, in requests and responses.
-        time_limit: seconds a request may take.
-        on_finished: called with every text that was generated to its end.
+        decoder: the decoder.
+        name: name of the model in requests and responses.
+        worker: decodes the jobs.
+        metrics: counts texts and errors.
+        time_limit: maximum duration of a request in seconds.
+        on_finished: called with every completed text.
     """
 
     def __init__(
@@ -80,54 +87,62 @@ class Service:
         self.longest_token = max(len(text) for text in self.tokenizer.get_vocab())
         self.created = int(time.time())
 
-    async def accept(self, given: ChatCompletionRequest | CompletionRequest) -> Call:
+    async def accept(self, api_request: ChatCompletionRequest | CompletionRequest) -> Call:
         """Check a request and queue its jobs.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
-        if given.model not in (None, self.name):
-            message = f"model={given.model!r}: not served here; it is {self.name!r}"
+        if api_request.model not in (None, self.name):
+            message = f"model={api_request.model!r}: this server has the model {self.name!r}; request that one"
             raise ApiError(404, message, param="model", code="model_not_found")
         try:
-            prompts = await asyncio.to_thread(self._encode, given)
-            sampling = self._sampling(given)
-            setup = self._setup(given, sampling)
-            return self._queue(given, prompts, sampling, setup)
+            prompts = await asyncio.to_thread(self._encode, api_request)
+            sampling = self._sampling(api_request)
+            setup = self._setup(api_request, sampling)
+            return self._queue(api_request, prompts, sampling, setup)
         except InputError as error:
-            named = str(error).partition("=")[0].partition(":")[0]
-            text = "messages" if isinstance(given, ChatCompletionRequest) else "prompt"
-            raise ApiError(400, str(error), param=named if named in type(given).model_fields else text) from None
+            field = str(error).partition("=")[0].partition(":")[0]
+            text = "messages" if isinstance(api_request, ChatCompletionRequest) else "prompt"
+            raise ApiError(400, str(error), param=field if field in type(api_request).model_fields else text) from None
 
-    def _encode(self, given: ChatCompletionRequest | CompletionRequest) -> list[list[int]]:
-        """The token ids of each prompt, for models that are as they were."""
+    def _encode(self, api_request: ChatCompletionRequest | CompletionRequest) -> list[list[int]]:
+        """Return the token ids of each prompt, after a check that the models are unchanged."""
         self.decoder.check_models()
         size, encoder = self.decoder.target.vocab_size, self.decoder.target.encodes_prompts
-        n = given.n or 1
-        if isinstance(given, ChatCompletionRequest):
+        n = api_request.n or 1
+        if isinstance(api_request, ChatCompletionRequest):
             self._check_number(1, n)
-            messages = [message.to_dict() for message in given.messages]
+            messages = [message.to_dict() for message in api_request.messages]
             self._check_size("messages", sum(len(text_of(message["content"])) for message in messages))
             return [encode_prompt(self.tokenizer, messages, vocab_size=size)]
-        prompts: list[Prompt] = as_prompts(given.prompt)[0]
+        prompts: list[Prompt] = as_prompts(api_request.prompt)[0]
         self._check_number(len(prompts), n)
         for prompt in prompts:
             self._check_size("prompt", len(prompt) if isinstance(prompt, str) else 0)
         return [encode_prompt(self.tokenizer, prompt, vocab_size=size, encoder=encoder) for prompt in prompts]
 
     def _check_number(self, prompts: int, n: int) -> None:
-        """Refuse what would not even fit if nothing else ran: trying again would never help."""
+        """Refuse more texts than an idle server can run and queue, because waiting would not help.
+
+        Raises:
+            ApiError: 400 if there are too many texts.
+        """
         if prompts * n > self.worker.places:
             raise ApiError(
                 400,
-                f"prompts={prompts} and n={n}: {prompts * n} texts, but {self.worker.places} can run and wait here; "
-                "send them in several requests",
+                f"prompts={prompts} and n={n}: {prompts * n} texts, but the server runs and queues at most "
+                f"{self.worker.places}; send several requests",
                 param="n" if prompts == 1 else "prompt",
                 code="too_many_texts",
             )
 
     def _check_size(self, name: str, characters: int) -> None:
-        """Refuse a text too long for the context before it is tokenised, which would take long."""
+        """Refuse a text that cannot fit the context, before tokenisation, which would take long.
+
+        Raises:
+            ApiError: 400 if the text is too long.
+        """
         context = self.decoder.context
         if context is not None and characters > context * self.longest_token:
             raise ApiError(
@@ -135,41 +150,53 @@ class Service:
                 param=name, code="context_length_exceeded",
             )  # fmt: skip
 
-    def _sampling(self, given: GenerationRequest) -> SamplingParams:
-        """What the request leaves open is the server's default."""
+    def _sampling(self, api_request: GenerationRequest) -> SamplingParams:
+        """Return the sampling parameters of a request, with the server's defaults for missing fields."""
         settings: JsonObject = {
             name: "auto" if value is None else value
-            for name, value in (("temperature", given.temperature), ("top_k", given.top_k), ("top_p", given.top_p))
+            for name, value in (
+                ("temperature", api_request.temperature),
+                ("top_k", api_request.top_k),
+                ("top_p", api_request.top_p),
+            )
         }
         if settings["top_k"] in (0, -1):
             settings["top_k"] = None
         return self.decoder.defaults.sampling_params(**settings)
 
-    def _setup(self, given: GenerationRequest, sampling: SamplingParams) -> Setup:
-        """The decoder's setup, or one with the length rule that the request names or for the seed that it gives."""
-        length = None if given.speculation is None else given.speculation.length
+    def _setup(self, api_request: GenerationRequest, sampling: SamplingParams) -> Setup:
+        """Return the decoder's setup for a request, with the length rule that the request names.
+
+        Raises:
+            ApiError: 400 if there is no such rule.
+        """
+        length = None if api_request.speculation is None else api_request.speculation.length
         if length is None:
-            return self.decoder.setup_for(seed=given.seed, temperature=sampling.temperature)
+            return self.decoder.setup_for(seed=api_request.seed, temperature=sampling.temperature)
         rule: LengthController | None = parse_rule(str(length))
         if rule is None:
             raise ApiError(
                 400,
-                f"speculation.length={length!r}: a request may name a number or a rule, such as 'none' or "
-                "'confidence:0.4'",
+                f"speculation.length={length!r}: must be a number or a rule, such as 'none' or 'confidence:0.4'",
                 param="speculation.length",
             )
-        return self.decoder.setup_for(rule, seed=given.seed, temperature=sampling.temperature)
+        return self.decoder.setup_for(rule, seed=api_request.seed, temperature=sampling.temperature)
 
     def _queue(
-        self, given: GenerationRequest, prompts: list[list[int]], sampling: SamplingParams, setup: Setup
+        self, api_request: GenerationRequest, prompts: list[list[int]], sampling: SamplingParams, setup: Setup
     ) -> Call:
-        n, news = given.n or 1, asyncio.Queue[tuple[Job, News]]()
-        if given.seed is not None and given.seed < 0:
-            raise ApiError(400, f"seed={given.seed}: must be at least 0", param="seed")
-        seeds = seeds_of(drawn_seed() if given.seed is None else given.seed, n * len(prompts))
-        budgets = [self._budget(given, len(prompt)) for prompt in prompts]
-        form: type[Format] = ChatFormat if isinstance(given, ChatCompletionRequest) else TextFormat
-        choices, jobs, style = [], [], given.style(self.decoder.stop_tokens)
+        """Queue a job for each text of a request and return the call.
+
+        Raises:
+            ApiError: the seed is negative, a prompt is too long, or the queue is full.
+        """
+        n, news = api_request.n or 1, asyncio.Queue[tuple[Job, News]]()
+        if api_request.seed is not None and api_request.seed < 0:
+            raise ApiError(400, f"seed={api_request.seed}: must be at least 0", param="seed")
+        seeds = seeds_of(drawn_seed() if api_request.seed is None else api_request.seed, n * len(prompts))
+        budgets = [self._budget(api_request, len(prompt)) for prompt in prompts]
+        form: type[Format] = ChatFormat if isinstance(api_request, ChatCompletionRequest) else TextFormat
+        choices, jobs, style = [], [], api_request.style(self.decoder.stop_tokens)
         deadline = time.monotonic() + self.time_limit
         for i, seed in enumerate(seeds):
             prompt = prompts[i // n]
@@ -178,53 +205,54 @@ class Service:
                 sampling,
                 budgets[i // n],
                 seed,
-                stop_tokens=frozenset() if given.ignore_eos else None,
+                stop_tokens=frozenset() if api_request.ignore_eos else None,
                 setup=setup,
                 style=style,
             )
-            request.streamed = bool(given.stream)
-            drafts = given.speculation is not None and given.speculation.trace
+            request.streamed = bool(api_request.stream)
+            drafts = api_request.speculation is not None and api_request.speculation.trace
             recorder: RoundRecorder | None = None
-            if given.top_logprobs_wanted is not None or drafts:
-                recorder = RoundRecorder(given.top_logprobs_wanted, drafts)
+            if api_request.top_logprobs_wanted is not None or drafts:
+                recorder = RoundRecorder(api_request.top_logprobs_wanted, drafts)
                 request.hooks = [recorder]
-            stream = self.decoder.text_stream(prompt, style, by_token=given.top_logprobs_wanted is not None)
+            stream = self.decoder.text_stream(prompt, style, by_token=api_request.top_logprobs_wanted is not None)
             choices.append(Choice(i, request, stream, recorder))
-            jobs.append(Job(request, lambda job, one: news.put_nowait((job, one)), deadline))
+            jobs.append(Job(request, lambda job, update: news.put_nowait((job, update)), deadline))
         self.worker.submit(jobs)
-        token_ids = isinstance(given, CompletionRequest) and bool(given.return_token_ids)
+        token_ids = isinstance(api_request, CompletionRequest) and bool(api_request.return_token_ids)
         head = form(secrets.token_hex(12), self.name, int(time.time()), self.texts)
         total = sum(map(len, prompts))
         return Call(head, choices, jobs, total, news, time.perf_counter(), {}, token_ids)
 
-    def _budget(self, given: GenerationRequest, prompt: int) -> int:
-        """The most tokens to generate after ``prompt`` tokens.
+    def _budget(self, api_request: GenerationRequest, prompt: int) -> int:
+        """Return the maximum number of new tokens after ``prompt`` tokens.
 
         Raises:
-            ApiError: prompt and budget together exceed the context.
+            ApiError: 400 if prompt and budget together exceed the context.
         """
         context = self.decoder.context
         room = None if context is None else context - prompt
-        budget = given.budget
+        budget = api_request.budget
         if budget is None:
-            text = not isinstance(given, ChatCompletionRequest)
+            text = not isinstance(api_request, ChatCompletionRequest)
             budget = TEXT_BUDGET if text else self.decoder.defaults.budget("auto", prompt) if room is None else room
             budget = budget if room is None else max(1, min(budget, room))
         if room is not None and budget > room:
-            asked = "" if given.budget is None else f" and max_tokens={budget}"
+            requested = "" if api_request.budget is None else f" and max_tokens={budget}"
             raise ApiError(
                 400,
-                f"prompt of {prompt} tokens{asked}: the context holds {context} tokens; shorten them",
+                f"prompt of {prompt} tokens{requested}: the context holds {context} tokens; shorten the prompt or "
+                "max_tokens",
                 param="max_tokens" if prompt < (context or 0) else "prompt",
                 code="context_length_exceeded",
             )
         return budget
 
     async def deltas(self, call: Call) -> AsyncIterator[tuple[Choice, Delta]]:
-        """What the choices gain, until all have ended; the call is cancelled if the caller stops early.
+        """Yield the growth of the choices until all have ended. The call is cancelled if the caller stops early.
 
         Raises:
-            ApiError: 408: its time was up; 500: decoding failed.
+            ApiError: 408 if the time limit passed; 500 if decoding failed.
         """
         growing = dict(zip(call.jobs, call.choices, strict=True))
         try:
@@ -245,30 +273,41 @@ class Service:
                 call.cancel()
 
     def _check(self, job: Job) -> None:
+        """Raise the error of a finished job.
+
+        Raises:
+            ApiError: the job was late or failed.
+        """
         if job.late:
-            raise ApiError(408, f"the request took longer than {self.time_limit:g} s", code="time_limit")
+            raise ApiError(
+                408,
+                f"the request took longer than {self.time_limit:g} s; ask for fewer tokens, or start the server with a "
+                "larger --time-limit",
+                code="time_limit",
+            )
         error = job.request.error
         if error is not None:
             status = 400 if isinstance(error, InputError) else 500
             raise ApiError(status, f"decoding failed: {error}", code="decoding_failed")
 
     def _count(self, call: Call, choice: Choice) -> None:
+        """Count a finished choice in the metrics and report it."""
         total = time.perf_counter() - call.started
         assert choice.finish_reason is not None
         self.metrics.finished(choice.request.output, choice.finish_reason, call.first[choice], total)
         self.on_finished(choice.request)
 
     async def whole(self, call: Call) -> JsonObject:
-        """The response in one piece."""
-        found = {choice: Delta() for choice in call.choices}
+        """Return the whole response when all choices have ended."""
+        totals = {choice: Delta() for choice in call.choices}
         async for choice, delta in self.deltas(call):
-            whole = found[choice]
-            whole.text += delta.text
-            whole.tokens += delta.tokens
-            whole.logprobs += delta.logprobs
-            whole.places += delta.places
-            whole.rounds += delta.rounds
-        deltas = [found[choice] for choice in call.choices]
+            total = totals[choice]
+            total.text += delta.text
+            total.tokens += delta.tokens
+            total.logprobs += delta.logprobs
+            total.places += delta.places
+            total.rounds += delta.rounds
+        deltas = [totals[choice] for choice in call.choices]
         response = whole_response(call.format, call.choices, deltas, call.prompt_tokens)
         if call.token_ids:
             for entry, delta in zip(response["choices"], deltas, strict=True):

@@ -1,7 +1,7 @@
-"""The thread that decodes: it does round after round for all requests, and reports each one's new rounds.
+"""The thread that decodes: it runs round after round for all requests and reports the new rounds of each.
 
-Everything else of the server runs in the event loop. Requests enter by :meth:`Worker.submit`; after every round the
-event loop is called once, with the news of all requests.
+All other parts of the server run in the event loop. Requests enter by :meth:`Worker.submit`. After every round, the
+event loop gets one call with the updates of all requests.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..infer.scheduler import Scheduler
 from .errors import ApiError
 
 T = TypeVar("T")
-RETRY_AFTER = 1  # seconds, for clients that find the queue full
+RETRY_AFTER = 1  # seconds until a client may try again if the queue is full
 
 
 @dataclass(frozen=True)
 class News:
-    """What became of a job in a round.
+    """An update of a job.
 
     Attributes:
-        rounds: those done since the last news.
-        first: the index of the first of them.
-        finished: there will be no more.
+        rounds: the rounds since the last update.
+        first: the index of the first of these rounds.
+        finished: whether this is the last update.
     """
 
     rounds: list[Round]
@@ -40,13 +40,14 @@ class News:
 
 @dataclass(eq=False)
 class Job:
-    """A request in the worker's hands.
+    """A request that the worker decodes.
 
     Attributes:
-        report: called in the event loop with every news.
-        deadline: ``time.monotonic()`` at which it is cancelled.
-        reported: rounds that have been reported.
-        late: it was cancelled by its deadline.
+        request: the request.
+        report: called in the event loop with every update.
+        deadline: the value of ``time.monotonic()`` at which the job is cancelled.
+        reported: number of rounds that were reported.
+        late: whether the job was cancelled at its deadline.
     """
 
     request: Request
@@ -56,16 +57,16 @@ class Job:
     late: bool = False
 
     def cancel(self) -> None:
-        """Leave before the next round; no more news come."""
+        """Cancel the job before the next round. No more updates are reported."""
         self.request.cancelled = True
 
 
 class Worker:
-    """Decodes for a server.
+    """Decodes the requests of a server in a thread.
 
     Args:
-        scheduler: used by this worker alone.
-        max_queue: requests that may wait for a place among the running ones.
+        scheduler: a scheduler that only this worker uses.
+        max_queue: maximum number of requests that wait to run.
     """
 
     def __init__(self, scheduler: Scheduler, max_queue: int) -> None:
@@ -76,34 +77,35 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name="specpilot-decoder", daemon=True)
 
     def start(self) -> None:
-        """Begin to decode; to be called in the event loop that reports go to."""
+        """Start the thread. To be called in the event loop that gets the updates."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     @property
     def alive(self) -> bool:
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property
     def waiting(self) -> int:
-        """Requests that are not yet decoded, and still wanted."""
+        """The number of requests that wait to run and are not cancelled."""
         return sum(not request.cancelled for request in self.scheduler.waiting.copy())
 
     @property
     def running(self) -> int:
-        """Requests that are being decoded."""
+        """The number of requests that are being decoded."""
         return len(self.scheduler.running)
 
     @property
     def places(self) -> int:
-        """Requests that an idle server takes: some are decoded, the others wait."""
+        """The number of requests that an idle server accepts, running and waiting."""
         return self.scheduler.max_running + self.max_queue
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue ``jobs``, all or none.
+        """Queue all of ``jobs``, or none.
 
         Raises:
-            ApiError: 429: the queue is full; 503: the worker has stopped.
+            ApiError: 429 if the queue is full; 503 if the worker has stopped.
         """
         with self._news:
             if self._stopping or not self.alive:
@@ -121,13 +123,14 @@ class Worker:
             self._news.notify()
 
     def stop(self) -> None:
-        """Finish the jobs there are, then end the thread."""
+        """Finish all jobs, then end the thread."""
         with self._news:
             self._stopping = True
             self._news.notify()
         self._thread.join()
 
     def _work(self) -> None:
+        """Run rounds while there are jobs; the body of the thread."""
         while True:
             with self._news:
                 while not self.jobs and not self._stopping:
@@ -140,12 +143,12 @@ class Worker:
                 if now > job.deadline:
                     job.late = True
                     job.cancel()
-            with suppress(Exception):  # every running request has it as its error, and is reported so
+            with suppress(Exception):  # every running request gets the error and is reported with it
                 self.scheduler.step()
             self._report(jobs)
 
     def _report(self, jobs: list[Job]) -> None:
-        """Tell the event loop, once for all."""
+        """Report the updates of all jobs to the event loop, in a single call."""
         news: list[tuple[Job, News]] = []
         for job in jobs:
             rounds, first = job.request.output.rounds, job.reported
@@ -153,25 +156,27 @@ class Worker:
             if finished or len(rounds) > first:
                 news.append((job, News(rounds[first:], first, finished)))
                 job.reported = len(rounds)
-        gone = {job for job, one in news if one.finished}
-        if gone:
+        finished_jobs = {job for job, update in news if update.finished}
+        if finished_jobs:
             with self._news:
-                self.jobs = [job for job in self.jobs if job not in gone]
+                self.jobs = [job for job in self.jobs if job not in finished_jobs]
         if news:
             self._loop.call_soon_threadsafe(_deliver, news)
 
 
 def _deliver(news: list[tuple[Job, News]]) -> None:
-    for job, one in news:
-        job.report(job, one)
+    """Report each job's update; called in the event loop."""
+    for job, update in news:
+        job.report(job, update)
 
 
 def in_own_thread(function: Callable[[], T]) -> T:
-    """The result of ``function``, or its exception, in a thread that ends with it. SIGINT interrupts the waiting.
+    """Call ``function`` in a new thread that ends after the call, and return its result or raise its exception.
 
-    Every thread that computes with PyTorch on a CPU has OpenMP threads of its own, which end with it. Where they are
-    more than the cores, all of them sleep between operations instead of spinning, and small operations take twice as
-    long. A server therefore loads its models in a thread that ends before the decoder's begins.
+    SIGINT interrupts the waiting. Every thread that computes with PyTorch on a CPU has its own OpenMP threads, which
+    end with it. If there are more OpenMP threads than cores, all of them sleep between operations instead of spinning,
+    and small operations take twice as long. A server therefore loads its models in a thread that ends before the
+    decoder's thread starts.
     """
     future: Future[T] = Future()
 

@@ -17,7 +17,7 @@ from ..controllers.acceptance import specdec_head
 from ..controllers.acceptance.calibration import UNCALIBRATED, Array, Calibration, fit_logistic, undo_weights
 from ..controllers.acceptance.metrics import Metrics
 from ..controllers.acceptance.specdec_head import AcceptanceHead
-from ..controllers.checkpoints.card import shortcomings
+from ..controllers.checkpoints.card import judgement
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..data_gen.dataset import Manifest
 from ..data_gen.draft_states import read_positions
@@ -43,7 +43,7 @@ class CalibrationResult(Record):
         method: the method whose calibration is stored.
         fitted, judged: numbers of positions that it was fitted to and evaluated on.
         metrics: metrics of the head before calibration (``none``) and under every method.
-        warnings: weaknesses that the metrics show, in words that follow "it is".
+        warnings: weaknesses that the metrics show, as phrases whose subject is the controller.
     """
 
     method: str
@@ -75,7 +75,10 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     config.provenance.check_pair(manifest.pair)
     made = manifest.sampling
     if made != sampling:
-        raise InputError(f"{data}: made with {made}, but the head was trained with {sampling}")
+        raise InputError(
+            f"{data}: was made with {made}, but the head was trained with {sampling}; give data of the training's "
+            "sampling"
+        )
     if manifest.verifier != config.provenance.verifier:
         raise InputError(
             f"{data}: has the acceptance of verifier={manifest.verifier!r}, but the head was trained for "
@@ -111,7 +114,8 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
         },
     )
     save_controller(options.output, head, new, overwrite=options.overwrite)
-    return CalibrationResult(method, len(fitted_p), len(p), metrics, shortcomings(judged))
+    weakness = judgement(judged)
+    return CalibrationResult(method, len(fitted_p), len(p), metrics, [weakness] if weakness else [])
 
 
 def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:

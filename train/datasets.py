@@ -38,7 +38,7 @@ def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> Loade
         model = load_any_model(name, decoder_only=True, **options)
     if model_fingerprint(model) != manifest.fingerprint[role]:
         raise InputError(
-            f"{role}={name!r}: is not the {role} the data was made with; give that one, or make data with this one"
+            f"{role}={name!r}: is not the {role} of the data; name the data's {role}, or make data with this one"
         )
     return model
 
@@ -68,7 +68,9 @@ def check_same(folders: Sequence[str], manifests: Sequence[Manifest], names: Seq
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in names:
             if getattr(manifest, name) != getattr(manifests[0], name):
-                raise InputError(f"{folder}: {name} differs from that of {folders[0]}; give datasets that agree in it")
+                raise InputError(
+                    f"{folder}: {name} differs from that of {folders[0]}; give datasets that have it in common"
+                )
 
 
 def joint_manifest(folders: Sequence[str], kind: str) -> Manifest:

@@ -124,7 +124,9 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
     settings = run.settings
     target = load_model(settings.target, device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True)
     if model_fingerprint(target) != run.dataset.fingerprint["target"]:
-        raise InputError(f"target={settings.target!r}: is not the one the draft was trained for; restore that one")
+        raise InputError(
+            f"target={settings.target!r}: is not the target that the draft was trained for; restore that target"
+        )
     tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
     if settings.initial is None:
         draft = of_layers(target, settings, run.dataset.kept_tokens)
@@ -132,7 +134,7 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
         draft = load_initial(target, tokenizer, settings)
         if model_fingerprint(draft) != run.dataset.fingerprint["draft"]:
             raise InputError(
-                f"initial={settings.initial!r}: is not the draft that the run began with; restore that one"
+                f"initial={settings.initial!r}: is not the draft that the run began with; restore that draft"
             )
     shared = shared_with(draft, settings, run.dataset.fingerprint["target"])
     draft.load_state_dict(weights, strict=False)
@@ -154,7 +156,7 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     if model.config.get_text_config(decoder=True) is not model.config:
         raise InputError(f"{options.draft}: a {model.config.model_type} reads more than text; give a language model")
     if vars(model.config).get("quantization_config") is not None:
-        raise InputError(f"{options.draft}: its weights are quantised; trim the model they were made of")
+        raise InputError(f"{options.draft}: has quantised weights; trim the model in full precision")
     if isinstance(state_input_of(model), Eagle3Input):
         raise InputError(
             f"{options.draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft"

@@ -154,11 +154,13 @@ def load_initial(
         kind = "a GGUF file" if isinstance(draft, GgufModel) else "an EAGLE-3 draft"
         raise InputError(f"initial={name!r}: {kind} cannot be trained here; give a draft in transformers' format")
     if vars(draft.config).get("quantization_config") is not None:
-        raise InputError(f"initial={name!r}: its weights are quantised; give it in full precision")
+        raise InputError(f"initial={name!r}: has quantised weights; give the model in full precision")
     embeddings: list[Any] = [draft.get_input_embeddings(), target.get_input_embeddings()]
     own, theirs = (len(embedding.weight) for embedding in embeddings)
     if own != theirs:
-        raise InputError(f"initial={name!r}: has {own} tokens, the target {theirs}; give a draft with as many")
+        raise InputError(
+            f"initial={name!r}: has {own} tokens, the target {theirs}; give a draft with as many tokens as the target"
+        )
     if state_input_of(draft) is None:
         settings.refuse_ignored(("positions",), "the initial draft reads tokens alone")
     keep_trimmed(draft)

@@ -97,7 +97,9 @@ class FeatureMaker:
         if role == "target":
             self.tokenizer = load_tokenizer(name)
             if tokenizer_fingerprint(self.tokenizer) != self.manifest.fingerprint["tokenizer"]:
-                raise InputError(f"target={name!r}: its tokenizer is not the one the data was made with; restore that")
+                raise InputError(
+                    f"target={name!r}: its tokenizer is not that of the data; restore the data's tokenizer"
+                )
         return model
 
     def describe(self) -> Description:
@@ -119,7 +121,9 @@ class FeatureMaker:
         for name in STATES & tensors.keys():
             tensors[name] = tensors[name].to(STORED[self.options.states])
             if not bool(torch.isfinite(tensors[name]).all()):
-                raise InputError(f"states={self.options.states}: a hidden state is too large; use float32")
+                raise InputError(
+                    f"states={self.options.states}: a hidden state is too large for this precision; use float32"
+                )
         for text in unit.texts:
             on_done(len(text.x))
         return FeatureShard(unit.part, tensors)

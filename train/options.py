@@ -73,9 +73,9 @@ class TextOptions(TextFormOptions, DataOptions):
     """Data.
 
     Attributes:
-        data: Text: a JSON Lines, CSV, Parquet or text file, a folder of such, or a hub dataset, of prompts and answers
-            or conversations; or the target's own answers, a folder written by `specpilot data answers`, acceptance or
-            on-policy. Or several, as "[A,B]".
+        data: Prompts and answers, or conversations: a JSON Lines, CSV, Parquet or text file, a folder of such files, or
+            a hub dataset. Or answers of the target: a folder written by `specpilot data answers`, `data acceptance` or
+            `data on-policy`. Several as "[A,B]".
     """
 
     data: Annotated[str | tuple[str, ...], Several(), Objects()]
@@ -83,25 +83,25 @@ class TextOptions(TextFormOptions, DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingOptions):
-    """Draft. Without an initial one it is made of the target's layers, and its embedding is the target's.
+    """Draft. Without an initial draft, it is made of the target's layers and shares the target's embedding.
 
     Attributes:
-        initial: Draft to begin with instead: one of `train draft`, or any model with the target's tokenizer and number
-            of tokens. Layers, vocabulary, output and features are then its own.
-        features: target: the draft also reads the target's last hidden state at the position before, and its own at
-            drafted positions (EAGLE).
-        positions: With features: number of drafted positions that are trained, from the second on with the draft's own
-            states.
-        layers: Layers of the target that the draft begins with: a number, of which one is the last and the others are
-            the first ones; or their indices, as "[0,1,29]". Default: 3, or 1 with features.
-        vocabulary: Number of tokens that the draft can propose, the most frequent ones of the data; null for all.
-        own_output: Train an output projection of the draft's own, instead of using the target's.
-        window: Tokens of text that are read together.
-        batch_size: Windows per step.
+        initial: Draft to begin with: a draft of `train draft`, or any model with the target's tokenizer and number of
+            tokens. Its own layers, vocabulary, output and features are kept.
+        features: target: the draft also reads the target's last hidden state of the previous position; at drafted
+            positions it reads its own state instead (EAGLE).
+        positions: Number of drafted positions that are trained, with features. From the second position on, the draft
+            reads its own states.
+        layers: Layers of the target that the draft begins with. A number takes the last layer and the first ones; a
+            list such as "[0,1,29]" takes layers by index. By default 3, or 1 with features.
+        vocabulary: Number of tokens that the draft can propose: the most frequent tokens of the data; null for all.
+        own_output: Train a separate output projection for the draft instead of using the target's.
+        window: Number of tokens of a text that are read together.
+        batch_size: Number of windows in a step.
         dtype: Precision of the target; the draft is trained in float32.
-        cache_states: Run the target once before the first epoch, and keep its last hidden states in the run folder
-            until the run is complete, so that every epoch needs only the draft. They take 2 bytes × the target's hidden
-            size for every token of the data.
+        cache_states: Run the target once before the first epoch and keep its last hidden states in the run folder until
+            the run is complete, so that every epoch runs only the draft. The states take 2 bytes × the target's hidden
+            size for each token of the data.
     """
 
     initial: str | None = None
@@ -123,7 +123,7 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingO
         elif self.features is None:
             self.refuse_ignored(("positions",), "only drafts with --features target are trained by positions")
         if self.cache_states and self.num_nodes > 1:
-            raise InputError("cache_states: one machine makes and reads the states; leave it out or take num_nodes=1")
+            raise InputError("cache_states: one machine makes and reads the states; leave it out or set num_nodes=1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class RunOptions(Options):
 
     Attributes:
         output: Run folder for resolved settings, metrics and checkpoints.
-        resume: Continue the unfinished run in the folder, or train a finished one further, to a larger --epochs.
+        resume: Continue the unfinished run in the folder, or train a finished run further to a larger --epochs.
     """
 
     output: Folder
@@ -144,12 +144,13 @@ class ExportOptions(OverwriteOptions):
     """Export.
 
     Attributes:
-        run: Run folder of `specpilot train`; or a controller checkpoint, which is rewritten in the current format.
+        run: Run folder of `specpilot train`, or a controller checkpoint to rewrite in the current format.
         output: Folder of the checkpoint: config.json, model.safetensors, README.md.
-        threshold: Default stopping threshold h of an acceptance head. Default: 0.7, as in the paper.
-        predictor: The predictor of your own that was trained, as package.module:Config.
+        threshold: Stopping threshold h that the checkpoint of an acceptance head uses by default. 0.7 if not set, as in
+            the paper.
+        predictor: Predictor of your own package that was trained, as package.module:Config.
         push_to: Hub repository (owner/name) to upload the checkpoint to.
-        private: Make that repository private if it is new.
+        private: Make a new repository private.
     """
 
     run: Path = field(kw_only=False)
@@ -166,8 +167,8 @@ class TrimOptions(TextOptions, OverwriteOptions):
 
     Attributes:
         draft: Draft model: a shipped model, a folder or a hub id.
-        keep: Number of tokens that it can propose, the most frequent ones of the data.
-        target: Its target, for a draft that has the target's embedding.
+        keep: Number of tokens that the draft can propose: the most frequent tokens of the data.
+        target: Target of the draft; needed for a draft that uses the target's embedding.
         output: Folder of the trimmed draft.
         trust_remote_code: Run code that comes with the model; only for sources you trust.
     """
@@ -188,8 +189,8 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
         data: Folder written by `specpilot data acceptance` for the same pair.
         output: Folder of the calibrated checkpoint.
         method: weights (undo the loss weights) or platt.
-        draft: Draft model that the data was made with, if it has moved since.
-        validation_fraction: Share of prompts that training held out, if the head was trained on this data.
+        draft: Draft model of the data, if its folder was moved.
+        validation_fraction: Share of the prompts that training held out, if the head was trained on this data.
         report: File for the JSON that is printed to standard output.
     """
 

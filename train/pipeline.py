@@ -113,7 +113,7 @@ def train(options: ControllerOptions, output: str | Path, *, resume: bool = Fals
 
 def _refuse(name: str, is_used: bool, reason: str) -> None:
     if is_used:
-        raise InputError(f"{name}: would be ignored, {reason}; leave it out")
+        raise InputError(f"{name}: would be ignored, because {reason}; leave it out")
 
 
 def _of_class(options: object, functions: Mapping[type, Callable[..., R]], names: str) -> Callable[..., R]:

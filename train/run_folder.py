@@ -220,7 +220,9 @@ def _write_settings(folder: Path, settings: TrainingOptions) -> None:
 
 def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> None:
     if run.dataset.dataset_fingerprint != dataset.dataset_fingerprint:
-        raise InputError(f"{run.folder}: belongs to a run on other data; give its --data, or another --output")
+        raise InputError(
+            f"{run.folder}: belongs to a run on other data; name its data with --data, or choose another --output"
+        )
     before, now = asdict(run.settings), asdict(settings)
     longer = [name for name in LIMITS if larger(name, settings, run.settings)]
     changed = [
@@ -230,12 +232,12 @@ def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> 
     ]
     if changed:
         raise InputError(
-            f"{run.folder}: belongs to a run with other settings: {'; '.join(changed)}; give what it was, or another "
-            "--output"
+            f"{run.folder}: belongs to a run with other settings: {'; '.join(changed)}; repeat those settings, or "
+            "choose another --output"
         )
     if longer and not resume:
         name = longer[0]
-        raise InputError(f"{run.folder}: holds a run with {name}={before[name]}; pass --resume to train it further")
+        raise InputError(f"{run.folder}: contains a run with {name}={before[name]}; pass --resume to train it further")
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`specpilot bench`: costs."""
+"""`specpilot bench`: measures the costs of drafting and verifying."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .measuring import begin, finish
 
 
 def cost(options: CostBenchOptions) -> None:
-    """Measure what drafting and verifying a token costs here."""
+    """Measure the costs of drafting and verifying on this machine."""
     from ...compare.cost import bench_cost, trained_judge
     from ...compare.decoders import load
 

@@ -1,4 +1,4 @@
-"""`specpilot compare`: does drafting pay on these models and prompts?"""
+"""`specpilot compare`: compares decoders on your models and prompts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from ...compare.options import CompareOptions
 def compare(options: CompareOptions) -> None:
     """Find out whether drafting pays on your models and prompts.
 
-    Names the fastest decoder and by how much it is faster, with the command that decodes with it. With --data it says
-    how well drafts are accepted in a dataset or served traffic, and with --against where that drifted.
+    The report names the fastest decoder, its speed-up, and the command that decodes with it. With --data, the report is
+    about the acceptance of drafts in a dataset or in served traffic. With --against, it shows where acceptance differs
+    from a second dataset.
     """
     from rich.console import Console
 

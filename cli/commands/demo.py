@@ -1,4 +1,4 @@
-"""`specpilot demo`: the whole pipeline in two minutes, or a real model that talks."""
+"""`specpilot demo`: the whole pipeline in two minutes, or a real model that answers three prompts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class DemoOptions(SeedOptions):
     """Demo.
 
     Attributes:
-        output: Folder for the dataset, runs, controllers and report. A finished demo in it is replaced.
+        output: Folder for the dataset, runs, controllers and report. A finished demo in this folder is replaced.
         prompts: Number of training prompts.
         held_out: Number of prompts on which decoders are compared.
         max_new_tokens: Maximum number of new tokens per answer.
-        real: Instead of the pipeline, let SmolLM2-135M-Instruct answer three prompts without and with drafts: the
-            folder that `make real` has put it into.
+        real: Folder of SmolLM2-135M-Instruct, downloaded by `make real`. The model answers three prompts without and
+            with drafts; the pipeline does not run.
     """
 
     output: Folder = Path("runs/demo")
@@ -31,7 +31,9 @@ class DemoOptions(SeedOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.real is not None:
-            self.refuse_ignored(("output", "prompts", "held_out", "seed"), "real only answers, at temperature 0")
+            self.refuse_ignored(
+                ("output", "prompts", "held_out", "seed"), "--real only answers prompts, at temperature 0"
+            )
 
 
 def demo(options: DemoOptions) -> None:

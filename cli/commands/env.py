@@ -1,4 +1,4 @@
-"""`specpilot env`: information for bug reports, and how a model would be read here."""
+"""`specpilot env`: versions and machine for bug reports, and the plan of a decoder on this machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class EnvOptions(DeviceOptions):
 
     Attributes:
         json: Print one JSON object instead of a table.
-        target: A model to load, to see its precision, its device, and which forward runs and why.
-        draft: A draft for `target`; the decoder's plan is then that of four drafted tokens.
+        target: Model to load. The output then has its precision, its device, its forward, and the reason for that
+            forward.
+        draft: Draft model for `target`. The plan then has drafts of four tokens.
         dtype: Precision of `target`.
         graphs: CUDA graphs on a GPU: on, off or compiled.
     """
@@ -28,7 +29,7 @@ class EnvOptions(DeviceOptions):
 
 
 def env(options: EnvOptions) -> None:
-    """Print versions and the machine; with --target how it reads."""
+    """Print versions and the machine, and a plan with --target."""
     from ...common.machine import machine, versions
 
     report = {"versions": versions(), "machine": machine().to_dict()}
@@ -48,10 +49,10 @@ def env(options: EnvOptions) -> None:
 
 
 def plan_lines(options: EnvOptions) -> list[str]:
-    """The lines of the plan of the models named; none without a target.
+    """Return the lines of the plan of the models that the options name; empty without a target.
 
     Raises:
-        InputError: a draft without a target, or a model that cannot be loaded or decoded.
+        InputError: the options name a draft without a target, or a model cannot be loaded or decoded.
     """
     from ...common.errors import InputError
 

@@ -1,4 +1,4 @@
-"""`specpilot export`, `calibrate` and `trim-vocabulary`: what is done with trained controllers and drafts."""
+"""`specpilot export`, `calibrate` and `trim-vocabulary`: commands for trained controllers and drafts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def export(options: ExportOptions) -> None:
         overwrite=options.overwrite,
     )
     if is_draft(folder):
-        print(f"{folder}: a draft; use it with specpilot generate --draft {shlex.quote(str(folder))}")
+        print(f"{folder}: a draft. Decode with it: specpilot generate --draft {shlex.quote(str(folder))}")
         if options.push_to is not None:
             files = [path.name for path in folder.iterdir()]
             print(upload(folder, options.push_to, files, message="Upload draft", private=options.private))
@@ -33,7 +33,10 @@ def export(options: ExportOptions) -> None:
     config = read_config(folder)
     flag = "--draft ngram --copies" if config.given_as == "copies" else f"--{config.given_as}"
     costs = " --cost auto" if config.given_as == "length" and config.own_threshold is None else ""
-    print(f"{folder}: a controller checkpoint; use it with specpilot generate {flag} {shlex.quote(str(folder))}{costs}")
+    print(
+        f"{folder}: a controller checkpoint. Decode with it: specpilot generate {flag} "
+        f"{shlex.quote(str(folder))}{costs}"
+    )
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))
 
@@ -54,9 +57,9 @@ def calibrate(options: CalibrateOptions) -> None:
     for name, judged in result.metrics.items():
         table.add_row(name, *(f"{judged[key]:.4f}" for key in ("auroc", "brier", "kl", "ece")))
     console.print(table)
-    for words in result.warnings:
-        print(f"warning: the calibrated controller is {words}")
-    print(f"{options.output}: the calibrated controller; with --cost FILE it needs no threshold")
+    for warning in result.warnings:
+        print(f"warning: on held-out prompts the calibrated controller {warning}")
+    print(f"{options.output}: the calibrated controller. With --cost FILE it needs no threshold.")
     finish(result.to_dict(), options, options.report)
 
 
@@ -71,5 +74,6 @@ def trim_vocabulary(options: TrimOptions) -> None:
     quiet()
     folder = trim(options)
     print(
-        f"{folder}: proposes {options.keep} tokens; use it with specpilot generate --draft {shlex.quote(str(folder))}"
+        f"{folder}: a draft that proposes {options.keep} tokens. Decode with it: specpilot generate --draft "
+        f"{shlex.quote(str(folder))}"
     )

@@ -19,7 +19,7 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
     from ...common.console import quiet, said_at_the_end, warned_at_the_end
 
     if batch.prompts is not None:
-        options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "the prompts are those of a file")
+        options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "--prompts names a file of prompts")
         from ...data_gen.batch import write_texts
 
         quiet()
@@ -68,15 +68,15 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
 def _read(prompt: str) -> str:
     if prompt == "-":
         if sys.stdin is None:  # closed
-            raise InputError("prompt: standard input is closed; give the prompt as an argument or by --prompt")
+            raise InputError("prompt: standard input is closed; pass the prompt as an argument or with --prompt")
         try:
             prompt = sys.stdin.buffer.read().decode().removesuffix("\n")
         except UnicodeDecodeError as error:
             raise InputError(
-                f"prompt: standard input is not UTF-8 text ({error.reason} at byte {error.start})"
+                f"prompt: standard input is not UTF-8 text ({error.reason} at byte {error.start}); convert it to UTF-8"
             ) from None
     if not prompt.strip():
-        raise InputError("prompt: it is empty; give some text as an argument, by --prompt or on standard input")
+        raise InputError("prompt: is empty; pass text as an argument, with --prompt or on standard input")
     return prompt
 
 

@@ -100,12 +100,12 @@ def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
 def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: RunOptions) -> None:
     """Train, and print the result and what to do next."""
     from ...common.console import quiet
-    from ...controllers.checkpoints.card import shortcomings
+    from ...controllers.checkpoints.card import judgement
 
     quiet()
     result = train(options, output=run.output, resume=run.resume)
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     print(f"{result.run}: best after epoch {result.epoch}; {metrics}")
-    for words in shortcomings(result.metrics):
-        print(f"warning: on held-out prompts it is {words}")
+    if weakness := judgement(result.metrics):
+        print(f"warning: on held-out prompts this controller {weakness}")
     print(f"next: specpilot export {shlex.quote(str(result.run))} <folder>")

@@ -53,7 +53,8 @@ def model_card(config: ControllerConfig) -> str:
         "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
     }
     metrics = {name: f"{value:.4g}" for name, value in sorted(config.metrics.items())}
-    warning = "".join(f"\n\n**Warning**: on held-out prompts it is {words}." for words in shortcomings(config.metrics))
+    weakness = judgement(config.metrics)
+    warning = f"\n\n**Warning**: On held-out prompts this controller {weakness}." if weakness else ""
     return CARD.format(
         kind=config.kind,
         title=title,
@@ -64,35 +65,65 @@ def model_card(config: ControllerConfig) -> str:
     )
 
 
-CONSTANTS = {  # metric → that of predicting the mean everywhere; the first that is known is judged by
-    "calibrated_kl": "calibrated_kl_constant", "kl_unweighted": "kl_constant", "kl": "kl_constant",
-    "brier": "brier_constant",
-}  # fmt: skip
+# Name of a metric → the name of its value for a constant prediction, the mean, and the metric in words. A predictor is
+# judged by the first metric whose two values are known.
+CONSTANTS = {
+    "calibrated_kl": ("calibrated_kl_constant", "KL divergence"),
+    "kl_unweighted": ("kl_constant", "KL divergence"),
+    "kl": ("kl_constant", "KL divergence"),
+    "brier": ("brier_constant", "Brier score"),
+}
 
 
-def shortcomings(metrics: Mapping[str, float | None]) -> list[str]:
-    """Weaknesses of a controller by its metrics, in words that follow "it is"; none if there are none.
+def strengths_and_weaknesses(metrics: Mapping[str, float | None]) -> tuple[list[str], list[str]]:
+    """Return the strengths and the weaknesses of a controller, as phrases whose subject is the controller.
+
+    A predictor is compared with a constant prediction, by a metric of ``CONSTANTS``, and with the draft's own
+    confidence, by ``auroc`` and ``auroc_draft``. A router is compared with its best single arm, by ``greedy_reward``
+    and ``best_single``. A comparison is left out if one of its two values is missing.
 
     Args:
-        metrics: of held-out prompts. Of a predictor a key of ``CONSTANTS`` and its value, and ``auroc`` beside
-            ``auroc_draft``, that of the draft's own confidence; of a router ``greedy_reward`` beside ``best_single``.
-            What is missing is not judged.
+        metrics: the metrics on held-out prompts by name.
     """
-    found = []
-    for name, of_constant in CONSTANTS.items():
-        own, constant = metrics.get(name), metrics.get(of_constant)
-        if own is not None and constant is not None:
-            if own >= constant:
-                found.append(f"worse than a constant: {name} {own:.4f}, and {constant:.4f} of predicting the mean")
+    strengths, weaknesses = [], []
+    for name, (constant_name, label) in CONSTANTS.items():
+        value, constant = metrics.get(name), metrics.get(constant_name)
+        if value is not None and constant is not None:
+            numbers = "({} {}; predicting the mean gives {})".format(label, *_distinct(value, constant))
+            if value >= constant:
+                weaknesses.append(f"predicts probabilities that are worse than a constant {numbers}")
+            else:
+                strengths.append(f"predicts probabilities that are better than a constant {numbers}")
             break
-    order = metrics.get("calibrated_auroc", metrics.get("auroc"))
-    draft = metrics.get("auroc_draft")
-    if order is not None and draft is not None and order < draft:
-        found.append(f"worse than the draft's own confidence: AUROC {order:.3f}, and {draft:.3f} of that")
-    reward, single = metrics.get("greedy_reward"), metrics.get("best_single")
-    if reward is not None and single is not None and reward < single:
-        found.append(f"worse than its best single arm: reward {reward:.4f}, and {single:.4f} of always taking that arm")
-    return found
+    auroc, draft_auroc = metrics.get("calibrated_auroc", metrics.get("auroc")), metrics.get("auroc_draft")
+    if auroc is not None and draft_auroc is not None:
+        numbers = "(AUROC {}; the confidence has {})".format(*_distinct(auroc, draft_auroc))
+        if auroc < draft_auroc:
+            weaknesses.append(f"ranks tokens worse than the draft's own confidence {numbers}")
+        elif auroc > draft_auroc:
+            strengths.append(f"ranks tokens better than the draft's own confidence {numbers}")
+    reward, arm_reward = metrics.get("greedy_reward"), metrics.get("best_single")
+    if reward is not None and arm_reward is not None and reward < arm_reward:
+        numbers = "(reward {}; always choosing that arm gives {})".format(*_distinct(reward, arm_reward))
+        weaknesses.append(f"is worse than its best single arm {numbers}")
+    return strengths, weaknesses
+
+
+def judgement(metrics: Mapping[str, float | None]) -> str:
+    """Return a phrase with the strengths and weaknesses of a controller; empty if it has no weakness.
+
+    The subject of the phrase is the controller. Arguments as for :func:`strengths_and_weaknesses`.
+    """
+    strengths, weaknesses = strengths_and_weaknesses(metrics)
+    if not weaknesses:
+        return ""
+    return ", but ".join(" and ".join(phrases) for phrases in (strengths, weaknesses) if phrases)
+
+
+def _distinct(first: float, second: float) -> tuple[str, str]:
+    """Return two numbers with two decimals, or with three or four if their texts would be equal otherwise."""
+    digits = next((digits for digits in (2, 3, 4) if round(first, digits) != round(second, digits)), 2)
+    return f"{first:.{digits}f}", f"{second:.{digits}f}"
 
 
 def _loading(arguments: str) -> str:

@@ -1,4 +1,4 @@
-// The charts of a turn's runs and of the server's queue. One that has nothing to show is hidden.
+// The charts of a turn's runs and of the server's queue. A chart without data is hidden.
 import { shownRate } from "./run.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -12,7 +12,7 @@ function element(name, attributes, text) {
   return node;
 }
 
-// A chart of 320 × 140 units with its axes, and functions from values to places in it.
+// Returns a chart of 320 × 140 units with axes, and functions from values to places in the chart.
 function chart(id, mostX, mostY, label, unit) {
   const svg = document.getElementById(id);
   svg.setAttribute("viewBox", `0 0 ${AREA.width} ${AREA.height}`);
@@ -28,7 +28,7 @@ function chart(id, mostX, mostY, label, unit) {
   return { svg, x, y };
 }
 
-// Whether there is anything to show.
+// Hides the chart if there is no data. Returns true if there is data.
 function shown(id, things) {
   document.getElementById(id).closest("figure").hidden = things.length === 0;
   return things.length > 0;
@@ -55,7 +55,7 @@ function drawSpeed(runs) {
   const points = runs.flatMap((run) => run.speed);
   const seconds = Math.max(...points.map((point) => point.x));
   const names = runs.map((run) => ({ name: `${nameOf(run)} ${shownRate(run.rate)}`, kind: run.letter }));
-  const label = `Tokens per second: ${names.map((one) => one.name).join(", ")}`;
+  const label = `Tokens per second: ${names.map((label) => label.name).join(", ")}`;
   const { svg, x, y } = chart("chart-speed", seconds, Math.max(...points.map((point) => point.y)), label);
   for (const run of runs) svg.append(element("path", { class: run.letter, d: path(run.speed, x, y) }));
   svg.append(element("text", { x: AREA.width - AREA.right, y: AREA.height - 4, "text-anchor": "end" }, `${seconds.toFixed(1)} s`));
@@ -92,12 +92,12 @@ function drawLengths(runs) {
   key(svg, keysOf(runs));
 }
 
-// Readings: how many requests ran and waited, one a second.
+// readings: numbers of running and waiting requests, one reading per second.
 export function drawQueue(readings) {
-  if (!shown("chart-queue", readings.filter((one) => one.running || one.waiting))) return;
-  const most = Math.max(...readings.map((one) => Math.max(one.running, one.waiting)));
+  if (!shown("chart-queue", readings.filter((reading) => reading.running || reading.waiting))) return;
+  const most = Math.max(...readings.map((reading) => Math.max(reading.running, reading.waiting)));
   const { svg, x, y } = chart("chart-queue", HISTORY - 1, most, "Requests running and waiting, over two minutes");
-  const points = (name) => readings.map((one, i) => ({ x: i, y: one[name] }));
+  const points = (name) => readings.map((reading, i) => ({ x: i, y: reading[name] }));
   svg.append(element("path", { class: "a", d: path(points("running"), x, y) }));
   svg.append(element("path", { class: "b", d: path(points("waiting"), x, y) }));
   const last = readings.at(-1);

@@ -4,10 +4,10 @@ import { Run, verdict } from "./run.js";
 import { complete, queue, served } from "./server.js";
 
 const READ_EVERY = 1000; // milliseconds between two readings of the queue
-const SHARE = 4; // of a small context, a text may have this part by default
+const SHARE = 4; // by default, a text may have this part of a small context
 
 const byId = (id) => document.getElementById(id);
-// turns: {prompt, node, runs}; abort: of what is being generated; readings: of the queue.
+// turns: {prompt, node, runs}; abort: aborts the running generation; readings: lengths of the queue over time.
 const state = { turns: [], abort: null, readings: [], hasTemplate: true };
 
 const chatting = () => state.hasTemplate && byId("chat").checked;
@@ -31,12 +31,12 @@ async function readQueue() {
   try {
     state.readings = [...state.readings, await queue()].slice(-HISTORY);
     drawQueue(state.readings);
-  } catch { /* the server is away; the next reading may find it */ }
+  } catch { /* the server does not answer; the next reading tries again */ }
 }
 
 // ---------------------------------------------------------------- what is sent
 
-// The body of a request that continues the conversation with a prompt.
+// Returns the body of a request that continues the conversation with a prompt.
 function bodyOf(turns, prompt) {
   const texts = [...turns.flatMap((turn) => [turn.prompt, turn.runs[0].text]), prompt];
   const roles = ["user", "assistant"];
@@ -66,7 +66,7 @@ async function generate(run, body, chat, signal) {
       frame ||= requestAnimationFrame(draw);
     });
   } catch (error) {
-    run.finish(error.name === "AbortError" ? "stopped" : "broken off");
+    run.finish(error.name === "AbortError" ? "stopped" : "interrupted");
     throw error;
   } finally {
     cancelAnimationFrame(frame);
@@ -81,12 +81,12 @@ function newTurn(prompt) {
   node.querySelector(".prompt").textContent = prompt;
   byId("log").append(node);
   const letters = byId("compare").checked ? ["a", "b"] : ["a"];
-  const made = letters.map((letter) => new Run(letter, byId(`length-${letter}`).value.trim(), node.querySelector(".panels")));
+  const newRuns = letters.map((letter) => new Run(letter, byId(`length-${letter}`).value.trim(), node.querySelector(".panels")));
   node.scrollIntoView({ block: "start" });
-  return { prompt, node, runs: made };
+  return { prompt, node, runs: newRuns };
 }
 
-// Generates the answers to a prompt; whether there is a text to go on from.
+// Generates the answers to a prompt. Returns true if there is a text to continue from.
 async function answer(prompt) {
   const turns = state.turns;
   const [body, chat] = [bodyOf(turns, prompt), chatting()];
@@ -98,7 +98,7 @@ async function answer(prompt) {
   showBusy(true);
   say("Generating");
   try {
-    for (const run of turn.runs) await generate(run, body, chat, signal); // in turn: each alone
+    for (const run of turn.runs) await generate(run, body, chat, signal); // one after the other
     say(`Finished: ${turn.runs.map((run) => `${run.tokens} tokens`).join(" and ")}`);
   } catch (error) {
     say("Stopped");
@@ -106,7 +106,7 @@ async function answer(prompt) {
   }
   if (state.turns !== turns) return true; // a new conversation has begun
   state.abort = null;
-  for (const run of turn.runs.filter((one) => !one.end)) run.finish("not generated");
+  for (const run of turn.runs.filter((unfinished) => !unfinished.end)) run.finish("not generated");
   if (turn.runs.length > 1) conclude(turn, signal.aborted);
   if (!turn.runs[0].tokens) {
     turn.node.remove();
@@ -119,8 +119,8 @@ async function answer(prompt) {
 
 function conclude(turn, stopped) {
   const whole = turn.runs.every((run) => run.whole);
-  const sentence = whole ? verdict(...turn.runs) : `${stopped ? "Stopped" : "Broken off"} before both texts were written: no comparison.`;
-  turn.node.querySelector(".verdict").textContent = `${sentence} The conversation goes on with A’s text.`;
+  const sentence = whole ? verdict(...turn.runs) : `${stopped ? "Stopped" : "Interrupted"} before both texts were complete, so there is no comparison.`;
+  turn.node.querySelector(".verdict").textContent = `${sentence} The conversation continues with A’s text.`;
   if (whole) say(sentence);
 }
 
@@ -133,9 +133,9 @@ async function submit(event) {
   if (!await answer(prompt) && !box.value) box.value = prompt;
 }
 
-const settingsAreValid = () => [...document.querySelectorAll(".settings input")].every((one) => one.reportValidity());
+const settingsAreValid = () => [...document.querySelectorAll(".settings input")].every((input) => input.reportValidity());
 
-// The last turn once more, with the next seed.
+// Generates the last turn again, with the next seed.
 async function regenerate() {
   const last = state.turns.pop();
   last.node.hidden = true;
@@ -183,8 +183,8 @@ function showBusy(busy) {
 function showMode() {
   const chat = chatting();
   byId("mode").hidden = chat;
-  byId("mode").textContent = `${state.hasTemplate ? "Without its chat template" : "This model has no chat template:"} the model `
-    + "continues the text. What you write next is appended to it as it stands; nothing lets it go on.";
+  byId("mode").textContent = `${state.hasTemplate ? "Without the chat template," : "This model has no chat template:"} the model `
+    + "continues the text. Your next text is appended unchanged; an empty text continues as before.";
   byId("prompt-label").textContent = chat ? "Message" : "Text";
   byId("prompt").required = chat || !state.turns.length;
 }

@@ -1,9 +1,9 @@
-// One generated text: what came from the server, the panel that shows it, and how fast it was.
+// One generated text: the parts that the server sent, the panel that shows the text, and its speed.
 import { markdown } from "./markdown.js";
 
-const LEAST = 32; // tokens from which on two speeds are compared
-const NEAR = 0.05; // speeds that differ by less than this share are called equal: one run is not more exact
-const ENDS = { stop: "ended by the model", length: "ended at the limit of tokens" };
+const LEAST = 32; // minimum number of tokens for a comparison of two speeds
+const NEAR = 0.05; // two speeds are called equal if they differ by less than this share, because a single run is not more exact
+const ENDS = { stop: "ended by the model", length: "ended at the maximum number of tokens" };
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const quoted = (text) => `“${text.replaceAll("\n", "⏎")}”`;
@@ -12,16 +12,16 @@ const bytes = (token) => token.bytes.map((byte) => byte.toString(16).toUpperCase
 export const shownRate = (rate) => rate.toFixed(rate < 10 ? 1 : 0);
 
 export class Run {
-  // letter: "a" or "b"; length: the rule that drafts, "" for the server's own; parent: where the panel goes.
+  // letter: "a" or "b"; length: the rule that ends drafts, "" for the server's controller; parent: the panel's parent.
   constructor(letter, length, parent) {
     Object.assign(this, { letter, length, text: "", tokens: 0, forwards: 0, lengths: [], drafted: [], accepted: [] });
     this.name = `${letter.toUpperCase()}: ${length || "the server’s controller"}`;
     this.speed = []; // tokens per second so far
-    this.arrivals = []; // how many tokens had come after how many seconds
-    this.spans = []; // tokens that are not shown yet
-    this.decoder = new TextDecoder("utf-8", { ignoreBOM: true }); // holds the bytes of a character that is not complete
-    this.end = ""; // how the text ended
-    this.whole = false; // whether it came to its end
+    this.arrivals = []; // numbers of tokens and the seconds after which they arrived
+    this.spans = []; // tokens that are not yet shown
+    this.decoder = new TextDecoder("utf-8", { ignoreBOM: true }); // keeps the bytes of an incomplete character
+    this.end = ""; // the reason why the text ended
+    this.whole = false; // whether the text is complete
     const panel = document.getElementById("panel-template").content.cloneNode(true).firstElementChild;
     for (const part of ["name", "stats", "tokens", "formatted", "detail"]) {
       this[`${part}Node`] = panel.querySelector(`.${part}`);
@@ -42,7 +42,7 @@ export class Run {
     this.started = performance.now();
   }
 
-  // A part of the server's answer.
+  // Adds a part of the server's answer.
   take(choice) {
     this.text += choice.delta ? choice.delta.content || "" : choice.text;
     for (const round of choice.rounds || []) this.addRound(round);
@@ -66,12 +66,12 @@ export class Run {
     const stopped = (token) => (token === round.drafted[last] ? round.stopped_by : "");
     const kept = round.drafted.filter((token) => token.accepted).slice(0, round.emitted.length);
     for (const token of kept) this.addToken(token, this.completed(token), "accepted", "drafted, accepted", stopped(token));
-    for (const token of round.drafted.filter((one) => !one.accepted)) {
+    for (const token of round.drafted.filter((token) => !token.accepted)) {
       const text = token.bytes ? `⟨${bytes(token)}⟩` : token.text.replaceAll("\n", "⏎");
       this.addToken(token, text, "rejected", "drafted, rejected", stopped(token));
     }
     for (const token of round.emitted.slice(kept.length)) {
-      this.addToken(token, this.completed(token), "own", "the target’s own", last < 0 ? round.stopped_by : "");
+      this.addToken(token, this.completed(token), "target", "token of the target", last < 0 ? round.stopped_by : "");
     }
     this.tokens += round.emitted.length;
     // Of the target. The first one reads the prompt. Without a draft each token takes a forward.
@@ -84,10 +84,10 @@ export class Run {
     }
   }
 
-  // The characters that a token of the text completes: none where it ends inside of one.
+  // Returns the characters that a token completes; empty if the token ends within a character.
   completed(token) {
-    const given = token.bytes ? Uint8Array.from(token.bytes) : new TextEncoder().encode(token.text);
-    return this.decoder.decode(given, { stream: true });
+    const bytesOfToken = token.bytes ? Uint8Array.from(token.bytes) : new TextEncoder().encode(token.text);
+    return this.decoder.decode(bytesOfToken, { stream: true });
   }
 
   addToken(token, text, kind, label, stoppedBy) {
@@ -100,19 +100,19 @@ export class Run {
     this.spans.push(span);
   }
 
-  // Seconds since the first token, which the prompt's length decides.
+  // Seconds since the first token. The time until the first token depends on the prompt and does not count.
   get decoding() {
     return this.arrivals.length ? this.arrivals.at(-1).seconds - this.arrivals[0].seconds : 0;
   }
 
-  // Tokens per second after the first.
+  // Tokens per second after the first token.
   get rate() {
     return this.decoding ? (this.tokens - this.arrivals[0].tokens) / this.decoding : 0;
   }
 
-  // Seconds from the first token to the one of a number; within a round they are spread evenly.
+  // Seconds from the first token to token number `tokens`. The tokens of a round are spread evenly over its time.
   secondsTo(tokens) {
-    const next = this.arrivals.findIndex((one) => one.tokens >= tokens);
+    const next = this.arrivals.findIndex((arrival) => arrival.tokens >= tokens);
     const [before, after] = [this.arrivals[Math.max(0, next - 1)], this.arrivals[next]];
     const share = after === before ? 0 : (tokens - before.tokens) / (after.tokens - before.tokens);
     return before.seconds + share * (after.seconds - before.seconds) - this.arrivals[0].seconds;
@@ -147,7 +147,7 @@ function describe(token, text, kind, stoppedBy) {
   return parts.join("; ");
 }
 
-// Tokens are one stop of the Tab key; arrows, Home and End move between them.
+// The tokens are a single stop of the Tab key. Arrow keys, Home and End move between tokens.
 function moveFocus(event) {
   const tokens = [...event.currentTarget.children];
   const place = tokens.indexOf(document.activeElement);
@@ -161,13 +161,13 @@ function moveFocus(event) {
   target.focus();
 }
 
-// One sentence on the speeds of two texts, over as many tokens as both have.
+// Returns a sentence that compares the speeds of two texts, over the number of tokens that both have.
 export function verdict(a, b) {
   const tokens = Math.min(a.tokens, b.tokens);
-  if (tokens < LEAST) return `Too short to compare speeds: that takes ${LEAST} tokens, and one text has ${tokens}.`;
+  if (tokens < LEAST) return `Too short to compare speeds: one text has ${tokens} tokens, and ${LEAST} are needed.`;
   const ratio = b.secondsTo(tokens) / a.secondsTo(tokens);
   const over = a.tokens === b.tokens ? `${tokens} tokens each`
     : `over the first ${tokens} tokens; the texts have ${a.tokens} and ${b.tokens}`;
-  if (Math.abs(ratio - 1) < NEAR) return `In this run A and B are about equally fast: A is ${ratio.toFixed(2)} × B (${over}).`;
-  return `In this run A is ${ratio.toFixed(2)} × as fast as B (${over}).`;
+  if (Math.abs(ratio - 1) < NEAR) return `In this run, A and B are about equally fast: A is ${ratio.toFixed(2)} × as fast as B (${over}).`;
+  return `In this run, A is ${ratio.toFixed(2)} × as fast as B (${over}).`;
 }

@@ -1,9 +1,9 @@
-// What the page asks the server; nothing here touches the document. Paths are relative: a proxy may add a prefix.
+// Requests of the page to the server. This file does not touch the document. Paths are relative, because a proxy may add a prefix.
 
-const AWAY = "the server does not answer; look whether it still runs";
-const BROKEN = "the answer broke off; look whether the server still runs";
+const AWAY = "the server does not answer; check that it is running";
+const BROKEN = "the connection was lost during the answer; check that the server is running";
 
-// The model's and the controller's descriptions.
+// Returns the descriptions of the model and of the controller.
 export async function served() {
   const [models, controller] = await Promise.all(["v1/models", "v1/controllers"].map(async (path) => {
     const response = await reached(fetch(path), AWAY);
@@ -13,7 +13,7 @@ export async function served() {
   return { model: models.data[0], controller };
 }
 
-// How many texts are being decoded and how many wait.
+// Returns the numbers of texts that are being decoded and that wait.
 export async function queue() {
   const text = await (await reached(fetch("metrics"), AWAY)).text();
   const value = (name) => Number((text.match(new RegExp(`^specpilot:${name} (\\S+)$`, "m")) || [0, 0])[1]);
@@ -43,10 +43,10 @@ export async function complete(body, chat, signal, onChoice) {
   }
 }
 
-// The result of asking; browsers say "Failed to fetch" and the like where the server is away.
-async function reached(asking, message) {
+// Returns the result of a request. Browsers report a missing server as "Failed to fetch" and the like; `message` replaces that.
+async function reached(request, message) {
   try {
-    return await asking;
+    return await request;
   } catch (error) {
     throw error.name === "AbortError" ? error : new Error(message);
   }
@@ -57,6 +57,6 @@ async function refusal(response) {
     const body = await response.json();
     return body.error ? body.error.message : `the server is starting: ${body.reason}`;
   } catch {
-    return `the server answers ${response.status} ${response.statusText}`;
+    return `the server answered with status ${response.status} ${response.statusText}`;
   }
 }

@@ -168,7 +168,7 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
         ({"batch_size": 1}, f"settings.batch_size was {base.batch_size} and is 1"),  # labels differ in the last digit
         ({"max_new_tokens": 13, "chat": True}, "settings.chat was False and is True; settings.max_new_tokens was "),
     ):
-        with pytest.raises(InputError, match=f"belongs to a run with other settings: {difference}.*; give what it was"):
+        with pytest.raises(InputError, match=f"belongs to a run with other settings: {difference}.*; repeat"):
             make_acceptance_data(replace(base, **change), folder)
     assert files(folder) == before
 

@@ -302,7 +302,7 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
         train_acceptance(settings, output=tmp_path / "run", resume=True)
     for now, resume, words in (
         (settings, False, "unfinished run; pass --resume"),
-        (replace(settings, lr=0.02), True, r"lr was 0\.01 and is 0\.02; give what it was, or another --output"),
+        (replace(settings, lr=0.02), True, r"lr was 0\.01 and is 0\.02; repeat those settings"),
         (replace(settings, lr=0.02, w_rej=7.5), True, r"(?=.*lr was 0\.01 and is 0\.02;).*w_rej was .* and is 7\.5;"),
         (replace(settings, lr=0.02, epochs=99), False, r"other settings: lr was 0\.01 and is 0\.02;"),
         (other, True, "run on other data"),

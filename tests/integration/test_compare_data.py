@@ -28,7 +28,7 @@ from specpilot.compare.results import DataReport, PredictorQuality
 from specpilot.compare.served import labelled_trace, report_of, tokens_per_draft_round
 from specpilot.compare.settings import CONFIDENCE, FIXED
 from specpilot.controllers.acceptance.specdec_head import AcceptanceHead, HeadPredictor
-from specpilot.controllers.checkpoints.card import model_card, shortcomings
+from specpilot.controllers.checkpoints.card import judgement, model_card, strengths_and_weaknesses
 from specpilot.controllers.checkpoints.checkpoint import load_controller, read_config, save_controller
 from specpilot.controllers.checkpoints.provenance import prompt_digest
 from specpilot.controllers.length.cost_model import CostModel
@@ -103,7 +103,7 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     assert first in (output / "report.md").read_text()
     assert "Drift" in capsys.readouterr().out
     page = ParsedPage((output / "report.html").read_text())
-    assert page.of("h2")[:3] == ["Drift", "Acceptance by position", "Can predictions be relied on?"]
+    assert page.of("h2")[:3] == ["Drift", "Acceptance by position", "Calibration of predictors"]
     points = [f"{word}: 1, {row['acceptance']:.3f}" for word, row in
               ((side["data"], side["acceptance"]["depth"]["1"]) for side in (report, report["against"]))]  # fmt: skip
     assert all(any(title.startswith(point) for title in page.of("title")) for point in points)
@@ -220,7 +220,7 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
     assert report.predictors[OWN][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
     assert [*report.decoders] == [NONE, FIXED, CONFIDENCE]
     assert report.best is not None
-    assert report.best == NONE or "replayed on the labels at costs" in " ".join(report.sentences)
+    assert report.best == NONE or "replay on the labels at costs" in " ".join(report.sentences)
     speed = report.decoders[report.best].replay
     assert speed is not None
     assert report.informed is None or report.informed >= speed.value
@@ -266,9 +266,16 @@ def test_worse_predictors_are_said_to_be() -> None:
     assert judgements({}) == []
     confidence = {ALL: replace(good, auroc=0.8, kl=0.3)}  # a confidence is no calibrated probability
     assert judgements({OWN: confidence, "a": {ALL: good}}) == []
-    constant, order = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.2, auroc=0.7)}})
-    assert constant.startswith("What a predicts is worse than a constant")
-    assert order.startswith("What a predicts is worse than the draft's own confidence")
+    (both,) = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.2, auroc=0.7)}})
+    assert both == (
+        "a predicts probabilities that are worse than a constant (KL divergence 0.20; predicting the mean gives 0.20) "
+        "and ranks tokens worse than the draft's own confidence (AUROC 0.70; the confidence has 0.80)."
+    )
+    (mixed,) = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.6816, kl_constant=0.432)}})
+    assert mixed == (
+        "a ranks tokens better than the draft's own confidence (AUROC 0.90; the confidence has 0.80), but predicts "
+        "probabilities that are worse than a constant (KL divergence 0.68; predicting the mean gives 0.43)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,10 +291,12 @@ def test_worse_predictors_are_said_to_be() -> None:
     ],
 )
 def test_cards_warn_of_worse_predictors(metrics: dict[str, float | None], warnings: int) -> None:
-    assert len(shortcomings(metrics)) == warnings
+    _, weaknesses = strengths_and_weaknesses(metrics)
+    assert len(weaknesses) == warnings
+    assert all(phrase in judgement(metrics) for phrase in weaknesses)
     config = read_config(ROOT / "checkpoints/tiny-lag-free")
     known = {name: value for name, value in metrics.items() if value is not None}
-    assert model_card(replace(config, metrics=known)).count("**Warning**") == warnings
+    assert model_card(replace(config, metrics=known)).count("**Warning**") == min(warnings, 1)
 
 
 def test_prompts_of_the_training_are_named(tmp_path: Path) -> None:
@@ -334,7 +343,7 @@ def test_datasets_without_drafted_tokens(missing: str, labelled: Path, tmp_path:
     manifest = read_manifest(labelled)
     rows: list[Row] = [AcceptanceRow("p", "", [1], [], [], [])] if missing == "labels" else []
     folder = write(tmp_path / "data", rows, manifest)
-    with pytest.raises(InputError, match="no token was drafted"):
+    with pytest.raises(InputError, match="contains no drafted token"):
         read_labelled([str(folder)], options(), QUIET)
 
 
@@ -344,11 +353,11 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
     pair = [read_labelled([str(folder)], options(length="3"), QUIET) for folder in (labelled, rounds["warm"])]
     with pytest.raises(InputError, match="of another pair"):
         report_of(pair)
-    with pytest.raises(InputError, match="is not the draft the data was made with"):
+    with pytest.raises(InputError, match="is not the draft of the data"):
         read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled).draft), QUIET)
     gone = write(tmp_path / "gone", make_rows(6), replace(read_manifest(labelled), draft=str(tmp_path / "moved")))
     data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
-    assert "Without the draft there are no confidences" in data.notes[0]
+    assert "The draft cannot be loaded" in data.notes[0]
     assert data.drafted.predictions == {}
     assert report_of([data]).decoders == {}
 
@@ -402,7 +411,7 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
     folder = Path(save(tmp_path / "all" / "1.json", [response_to(row, False) for row in rows["warm"]])).parent
     summary = read_responses([str(folder)])
     assert f"1 of the {count + 1} responses" in found.notes[0]
-    assert summary.notes[-1].endswith(f"known of 0 of its {count} texts.")
+    assert summary.notes[-1].endswith(f"known for 0 of its {count} texts.")
     assert (found.prompts, found.is_rounds) == (data.prompts, True)
     assert tokens_per_draft_round(found) == pytest.approx(tokens_per_draft_round(data))
     for side, ways in ((found, ["depth", "position"]), (summary, ["depth"])):
@@ -427,7 +436,10 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
         ({"per_step_accepted": [1, 1], "per_step_drafted": [2]}, "response 1: a round accepted more"),
         ({"per_step_accepted": "1"}, "response 1: per_step_accepted='1':"),
         ({"num_spec_tokens": 2}, "response 1: acceptance_histogram=None:"),
-        ({"acceptance_histogram": [1, 2], "num_spec_tokens": 2, "num_draft_tokens": 5}, "have only sums of drafts of"),
+        (
+            {"acceptance_histogram": [1, 2], "num_spec_tokens": 2, "num_draft_tokens": 5},
+            "have only sums over drafts of",
+        ),
         ({"acceptance_histogram": [0, 0], "num_spec_tokens": 1, "num_draft_tokens": 0}, "no token was drafted"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 import specpilot
 from datasets import Dataset
 from rich.console import Console
-from specpilot.cli.demo import COPIES, OURS, SPECDEC, TREES, UNTRAINED, run_demo
+from specpilot.cli.demo import COPIES, LAG_FREE, SPECDEC, TREES, UNTRAINED, run_demo
 from specpilot.cli.real_model import talk
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
@@ -78,7 +78,12 @@ def test_no_host_is_asked_and_everything_is_escaped() -> None:
     parsed = ParsedPage(document)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in parsed.elements)
     names = {name for _, attrs in parsed.elements for name in attrs}
-    assert {"src", "href", "srcset", "data"}.isdisjoint(names)
+    assert {"src", "srcset", "data"}.isdisjoint(names)
+    links = [attrs["href"] for _, attrs in parsed.elements if "href" in attrs]
+    ids = ["#" + str(attrs["id"]) for _, attrs in parsed.elements if "id" in attrs]
+    assert links
+    assert {*links} < {*ids}  # places of the page itself
+    assert len({*ids}) == len(ids)
     assert not any(name.startswith("on") for name in names)
     assert not any(word in document for word in ("url(", "@import", "http:", "https:"))
     assert "default-src 'none'" in document
@@ -118,9 +123,10 @@ def test_the_numbers_are_those_of_the_report() -> None:
 
 def test_unmeasured_figures_are_left_out() -> None:
     headings = {
-        "lengths": {"Speed by draft length"}, "lines": {"Acceptance by position"}, "acceptance": {"Acceptance"},
-        "predictors": {"Can predictions be relied on?", "Predictors of acceptance"},
-        "mosaic": {"Who wrote each token"},
+        "lengths": {"Speed by draft length"}, "lines": {"Acceptance by position"},
+        "acceptance": {"Acceptance", "Acceptance at each position"},
+        "predictors": {"Calibration of predictors", "Predictors of acceptance", "Predictors at each position"},
+        "mosaic": {"Source of each token"},
     }  # fmt: skip
     shown = {*ParsedPage(whole(report(**FIGURES))).of("h2")}
     for figure, names in headings.items():
@@ -307,19 +313,19 @@ def test_demo(tmp_path: Path) -> None:
     page = (output / "report.md").read_text()
     assert [*report["temperatures"]] == ["1", "0"]
     for one in report["temperatures"].values():
-        assert list(one["decoders"]) == ["none", OURS, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
+        assert list(one["decoders"]) == ["none", LAG_FREE, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
         assert all(name in page for name in one["decoders"])
         assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
         assert all(row["clock"] is not None for row in one["decoders"].values())
         assert one["sentences"][0] in page
         costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
-        assert CostModel.load(output / "cost.json") in [costs[name] for name in (OURS, COPIES, TREES)]
+        assert CostModel.load(output / "cost.json") in [costs[name] for name in (LAG_FREE, COPIES, TREES)]
         assert costs[UNTRAINED] == costs["none"]
     assert report["greedy"] == {"checked": 3, "identical": 3}
     assert load_controller(str(output / "controller")).config.kind == "lag-free-head"
     assert load_controller(str(output / "specdec")).config.provenance.target == "tiny"
     shown = console.export_text()
-    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[the target's own]", "Results")]
+    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[token of the target]", "Results")]
     assert places == sorted(places)
     assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
 

@@ -269,7 +269,7 @@ def test_unsupported_trainings_are_refused(
     changes: list[tuple[dict[str, Any], str]] = [
         ({"positions": 2}, "positions=2:"),
         ({"vocabulary": 258}, "vocabulary=258:"),
-        ({"data": str(work / "others")}, "the answers of another target, "),
+        ({"data": str(work / "others")}, "contains answers of another target, "),
         ({"initial": trained, "vocabulary": 8192}, "layers=1:"),
         (own | {"initial": trained, "positions": 2}, "positions=2:"),
         (own | {"initial": tmp_path / "padded" / "draft"}, "initial='.*':"),
@@ -294,9 +294,9 @@ def test_models_that_changed_since_are_refused(
     train_draft(settings, output=tmp_path / "run")
     file = draft / "draft.safetensors" if changed == "initial" else target / "model.safetensors"
     save_file({name: value * 2 for name, value in load_file(file).items()}, file, {"format": "pt"})
-    with refused("is not the draft that the run began with|is not the one the draft was trained for"):
+    with refused("is not the draft that the run began with|is not the target that the draft was trained for"):
         export(tmp_path / "run", tmp_path / "exported")
-    with refused("other data|the answers of another target"):
+    with refused("other data|contains answers of another target"):
         train_draft(settings, output=tmp_path / "run", resume=True)
 
 

@@ -116,13 +116,13 @@ def test_env_names_the_forward_of_a_model(capsys: pytest.CaptureFixture[str]) ->
         ),
         (
             "specpilot generate <<< ' '",
-            "prompt: it is empty; give some text as an argument, by --prompt or on standard input",
+            "prompt: is empty; pass text as an argument, with --prompt or on standard input",
         ),
         (
             "specpilot generate - <<< $'\\xff'",
             "prompt: standard input is not UTF-8 text (invalid start byte at byte 0)",
         ),
-        ("specpilot generate <&-", "prompt: standard input is closed; give the prompt as an argument or by --prompt"),
+        ("specpilot generate <&-", "prompt: standard input is closed; pass the prompt as an argument or with --prompt"),
         ("specpilot --version >&-", None),
         ("PYTHONIOENCODING=ascii specpilot --help", None),  # characters that the terminal lacks
         ("specpilot generate --help | true", None),  # a reader that leaves
@@ -548,4 +548,4 @@ def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str])
     left = re.sub(r"\x1b\[9;31m.*?\x1b\[0m", "", text)
     assert len(left) < len(text)
     assert re.sub(r"\x1b\[[\d;]*m", "", left) == expected.text
-    assert re.sub(r"\x1b\[[\d;]*m", "", legend) == "accepted draft  the target's own  rejected draft"
+    assert re.sub(r"\x1b\[[\d;]*m", "", legend) == "accepted draft  token of the target  rejected draft"

@@ -220,7 +220,7 @@ def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.C
     words += ["--data", str(stages.whole(stage.reads).folder), "--device", "cpu", "--output", str(tmp_path / "grown")]
     assert cli.main([*words, "--epochs", "1"]) == 0
     assert cli.main(words) == 2
-    assert "holds a run with epochs=1; pass --resume to train it further" in capsys.readouterr().err
+    assert "contains a run with epochs=1; pass --resume to train it further" in capsys.readouterr().err
     for _ in range(2):  # the second time there is nothing to do
         assert cli.main([*words, "--resume"]) == 0
     assert "nothing to do" in capsys.readouterr().out
@@ -236,4 +236,4 @@ def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.C
         ours, theirs = map(last_weights, runs)
         assert all(bool((ours[weight] == theirs[weight]).all()) for weight in ours)
     assert cli.main([*words, "--resume", "--epochs", "1"]) == 2
-    assert "belongs to a run with other settings: epochs was 2 and is 1; give what it was" in capsys.readouterr().err
+    assert "belongs to a run with other settings: epochs was 2 and is 1; repeat" in capsys.readouterr().err

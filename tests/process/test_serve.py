@@ -331,7 +331,7 @@ def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) ->
     with serving(other, length="tiny-head", threshold=0.5) as (_, address):
         reply = http.post(f"{address}/v1/controllers/reload")
         assert reply.status_code == 409
-        assert "the controller in use stays" in reply.json()["error"]["message"]
+        assert "the server keeps its controller" in reply.json()["error"]["message"]
         assert http.get(f"{address}/v1/controllers").json()["kind"] == "Fixed"
 
 
@@ -389,7 +389,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "speculation": {"length": "tiny-head"}}, 400, "speculation.length='tiny-head'"),
     ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
     ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "may name a number or a rule"),
-    ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "not served here"),
+    ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "this server has the model"),
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
     ("controllers/reload", b" " * (1 << 20 | 1), 413, "body: longer than"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),

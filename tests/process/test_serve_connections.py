@@ -190,7 +190,7 @@ def test_errors_quote_little_of_what_was_sent(running: tuple[Server, str], path:
     assert len(reply.content) < 5000
     assert "mmm" in reply.json()["error"]["message"]
     if path == "/v1/completions" and "model" in body:
-        assert reply.json()["error"]["message"].endswith("not served here; it is 'tiny'")
+        assert reply.json()["error"]["message"].endswith("this server has the model 'tiny'; request that one")
 
 
 def test_the_page_works_below_a_prefix() -> None:

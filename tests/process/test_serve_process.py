@@ -47,7 +47,7 @@ def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
     with server_process(tmp_path) as (server, address):
         assert "0.2" in said(server, "specpilot: costs: (.*)\n")
         server.send(signal.SIGHUP)
-        assert said(server, "specpilot: (.* loaded again)\n") == "controller 'tiny-lag-free' loaded again"
+        assert said(server, "specpilot: (.* reloaded)\n") == "controller 'tiny-lag-free' reloaded"
         assert http.get(f"{address}/v1/controllers").json()["reloads"] == 1
 
 

@@ -113,7 +113,7 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer holds 'tool_calls', and only its text"),
     "preferences": ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", "rejected; .* --answer-column chosen"),
     "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name it with --answer-column"),
-    "unknown columns": ({"q": "q", "a": "a"}, "it has a, q; name the prompt's with --column", "it has a, q"),
+    "unknown columns": ({"q": "q", "a": "a"}, "it has a, q; name the prompt's column with --column", "it has a, q"),
     "an unknown role": ({"conversations": [{"from": "elf", "value": "q"}]}, "role 'elf' is unknown", "role 'elf'"),
     "an empty prompt": ({"prompt": ""}, "row 1: the prompt is empty", "row 1: the prompt is empty"),
     "a picture": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only parts of text", "only parts"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.console import Console
-from specpilot.cli.trace_view import ACCEPTED, OWN, REJECTED, render, show_trace
+from specpilot.cli.trace_view import ACCEPTED, REJECTED, TARGET, render, show_trace
 from specpilot.infer.core import Generation, Round
 from specpilot.infer.text_stream import INCOMPLETE, TextStream, TextStyle, TokenTexts, decode
 from tokenizers import Tokenizer, decoders, models
@@ -180,10 +180,10 @@ def test_trace() -> None:
         round.drafted, round.emitted = ([byte + 3 for byte in tokens] for tokens in (round.drafted, round.emitted))
     generation = Generation([], rounds=rounds)
     text = render(generation, TextStream(FAMILIES["ByT5"]))
-    marks = {ACCEPTED: "+", OWN: "=", REJECTED: "-"}
+    marks = {ACCEPTED: "+", TARGET: "=", REJECTED: "-"}
     assert " ".join(marks[str(s.style)] + text.plain[s.start : s.end] for s in text.spans) == "=A +b +c -X⏎ =d =é +e"
     plain = Console(record=True, width=80, color_system=None, file=io.StringIO())
     show_trace(plain, generation, TextStream(FAMILIES["ByT5"]))
     shown = plain.export_text()
     assert "[A]bc[d][é]e " in shown
-    assert "accepted draft  [the target's own]\n" in shown
+    assert "accepted draft  [token of the target]\n" in shown
