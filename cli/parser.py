@@ -25,7 +25,7 @@ from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, _loaders_dumpers
 
 from ..common.errors import InputError, did_you_mean
-from ..common.json_file import blaming, check_characters, parse_object, parse_yaml, read_object, use_plain_values
+from ..common.json_file import check_characters, naming_file, parse_object, parse_yaml, read_object, use_plain_values
 
 Command: TypeAlias = Callable[..., None]
 Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
@@ -156,7 +156,7 @@ class CommandParser:
             if file != word:
                 inline = file.startswith("{")
                 remedy = f"give a YAML file of options, see {self.parser.prog} --help"
-                with blaming("config", remedy) if inline else nullcontext():
+                with naming_file("config", remedy) if inline else nullcontext():
                     found = parse_object(file, parse_yaml) if inline else read_object(file, remedy, parse_yaml)
                 configs["config" if inline else file] = found
                 self.check_keys(found, "config" if inline else file)

@@ -1,8 +1,8 @@
 """Packages that can be called: ``specpilot.compare`` and ``specpilot.train`` are packages and functions.
 
-A function in the package ``specpilot`` could not have the name of a package in it, since Python replaces the attribute
-``specpilot.compare`` by the package when one of its modules is imported. Therefore the package itself can be called,
-and both uses work in any order.
+A function of the package ``specpilot`` cannot have the name of a subpackage, because Python replaces the attribute
+``specpilot.compare`` by the subpackage when one of its modules is imported. Therefore the subpackage itself can be
+called. Both uses work in any order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_callable(package: str, module: str) -> None:
-    """Let ``package`` be called as the function of its name in its ``module``, which the first call imports."""
+    """Make ``package`` callable: a call imports ``module`` and calls the function with the package's name."""
 
     def function() -> Any:
         return getattr(import_module(f"{package}.{module}"), package.rpartition(".")[2])

@@ -1,4 +1,4 @@
-"""What a program shows on the console: no messages of libraries, and a progress bar of its own."""
+"""Output of programs on the console: silenced libraries, warnings in one line, and progress bars."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 logger = logging.getLogger("specpilot")
 
-EVERY = 5.0  # seconds between the lines that stand for a progress bar where there is no terminal
+EVERY = 5.0  # seconds between two lines of progress without a terminal
 
 
 def quiet(*, detailed: bool = False) -> None:
     """Show only errors of transformers and Lightning, and warnings in one line. For programs, not for libraries.
 
     Args:
-        detailed: show everything that specpilot logs, and not only what was decided anew.
+        detailed: show all log messages of specpilot, also those of the level ``DEBUG``.
     """
     from transformers.utils import logging as transformers_logging
 
@@ -37,21 +37,24 @@ def quiet(*, detailed: bool = False) -> None:
 
 
 class _OneLine(logging.Handler):
+    """Prints log messages to standard error, one line each."""
+
     def emit(self, record: logging.LogRecord) -> None:
         print("specpilot:", record.getMessage(), file=sys.stderr, flush=True)
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning to standard error in one line; replaces ``warnings.showwarning``."""
     print("specpilot: warning:", " ".join(str(message).split()), file=sys.stderr)
 
 
 @contextmanager
-def said_at_the_end() -> Iterator[None]:
-    """What is logged in the block is said when it has ended, and nothing where it fails: an error is one line."""
-    held: list[logging.LogRecord] = []
+def log_at_end() -> Iterator[None]:
+    """Show log messages of the block when it ends; drop them if it fails, because an error is one line."""
+    records: list[logging.LogRecord] = []
 
     def hold(record: logging.LogRecord) -> bool:
-        held.append(record)
+        records.append(record)
         return False
 
     logger.addFilter(hold)
@@ -59,38 +62,44 @@ def said_at_the_end() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(hold)
-    for record in held:
+    for record in records:
         logger.handle(record)
 
 
 @contextmanager
-def warned_at_the_end() -> Iterator[None]:
-    """Show warnings of the block when it has ended, after what it prints; none where it fails."""
-    with warnings.catch_warnings(record=True) as held:
+def warn_at_end() -> Iterator[None]:
+    """Show warnings of the block when it ends, after its output; drop them if it fails."""
+    with warnings.catch_warnings(record=True) as messages:
         yield
-    for one in held:
-        warnings.showwarning(one.message, one.category, one.filename, one.lineno)
+    for warning in messages:
+        warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def stderr_console() -> Console:
-    """A console on standard error that shows text as it is: not wrapped, and ``[x]`` in a path is no markup."""
+    """Return a console on standard error that shows text unchanged: not wrapped, and without markup such as ``[x]``."""
     return Console(stderr=True, markup=False, emoji=False, soft_wrap=True)
 
 
 class Advance(Protocol):
-    """Advances by one step; ``note`` is shown beside the count until another one is given."""
+    """A function that advances a progress bar by one step.
+
+    ``note`` is shown beside the count until the next note.
+    """
 
     def __call__(self, note: str | None = None) -> None: ...
 
 
 @contextmanager
 def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Iterator[Advance]:
-    """Show a bar of ``total`` steps while the block runs; yields a function that advances it by one step.
+    """Show a progress bar while the block runs. Yields a function that advances the bar by one step.
 
-    Without a terminal a line is printed every few seconds instead, whether or not there was a step since the last one.
+    Without a terminal, a line is printed every few seconds instead, even if no step was made.
 
     Args:
-        done: steps that need not be made.
+        console: the console.
+        label: the name of the steps.
+        total: number of steps, with those that are done.
+        done: number of steps that are done before the block.
     """
     if console.is_terminal or console.is_jupyter:
         columns = (
@@ -124,31 +133,39 @@ def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Ite
 
 
 class _Lines:
-    """What the lines of :func:`progress_bar` say: what, how far, at what rate, and the time that is left."""
+    """The lines of :func:`progress_bar` without a terminal: label, count, rate, and the remaining time.
+
+    Attributes:
+        total: number of steps.
+        skipped: number of steps that were done at the start.
+        done: number of steps that are done now.
+    """
 
     def __init__(self, label: str, total: int, done: int) -> None:
-        self.label, self.total, self.found, self.done = label, total, done, done
+        self.label, self.total, self.skipped, self.done = label, total, done, done
         self.note, self.started = "", time.monotonic()
 
     def advance(self, note: str | None = None) -> None:
+        """Count a step; ``note`` replaces the note."""
         self.done += 1
         if note is not None:
             self.note = note
 
     def line(self) -> str:
+        """Return the line of the current state."""
         seconds, done = time.monotonic() - self.started, self.done
         parts = [f"{self.label}: {done:,} of {self.total:,}", *([self.note] if self.note else [])]
-        if done > self.found:
-            each = seconds / (done - self.found)
+        if done > self.skipped:
+            each = seconds / (done - self.skipped)
             parts += [f"{1 / each:,.1f}/s" if each < 1 else f"{each:,.1f} s each"]
             parts += [f"{duration((self.total - done) * each)} left"]
         else:
-            parts += [f"none yet after {duration(seconds)}"]
+            parts += [f"no step finished after {duration(seconds)}"]
         return ", ".join(parts)
 
 
 def duration(seconds: float) -> str:
-    """A time in its unit: ``"40 s"``, ``"12 min"``, ``"3.4 h"``."""
+    """Return a time with a suitable unit: ``"40 s"``, ``"12 min"``, ``"3.4 h"``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"

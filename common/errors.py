@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import SupportsFloat
 
-# Numbers of errors of the operating system that have a remedy.
+# Error numbers of the operating system for which there is a remedy.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-ENOTSUPP = 524  # Linux's, without a name in Python; some network file systems give it to flock
+ENOTSUPP = 524  # error of flock on some network file systems of Linux; Python has no name for it
 UNLOCKABLE = (errno.ENOLCK, errno.EOPNOTSUPP, ENOTSUPP)
 
 
@@ -22,11 +22,11 @@ class InputError(ValueError):
 
 
 class Misspelt(InputError):
-    """A name that nothing has: leaving it out of a list of names is not what was meant."""
+    """An unknown name in a list of names. It stops a command, while other unusable names may be left out."""
 
 
 def disk_error(error: OSError) -> str:
-    """The place, the reason and the remedy of an error of the operating system, in one line."""
+    """Return the path, the reason and the remedy of an error of the operating system, in one line."""
     reason = error.strerror or str(error)
     if error.errno in FULL:
         reason = f"{reason}; free space or choose another place"
@@ -39,7 +39,7 @@ def disk_error(error: OSError) -> str:
 
 @contextmanager
 def optional_import(extra: str) -> Iterator[None]:
-    """Context manager for the import of a package that comes with ``extra``.
+    """Context manager for the import of a package that the ``extra`` of specpilot installs.
 
     Raises:
         InputError: the package is not installed.
@@ -53,10 +53,10 @@ def optional_import(extra: str) -> Iterator[None]:
 
 @contextmanager
 def naming(option: str, value: object) -> Iterator[None]:
-    """Name the ``option`` in an InputError of the block that begins with the ``value``.
+    """Add the name of ``option`` to an InputError of the block that begins with ``value``.
 
-    ``tinny: no such folder`` becomes ``draft='tinny': no such folder``: what is loaded by name does not know which
-    option names it. Errors that begin otherwise are not changed.
+    ``tinny: no such folder`` becomes ``draft='tinny': no such folder``. Functions that load a model by name do not know
+    the option that contains the name. Errors with another beginning are not changed.
     """
     try:
         yield
@@ -67,25 +67,28 @@ def naming(option: str, value: object) -> Iterator[None]:
         raise type(error)(f"{option}={name!r}{message.removeprefix(name)}") from error
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``", did you mean …?"`` for a misspelt ``word``, by the most similar of the ``known``; "" if none is similar."""
-    plain = {name.lstrip("-").replace("_", "-"): name for name in known}
-    found = get_close_matches(word.lstrip("-").replace("_", "-").lower(), plain, n=1, cutoff=0.7)
-    return f", did you mean {plain[found[0]]!r}?" if found else ""
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return ``", did you mean …?"`` with the most similar of ``names``; empty if none is similar to ``word``."""
+    plain = {name.lstrip("-").replace("_", "-"): name for name in names}
+    matches = get_close_matches(word.lstrip("-").replace("_", "-").lower(), plain, n=1, cutoff=0.7)
+    return f", did you mean {plain[matches[0]]!r}?" if matches else ""
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """``names`` with commas between them, and of more than ``most`` the first and how many more there are."""
+    """Return ``names`` with commas between them: the first ``most``, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 text``, ``2 texts``."""
+    """Return a number with its noun: ``1 text``, ``2 texts``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def is_whole(text: str) -> bool:
-    """Whether ``text`` is a number that ``int`` reads; ``str.isdigit`` takes "²" too, and any number of digits."""
+    """Return true if ``text`` is a number that ``int`` reads.
+
+    ``str.isdigit`` also accepts "²", and any number of digits.
+    """
     return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
@@ -93,7 +96,7 @@ def check_count(name: str, value: object) -> int:
     """Return ``value`` if it is a whole number of at least 1.
 
     Raises:
-        InputError: it is not.
+        InputError: ``value`` is another number or not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name}={value!r}: must be a whole number, at least 1")
@@ -103,7 +106,10 @@ def check_count(name: str, value: object) -> int:
 
 
 def is_finite(value: SupportsFloat) -> bool:
-    """False also for a whole number beyond the largest float, with which ``math.isfinite`` fails."""
+    """Return true if ``value`` is finite as a float.
+
+    A whole number beyond the largest float is not finite; ``math.isfinite`` fails for it.
+    """
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -1,6 +1,6 @@
-"""Validated reading of files: every problem is an InputError with the file's name and a remedy.
+"""Validated reading of files. Every problem is an InputError with the file's name and a remedy.
 
-:func:`read_object` reads a JSON or YAML object, :func:`build` makes a dataclass from it and checks every value.
+:func:`read_object` reads a JSON or YAML object. :func:`build` makes a dataclass from it and checks every value.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .errors import InputError, did_you_mean
 from .files import check_no_pointer
 
 MAX_BYTES = 256 * 2**20  # larger files are refused
-MAX_YAML = 256 * 2**10  # characters; PyYAML takes some 200 bytes and 5 µs for each
-ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps of a character whose other half follows
+MAX_YAML = 256 * 2**10  # characters; PyYAML needs about 200 bytes and 5 µs for each
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character; the other half may follow
 SPECIFIC = ("missing", "value_error", "finite_number", "unexpected_keyword_argument")  # pydantic's names of errors
 EXPECTED = {
     "bool_type": "true or false",
@@ -37,7 +37,7 @@ EXPECTED = {
     **dict.fromkeys(("dict_type", "dataclass_type", "dataclass_exact_type"), "an object of keys and values"),
 }
 
-# Unquoted values of YAML that are no text: PyYAML's name of their type, their form, and their first characters.
+# Unquoted values of YAML that are not text: PyYAML's name of the type, the form, and the possible first characters.
 PLAIN_VALUES = (
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
@@ -46,14 +46,18 @@ PLAIN_VALUES = (
     ("float", r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$", "-+."),
 )
 
-LINE_ENDS = {ord(character): json.dumps(character)[1:-1] for character in "\x85\u2028\u2029"}  # of str.splitlines
+LINE_ENDS = {ord(character): json.dumps(character)[1:-1] for character in "\x85\u2028\u2029"}  # as in str.splitlines
 
 T = TypeVar("T")
-JsonObject: TypeAlias = dict[str, Any]  # an object of JSON or YAML whose keys and values are not checked yet
+JsonObject: TypeAlias = dict[str, Any]  # an object of JSON or YAML with unchecked keys and values
 
 
 def read_text(file: str | Path, remedy: str) -> str:
-    """The text of a UTF-8 file, without a byte order mark.
+    """Return the text of a UTF-8 file, without a byte order mark.
+
+    Args:
+        file: path of the file.
+        remedy: end of the error message.
 
     Raises:
         InputError: the file does not exist, cannot be read, is too large, is a git LFS pointer or is not UTF-8.
@@ -63,7 +67,7 @@ def read_text(file: str | Path, remedy: str) -> str:
         if path.is_dir():
             raise InputError(f"{file}: is a folder, where a file is expected; {remedy}")
         if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{file}: {path.stat().st_size} bytes, more than {MAX_BYTES}; {remedy}")
+            raise InputError(f"{file}: has {path.stat().st_size} bytes, more than {MAX_BYTES}; {remedy}")
         check_no_pointer(path)
         text = path.read_text(encoding="utf-8-sig")
         if "\0" in text and (conversion := _conversion(path)):
@@ -81,14 +85,14 @@ def read_text(file: str | Path, remedy: str) -> str:
 
 
 def _conversion(path: Path) -> str:
-    """The advice to convert a text file that is not UTF-8, with the command; "" if the file is no text."""
+    """Return the command that converts a text file to UTF-8; empty if the file is not text."""
     data = path.read_bytes()
     condition = ""
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         encoding = "UTF-32"
     elif data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "UTF-16"
-    elif b"\0" in data:  # text in Latin script has them in every second place
+    elif b"\0" in data:  # UTF-16 text in Latin script has a null byte in every second place
         odd, even = (data[start::2].count(0) * 4 > len(data) for start in (1, 0))
         if odd == even:
             return ""
@@ -100,58 +104,64 @@ def _conversion(path: Path) -> str:
         except UnicodeDecodeError:
             encoding = "ISO-8859-1"
     old, new = (shlex.quote(str(name)) for name in (path, path.with_name(f"{path.stem}.utf8{path.suffix}")))
-    return f"{condition}convert it, and give the new file: iconv -f {encoding} -t UTF-8 {old} > {new}"
+    return f"{condition}convert it, and use the new file: iconv -f {encoding} -t UTF-8 {old} > {new}"
 
 
 def check_characters(value: object, name: str = "") -> None:
-    """Refuse half a character in any text of a JSON value, also in a key: no encoding has it, and libraries fail.
+    """Check that no text in a JSON value, keys included, contains half a character.
+
+    No encoding can represent half a character, and libraries fail.
 
     Raises:
-        InputError: naming the text's place below ``name``.
+        InputError: a text contains half a character; the message has the place of the text below ``name``.
     """
-    waiting, seen = [(name, value)], set[int]()  # YAML's aliases may form a circle
+    waiting, visited = [(name, value)], set[int]()  # YAML's aliases may form a circle
     while waiting:
-        place, one = waiting.pop()
-        if isinstance(one, str) and (half := re.search(r"[\ud800-\udfff]", one)):
+        place, entry = waiting.pop()
+        if isinstance(entry, str) and (half := re.search(r"[\ud800-\udfff]", entry)):
             raise InputError(
                 f"{place or 'text'}: character {half.start() + 1} is {half[0]!a}: half of a character, or a byte "
                 "that is not UTF-8; give whole characters"
             )
-        if id(one) in seen:
+        if id(entry) in visited:
             continue
-        seen.add(id(one))
-        if isinstance(one, Mapping):
-            waiting += [(f"{place}.{key}".lstrip("."), entry) for key, entry in one.items()]
-            waiting += [(f"key {key!a}", key) for key in one]
-        elif isinstance(one, list | tuple):
-            waiting += [(f"{place}.{i}".lstrip("."), entry) for i, entry in enumerate(one)]
+        visited.add(id(entry))
+        if isinstance(entry, Mapping):
+            waiting += [(f"{place}.{key}".lstrip("."), element) for key, element in entry.items()]
+            waiting += [(f"key {key!a}", key) for key in entry]
+        elif isinstance(entry, list | tuple):
+            waiting += [(f"{place}.{i}".lstrip("."), element) for i, element in enumerate(entry)]
 
 
 def parse_json(text: str) -> Any:
-    """Parse ``text`` as JSON; raises InputError if it is malformed or holds half a character."""
+    """Parse ``text`` as JSON.
+
+    Raises:
+        InputError: the text is malformed or contains half a character.
+    """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({error})") from None
     if ESCAPED_HALF.search(text):
-        check_characters(found)
-    return found
+        check_characters(value)
+    return value
 
 
 def json_line(value: object, separators: tuple[str, str] | None = None) -> str:
-    """``value`` as JSON in one line, in which characters are kept.
+    """Return ``value`` as JSON in one line, without escapes for characters outside ASCII.
 
-    Characters at which some programs end a line besides the line feed are escaped.
+    Only characters at which some programs end a line, besides the line feed, are escaped.
     """
     return json.dumps(value, ensure_ascii=False, separators=separators).translate(LINE_ENDS)
 
 
 def use_plain_values(loader: Any) -> None:
-    """Let ``loader``, a class of PyYAML's loaders, read unquoted values by :data:`PLAIN_VALUES`.
+    """Make ``loader``, a class of PyYAML's loaders, read unquoted values by :data:`PLAIN_VALUES`.
 
-    They are those of YAML 1.2's core schema, without its hexadecimal and octal numbers: decimal numbers, ``true`` and
-    ``false``, ``null``, and text. YAML 1.1, PyYAML's default, reads numbers in text such as ``4:4`` (244, in base 60),
-    ``017`` and ``1_000``, a date in ``2020-01-01``, and switches in ``no`` and ``on``.
+    These are the values of YAML 1.2's core schema without hexadecimal and octal numbers: decimal numbers, ``true`` and
+    ``false``, ``null``, and text. PyYAML reads YAML 1.1 by default. It reads numbers in text such as ``4:4`` (244, in
+    base 60), ``017`` and ``1_000``, a date in ``2020-01-01``, and switches in ``no`` and ``on``.
     """
     loader.yaml_implicit_resolvers = {}
     for tag, pattern, first in PLAIN_VALUES:
@@ -159,58 +169,67 @@ def use_plain_values(loader: Any) -> None:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse ``text`` as YAML; raises InputError if it is malformed or too long, has a key twice or half a character."""
+    """Parse ``text`` as YAML.
+
+    Raises:
+        InputError: the text is malformed or too long, has a key twice, or contains half a character.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # untyped
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()  # others are refused below
             keys = Counter((key.tag, key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode))
-            if twice := [key for (_, key), count in keys.items() if count > 1]:
-                raise ValueError(f"the key {twice[0]!r} is there twice")
+            if repeated := [key for (_, key), count in keys.items() if count > 1]:
+                raise ValueError(f"the key {repeated[0]!r} is there twice")
             return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
     use_plain_values(Loader)
     if len(text) > MAX_YAML:
         raise InputError(f"{len(text)} characters of YAML, more than {MAX_YAML}")
     try:
-        found = Loader(text).get_single_data()
+        value = Loader(text).get_single_data()
     # Values such as !!timestamp 2020-13-45 and !!int '' raise whatever their conversion raises.
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError, LookupError, AttributeError) as error:
         raise InputError(f"not YAML ({' '.join(str(error).split())})") from None
     if ESCAPED_HALF.search(text):
-        check_characters(found)
-    return found
+        check_characters(value)
+    return value
 
 
 def read_object(file: str | Path, remedy: str, parse: Callable[[str], Any] = parse_json) -> JsonObject:
-    """The JSON object in ``file``.
+    """Return the object in a JSON or YAML file.
 
     Args:
+        file: path of the file.
         remedy: end of the error message.
-        parse: parser of the text; raises InputError if it is malformed.
+        parse: parser of the text; raises InputError if the text is malformed.
 
     Raises:
-        InputError: see :func:`read_text`; or the text is malformed or not an object.
+        InputError: as :func:`read_text`; or the text is malformed or not an object.
     """
     text = read_text(file, remedy)
-    with blaming(file, remedy):
+    with naming_file(file, remedy):
         return parse_object(text, parse)
 
 
 def parse_object(text: str, parse: Callable[[str], Any] = parse_json) -> JsonObject:
-    """Parse ``text`` as an object of keys and values; raises InputError if it is not one."""
-    found = parse(text)
-    if not isinstance(found, dict):
-        raise InputError(f"an object of keys and values is expected, not {_kind_of(found)}")
-    return found
+    """Parse ``text`` as an object of keys and values.
+
+    Raises:
+        InputError: the text is malformed or another value.
+    """
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise InputError(f"an object of keys and values is expected, not {_kind_of(value)}")
+    return value
 
 
 def read_parquet(path: Path, remedy: str) -> list[JsonObject]:
-    """The rows of a Parquet file.
+    """Return the rows of a Parquet file.
 
     Raises:
-        InputError: the file cannot be read, is none, or is a git LFS pointer.
+        InputError: the file cannot be read, is not a Parquet file, or is a git LFS pointer.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -218,7 +237,7 @@ def read_parquet(path: Path, remedy: str) -> list[JsonObject]:
     check_no_pointer(path)
     try:
         rows: list[JsonObject] = pq.ParquetFile(path).read().to_pylist()
-    # OSError without a number: a damaged page; ValueError: a name that is no text; OverflowError: a date out of range.
+    # OSError without a number: a damaged page. ValueError: a name that is not text. OverflowError: a date out of range.
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
@@ -227,8 +246,8 @@ def read_parquet(path: Path, remedy: str) -> list[JsonObject]:
 
 
 @contextmanager
-def blaming(file: str | Path, remedy: str) -> Iterator[None]:
-    """Prepend the name of ``file`` to an InputError raised in the block, and append ``remedy`` if it has none."""
+def naming_file(file: str | Path, remedy: str) -> Iterator[None]:
+    """Add the name of ``file`` to the beginning of an InputError of the block, and ``remedy`` if the error has none."""
     try:
         yield
     except InputError as error:
@@ -238,15 +257,18 @@ def blaming(file: str | Path, remedy: str) -> Iterator[None]:
 def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool = False, finite: bool = True) -> T:
     """Convert a JSON value, path or tuple to ``kind``: a dataclass of numbers, text, lists, dictionaries and unions.
 
-    Pydantic converts and checks the value as JSON, in its strict mode: text is no number, and a number is no switch.
+    Pydantic converts and checks the value as JSON, in its strict mode: text is not a number, and a number is not a
+    switch.
 
     Args:
-        name: of ``value`` in error messages.
-        ignore_unknown: leave out unknown keys of dataclasses instead of refusing them.
+        kind: the type of the result.
+        value: the value.
+        name: name of ``value`` in error messages.
+        ignore_unknown: ignore unknown keys of dataclasses instead of refusing them.
         finite: refuse NaN and infinite numbers.
 
     Raises:
-        InputError: a value has another type or is not finite, or a key is unknown or missing.
+        InputError: a value has a wrong type or is not finite, or a key is unknown or missing.
     """
     from pydantic import ValidationError
 
@@ -254,7 +276,7 @@ def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool 
     try:
         try:
             text = json.dumps([value], default=_path_text)
-        except (TypeError, ValueError, RecursionError):  # no JSON value: most kinds refuse it
+        except (TypeError, ValueError, RecursionError):  # not a JSON value; most kinds refuse it
             return cast(T, adapter.validate_python((value,))[0])
         return cast(T, adapter.validate_json(text)[0])
     except ValidationError as error:
@@ -263,6 +285,7 @@ def build(kind: type[T], value: object, name: str = "", *, ignore_unknown: bool 
 
 @cache
 def _adapter(kind: Any, ignore_unknown: bool, finite: bool) -> Any:
+    """Return pydantic's adapter that converts a value in a tuple to ``kind``."""
     from pydantic import ConfigDict, TypeAdapter
 
     extra: Literal["ignore", "forbid"] = "ignore" if ignore_unknown else "forbid"
@@ -271,22 +294,27 @@ def _adapter(kind: Any, ignore_unknown: bool, finite: bool) -> Any:
 
 
 def _path_text(value: object) -> str:
-    if isinstance(value, Path):  # "./NAME": a folder, whatever is included or on the hub
+    """Return a path as text for JSON.
+
+    Raises:
+        TypeError: ``value`` is not a path.
+    """
+    if isinstance(value, Path):  # "./NAME" is a folder even if an included model or the hub has the name
         return os.path.join(os.curdir, value)
     raise TypeError
 
 
 def _input_error(kind: Any, value: Any, name: str, errors: Sequence[Any]) -> InputError:
-    """The most specific of pydantic's ``errors`` in one line."""
+    """Return the most specific of pydantic's ``errors`` in one line."""
     if errors[0]["type"] == "json_invalid":
         check_characters(value, name)
         return InputError(f"{name or 'value'}: {errors[0]['msg']}; give simpler values")
     for error in errors:
         cause = error.get("ctx", {}).get("error")
-        if isinstance(cause, InputError):  # of a dataclass that checks its values
+        if isinstance(cause, InputError):  # a dataclass checks its values itself
             return cause
     ranked = [(_rank(error["type"]), *_place(error["loc"][1:], value, name), error) for error in errors]
-    rank, depth, place, error = max(ranked, key=lambda one: one[:2])
+    rank, depth, place, error = max(ranked, key=lambda entry: entry[:2])
     key = error["loc"][-1]
     if error["type"] == "unexpected_keyword_argument":
         above = _place(error["loc"][1:-1], value, name)[1]
@@ -297,8 +325,8 @@ def _input_error(kind: Any, value: Any, name: str, errors: Sequence[Any]) -> Inp
         return InputError(f"{place}{': ' * bool(place)}key {key!r} is missing")
     if error["type"] == "value_error":  # a limit of an option
         return InputError(f"{place}={_shown(error['input'])}: {error['ctx']['error']}")
-    same = [one for *key, one in ranked if key == [rank, depth, place]]
-    expected = " or ".join(dict.fromkeys(_expectation(one) for one in same))
+    same = [other for *key, other in ranked if key == [rank, depth, place]]
+    expected = " or ".join(dict.fromkeys(_expectation(other) for other in same))
     quoted = ", in quotes" if "text" in expected and type(error["input"]) in (int, float) else ""
     label = f"{place}={' '.join(short(error['input']).split())}: " if place else ""
     instead = "" if place else f", not {_kind_of(error['input'])}"
@@ -306,12 +334,12 @@ def _input_error(kind: Any, value: Any, name: str, errors: Sequence[Any]) -> Inp
 
 
 def _rank(kind: str) -> int:
-    """How specific an error is: the members of a union that do not fit at all come last."""
+    """Return the rank of a kind of error: higher is more specific. Members of a union that do not fit are -1."""
     return SPECIFIC.index(kind) if kind in SPECIFIC else -1
 
 
 def _place(keys: Sequence[Any], value: Any, name: str) -> tuple[int, str]:
-    """The number of levels, and the name, of the place at ``keys``, some of which name a member of a union."""
+    """Return the number of levels and the name of the place at ``keys``. Some keys name a member of a union."""
     depth = 0
     for key in keys:
         if isinstance(value, Mapping) and key in value:
@@ -322,14 +350,17 @@ def _place(keys: Sequence[Any], value: Any, name: str) -> tuple[int, str]:
 
 
 def _expectation(error: Mapping[str, Any]) -> str:
+    """Return the expected value of an error in words."""
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
     return EXPECTED.get(error["type"], str(error["msg"]))
 
 
 def _shown(value: object) -> str:
+    """Return a value as it is shown in error messages."""
     return repr(str(value)) if isinstance(value, str | Path) else repr(value)
 
 
 def _kind_of(value: object) -> str:
+    """Return the kind of a JSON value in words."""
     return {list: "a list", str: "text", bool: "true or false", NoneType: "nothing"}.get(type(value), "a number")

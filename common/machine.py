@@ -1,4 +1,4 @@
-"""What a program runs on, for reports and run folders, and how much memory it may keep."""
+"""The machine and the versions of packages, for reports and run folders, and limits of a process's memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BUSY = 1.5  # load for each core above which other processes slow this one
 
 
 def versions() -> dict[str, str]:
-    """Versions by package name, including Python."""
+    """Return versions by package name, including Python."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def commit(file: Path = Path(__file__)) -> str | None:
-    """The commit that this code was checked out at, with ``+changes`` if its files differ; None if installed.
+    """Return the commit of this checkout, with ``+changes`` if files differ; None if specpilot is installed.
 
-    Changes of the documentation, where the results are written, do not count.
+    Changes in ``docs`` do not count, because results are written there.
 
     Args:
         file: a file of the checkout.
@@ -38,8 +38,8 @@ def commit(file: Path = Path(__file__)) -> str | None:
     here = file.resolve()
 
     def git(*arguments: str) -> str | None:
-        found = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True, check=False)
-        return found.stdout.strip() if found.returncode == 0 else None
+        process = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True, check=False)
+        return process.stdout.strip() if process.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", here.name) is None:
         return None  # the folder around an installation may be a checkout of something else
@@ -51,14 +51,15 @@ def commit(file: Path = Path(__file__)) -> str | None:
 
 @dataclass(frozen=True)
 class Machine(Record):
-    """What a process runs on.
+    """A machine.
 
     Attributes:
-        processor: its name, with its vendor.
-        cores: processor cores that this process may use.
+        platform: the operating system.
+        processor: name of the processor with its vendor.
+        cores: number of processor cores that this process may use.
         memory_gib: physical memory in GiB; None if the system does not report it.
         devices: names of the GPUs.
-        threads, interop_threads: threads of PyTorch within an operation, and between operations.
+        threads, interop_threads: number of PyTorch's threads within an operation, and between operations.
     """
 
     platform: str
@@ -71,12 +72,12 @@ class Machine(Record):
 
 
 def load_per_core() -> float:
-    """Processes that ran or waited for a core in the last minute, for each core; 1 is what this process may take."""
+    """Return the number of processes that ran or waited in the last minute, for each core; 1 is a busy machine."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def machine() -> Machine:
-    """The machine that this process runs on."""
+    """Return the machine that this process runs on."""
     import torch
 
     return Machine(
@@ -91,13 +92,14 @@ def machine() -> Machine:
 
 
 def _cores() -> int:
+    """Return the number of cores that this process may use."""
     if platform.system() == "Linux":
-        return len(os.sched_getaffinity(0))  # in a container fewer than the host has
+        return len(os.sched_getaffinity(0))  # in a container fewer than the host's
     return os.cpu_count() or 1
 
 
 def processor() -> str:
-    """The processor's name including its vendor, if the system reports it."""
+    """Return the processor's name with its vendor, as far as the system reports it."""
     if platform.system() == "Linux":
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -107,26 +109,25 @@ def processor() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Physical memory in GiB; None if the system does not report it."""
+    """Return the physical memory in GiB; None if the system does not report it."""
     if platform.system() == "Windows":
         return None
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
-SHAPES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # of oneDNN, and of PyTorch's calls of it
+SHAPES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # limits of oneDNN's and of PyTorch's cache
 CAPACITY = 64  # shapes whose code is kept; 1024 by default
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
-ARENAS = 2  # heaps that threads share
-LARGE = 1 << 20  # bytes of a block from which on it is returned to the system when it is freed
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # constants of glibc's malloc.h
+ARENAS = 2  # number of heaps that threads share
+LARGE = 1 << 20  # bytes; freed blocks of this size and larger ones are returned to the system
 
 
 def limit_memory() -> None:
-    """Keep the resident memory of a process that decodes for a long time from growing: a server, data generation.
+    """Limit the resident memory of a process that decodes for a long time, such as a server or data generation.
 
-    Texts of all sizes leave two things behind: code that oneDNN generates for every shape of a product, up to a MiB
-    each, and freed blocks that glibc keeps for later. Both are limited, as long as the environment does not set them.
-    PyTorch keeps what oneDNN has made in a cache of its own, 1024 shapes, so that both caches need a limit. To be
-    called before the first forward.
+    Call it before the first forward. Texts of many sizes use memory in two ways: oneDNN generates code for every shape
+    of a product, up to a MiB each, and glibc keeps freed blocks. Both are limited unless the environment sets limits.
+    PyTorch has another cache of oneDNN's code, with 1024 shapes, so both caches get a limit.
     """
     for name in SHAPES:
         os.environ.setdefault(name, str(CAPACITY))

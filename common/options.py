@@ -1,9 +1,9 @@
 """The base class of options, and the limits of their fields.
 
-The parameters of a command are frozen dataclasses. Their fields define its flags and ``--config`` keys, and the
-docstrings its ``--help``. Each stage has its own in ``<stage>/options.py``; options of several stages are in base
-classes of the lowest one. A field is documented once, in the class that introduces it; a subclass may change its
-default. Limits are part of a field's type and are checked for calls from Python, too.
+The parameters of a command are frozen dataclasses. Their fields define the flags and ``--config`` keys of the command,
+and their docstrings define its ``--help``. Each stage has its options in ``<stage>/options.py``. Options of several
+stages are in base classes of the lowest stage. A field is documented once, in the class that introduces it, and a
+subclass may change its default. Limits are part of a field's type, and calls from Python are checked, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ class Limit:
     """Base class of limits, which are part of a field's type: ``Annotated[int, Range(1)]``. Pydantic calls `check`."""
 
     def check(self, value: Any) -> Any:
-        """Return ``value``, or raise ValueError with the remedy if it is outside the limit."""
+        """Return ``value``.
+
+        Raises:
+            ValueError: ``value`` is outside the limit; the message has the remedy.
+        """
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
@@ -36,7 +40,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Range(Limit):
-    """Numbers from ``low`` to ``high``; ``ends`` are the interval's brackets, such as ``[)``."""
+    """Numbers in an interval.
+
+    Attributes:
+        low, high: the ends of the interval.
+        ends: the brackets of the interval, such as ``[)``.
+    """
 
     low: float
     high: float = math.inf
@@ -52,24 +61,31 @@ class Range(Limit):
 
 @dataclass(frozen=True)
 class Several(Limit):
-    """A list of at least ``least`` values, without repetitions if ``distinct``; also a type that is no list."""
+    """A list of values; other types pass.
+
+    Attributes:
+        least: minimum number of values.
+        distinct: whether values may not be repeated.
+    """
 
     least: int = 1
     distinct: bool = True
 
     def check(self, value: Any) -> Any:
         if isinstance(value, str) and re.fullmatch(r"\[.*\]", value) and not Path(value).exists():
-            raise ValueError(f"a list of names is expected; put numbers in it in quotes, or give ./{value} for a path")
+            raise ValueError(
+                f"a list of names is expected; put numbers in the list in quotes, or pass ./{value} for a path"
+            )
         if not isinstance(value, tuple):
             return value
-        names = [one for one in value if isinstance(one, str | int | float)]  # in Python also rows
+        names = [entry for entry in value if isinstance(entry, str | int | float)]  # Python calls may pass rows, too
         if len(value) < self.least or (self.distinct and len({*names}) < len(names)):
             least = "one value" if self.least == 1 else f"{self.least} values"
             raise ValueError(f"give at least {least}{', and none twice' * self.distinct}")
         return value
 
     def check_objects(self, name: str, value: Any) -> None:
-        """Raise InputError if the objects ``value`` are too few, or names among them are repeated."""
+        """Raise InputError if ``value`` has too few objects or repeated names; ``name`` is the option."""
         try:
             self.check(value)
         except ValueError as error:
@@ -78,7 +94,12 @@ class Several(Limit):
 
 @dataclass(frozen=True)
 class Pattern(Limit):
-    """Text that matches ``regex``; ``remedy`` describes the form in the error message."""
+    """Text of a form.
+
+    Attributes:
+        regex: regular expression that the text matches.
+        remedy: description of the form in error messages.
+    """
 
     regex: str
     remedy: str
@@ -91,33 +112,41 @@ class Pattern(Limit):
 
 @dataclass(frozen=True)
 class Place(Limit):
-    """A folder or a file to write, which may exist; checked before anything is computed."""
+    """A folder or a file to write, which may exist. The check is made before any computation.
+
+    Attributes:
+        folder: whether the place is a folder.
+    """
 
     folder: bool
 
     def check(self, value: Any) -> Any:
         path = Path(value)
         if not self.folder and path.exists() and not path.is_file():
-            raise ValueError("is a folder or a device; name a file")
+            raise ValueError("is a folder or a device; choose a file")
         above = [path, *path.parents] if self.folder else path.parents
-        there = next((place for place in above if place.exists()), None)
-        if there is not None and not there.is_dir():
-            raise ValueError(f"{str(there)!r} is not a folder; name another")
+        existing = next((place for place in above if place.exists()), None)
+        if existing is not None and not existing.is_dir():
+            raise ValueError(f"{str(existing)!r} is not a folder; choose another place")
         return value
 
 
 @dataclass(frozen=True)
 class Objects:
-    """Types that calls from Python may also give, which are not checked; by default any."""
+    """Types of objects that calls from Python may pass as well; they are not checked.
+
+    Attributes:
+        also: the types; by default all.
+    """
 
     also: tuple[type, ...] = (object,)
 
 
-AUTO = "auto"  # value of options that the package then chooses or measures itself
+AUTO = "auto"  # value of options that the package chooses or measures
 LARGEST = 2**31 - 1  # largest count
 Count = Annotated[int, Range(1, LARGEST)]
 Natural = Annotated[int, Range(0, LARGEST)]
-Seed = Annotated[int, Range(0, 2**64 - 1)]  # also those that are derived for each of several texts
+Seed = Annotated[int, Range(0, 2**64 - 1)]  # also seeds that are derived for each of several texts
 Positive = Annotated[float, Range(0, ends="()")]
 NotNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
@@ -125,28 +154,30 @@ Fraction = Annotated[float, Range(0, 1, "()")]
 LearningRate = Annotated[float, Range(0, 1, "(]")]
 File = Annotated[Path, Place(folder=False)]
 Folder = Annotated[Path, Place(folder=True)]
-WebAddress = Annotated[str, Pattern(r"https?://\S+", "no address; give one such as http://localhost:8000/v1")]
+WebAddress = Annotated[
+    str, Pattern(r"https?://\S+", "not a web address; give an address such as http://localhost:8000/v1")
+]
 Names = Annotated[tuple[str, ...], Several()]
 DType = Literal["float32", "bfloat16", "float16", "float64", "auto"]
 Device = Annotated[
-    str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "no device of this machine; give 'auto', 'cpu', 'cuda' or 'cuda:1'")
+    str, Pattern(r"auto|(?!meta)[a-z]+(:\d{1,3})?", "not a device; choose 'auto', 'cpu', 'cuda' or 'cuda:1'")
 ]
 
 
 @cache
 def _types_of(kind: type) -> dict[str, Any]:
-    """The types of the fields of ``kind`` with their limits. To evaluate them takes a millisecond."""
+    """Return the types of the fields of ``kind`` with their limits; cached, because evaluation takes a millisecond."""
     return get_type_hints(kind, include_extras=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base class: converts lists to tuples and paths, and checks every value against its field's type and its limits.
+    """Base class of options. It converts values to the types of their fields, and checks types and limits.
 
     Default values are not checked.
 
     Raises:
-        InputError: a value is of another type, or outside its limits.
+        InputError: a value has a wrong type or is outside its limits.
     """
 
     def __post_init__(self) -> None:
@@ -165,10 +196,15 @@ class Options:
                 value = build(hint, value, name)
             object.__setattr__(self, name, value)
             if "" in (value if isinstance(value, tuple) else [value] if isinstance(value, str) else ()):
-                raise InputError(f"{name}: it is empty; give a value, or leave it out")
+                raise InputError(f"{name}: is empty; give a value, or leave it out")
 
     def refuse_ignored(self, names: tuple[str, ...], reason: str) -> None:
-        """Raise InputError if one of the fields ``names`` does not have its default value."""
+        """Raise InputError if one of the fields ``names`` does not have its default value.
+
+        Args:
+            names: names of fields.
+            reason: reason why the fields have no effect, as a clause that follows "because".
+        """
         for entry in fields(self):
             if entry.name in names and getattr(self, entry.name) != entry.default:
                 value = getattr(self, entry.name)
@@ -177,28 +213,28 @@ class Options:
 
 
 def name_option(message: str, options: Iterable[Options]) -> str:
-    """An error's ``message`` with the name of the option whose value it begins with: a name, or a path or one below it.
+    """Return an error's ``message`` with the name of the option whose value is at the beginning of the message.
 
     ``nowhere: no dataset`` becomes ``data='nowhere': no dataset``, and ``texts/a.csv:3: not CSV`` becomes
-    ``prompts: texts/a.csv:3: not CSV``: code that reads a file does not know which option names it.
+    ``prompts: texts/a.csv:3: not CSV``. Code that reads a file does not know the option that names the file.
     """
-    values = [(entry.name, getattr(one, entry.name)) for one in options for entry in fields(one)]
+    values = [(entry.name, getattr(group, entry.name)) for group in options for entry in fields(group)]
     if any(re.match(rf"{name}(=|: |\[|, | and )", message) for name, _ in values):
         return message
     places = [
         (text, name, isinstance(value, tuple) and len(value) == 1)
         for name, value in values
-        for one in (value if isinstance(value, tuple) else (value,))
-        if isinstance(one, str | Path) and str(one)
-        for text in (str(one), str(Path(one)), str(Path(one).expanduser()))
+        for place in (value if isinstance(value, tuple) else (value,))
+        if isinstance(place, str | Path) and str(place)
+        for text in (str(place), str(Path(place)), str(Path(place).expanduser()))
     ]
     for text, name, is_list in sorted(places, key=lambda place: -len(place[0])):
         if message.startswith(f"{text}: "):
-            remedy = f"; [{text}] is a list of one, for a folder of this name give ./[{text}]" if is_list else ""
+            remedy = f"; [{text}] is a list with one name; for a folder of this name pass ./[{text}]" if is_list else ""
             return f"{name}={text!r}{message.removeprefix(text)}{remedy}"
         if message.startswith((f"{text}/", f"{text}:")):
             return f"{name}: {message}"
-    above = Path(message.partition(": ")[0])  # a folder that cannot be made
+    above = Path(message.partition(": ")[0])  # a folder that cannot be created
     for text, name, _ in places:
         if above.is_absolute() and above in Path(text).parents and above != Path(above.anchor):
             return f"{name}: {message}"

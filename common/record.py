@@ -1,4 +1,4 @@
-"""Base class of results that are stored as JSON: reports, records of measurements, manifests."""
+"""Base class of results that are stored as JSON, such as reports, measurements and manifests."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import Any, Self
 
 from .json_file import build
 
-Identity = Mapping[str, object]  # everything that a result or dataset depends on, as JSON values
+Identity = Mapping[str, object]  # all settings that determine a result or dataset, as JSON values
 
 
 class Record:
     """Base class of dataclasses whose fields are JSON values or other dataclasses."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """Return the fields as JSON values."""
         return {entry.name: to_json(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Self:
-        """The inverse of :meth:`to_dict`. Keys of other versions are ignored, and missing ones have their default.
+        """Return the record that :meth:`to_dict` wrote.
+
+        Unknown keys, which other versions may write, are ignored. Missing keys have their default.
 
         Args:
-            name: of ``values`` in error messages.
+            values: the fields as JSON values.
+            name: name of ``values`` in error messages.
 
         Raises:
-            InputError: a value has another type, or a key without a default is missing.
+            InputError: a value has a wrong type, or a key without a default is missing.
         """
         return build(cls, values, name, ignore_unknown=True)
 
@@ -36,6 +39,7 @@ class SparseRecord(Record):
     """A record that is stored without the fields that have their default."""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, as JSON values."""
         entries = fields(self)  # type: ignore[arg-type]
         defaults = {
             entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
@@ -45,7 +49,7 @@ class SparseRecord(Record):
 
 
 def to_json(value: Any) -> Any:
-    """``value`` as JSON values: dataclasses become objects, sequences lists, and paths text."""
+    """Return ``value`` as JSON values: dataclasses become objects, sequences lists, and paths text."""
     if isinstance(value, Record):
         return value.to_dict()
     if is_dataclass(value):

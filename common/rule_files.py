@@ -12,7 +12,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which users choose it."""
+        """The name by which users choose the entry."""
         ...
 
 
@@ -20,10 +20,12 @@ R = TypeVar("R", bound=Named)
 
 
 def rules_in(package: str, files: Iterable[str], kind: type[R]) -> dict[str, R]:
-    """The ``RULE`` of each of ``files``, modules of ``package``, by its name.
+    """Return the rules of a package by name: the constant ``RULE`` of each of its modules in ``files``.
 
     Args:
-        kind: the class of the rules.
+        package: full name of the package.
+        files: names of the modules.
+        kind: class of the rules.
     """
     rules: list[R] = [import_module(f".{file}", package).RULE for file in files]
     assert all(isinstance(rule, kind) for rule in rules)

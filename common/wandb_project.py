@@ -1,7 +1,7 @@
-"""Where ``--wandb`` logs to: a project of Weights & Biases, and whether its server is used.
+"""Projects of Weights & Biases for ``--wandb``, online or offline.
 
-The key and the network are tried before any work, with one request and a short timeout. The package ``wandb`` itself
-waits for minutes, and raises errors of its own when the work has begun.
+The key and the network are checked before any work, with one request and a short timeout. The package ``wandb`` itself
+waits for minutes, and raises its errors after the work has begun.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class WandbProject:
     """A project to log to.
 
     Attributes:
-        entity: the team or user that has it; None: that of the key.
-        offline: whether the run is written to disk alone, for ``wandb sync``.
+        entity: team or user that owns the project; None for the owner of the key.
+        project: name of the project.
+        offline: whether the run is only written to disk, for ``wandb sync``.
     """
 
     entity: str | None
@@ -53,7 +54,7 @@ class WandbProject:
 
     @property
     def options(self) -> WandbKeywords:
-        """Keywords of ``wandb.init``. Without a mode it follows WANDB_MODE."""
+        """Keywords of ``wandb.init``. Without a mode, wandb follows WANDB_MODE."""
         options: WandbKeywords = {"entity": self.entity, "project": self.project}
         if self.offline:
             options["mode"] = "offline"
@@ -61,15 +62,19 @@ class WandbProject:
 
 
 def find_project(name: str) -> WandbProject:
-    """The project ``name``, PROJECT or TEAM/PROJECT. Offline without WANDB_API_KEY, or with a line on standard error.
+    """Return the project ``name``, which is PROJECT or TEAM/PROJECT.
+
+    The project is offline if WANDB_API_KEY is not set, or if the server cannot be reached, which is printed to standard
+    error.
 
     Raises:
-        InputError: the name cannot be one, the server refuses the key, or it has no such team.
+        InputError: the name is malformed, the server refuses the key, or the server has no such team.
     """
     *entities, project = parts = name.split("/")
     if len(parts) > 2 or len(project) > LONGEST or not all(NAME.fullmatch(part) and part.strip() for part in parts):
         raise InputError(
-            f"wandb={name!r}: no name of a project; give PROJECT or TEAM/PROJECT, of at most {LONGEST} characters and "
+            f"wandb={name!r}: not the name of a project; give PROJECT or TEAM/PROJECT, with at most {LONGEST} "
+            "characters and "
             r"without \ # ? % :"
         )
     entity = entities[0] if entities else None
@@ -77,7 +82,7 @@ def find_project(name: str) -> WandbProject:
     if not key:
         return WandbProject(entity, project, offline=True)
     if os.environ.get(MODE, "online") in ("offline", "dryrun", "disabled"):
-        return WandbProject(entity, project, offline=False)  # wandb itself follows the mode
+        return WandbProject(entity, project, offline=False)  # wandb follows the mode
     server = os.environ.get(SERVER, "").rstrip("/") or PUBLIC
     failure: Exception
     try:
@@ -86,7 +91,7 @@ def find_project(name: str) -> WandbProject:
         if error.code in (401, 403):
             raise _refused(server) from None
         answer, failure = None, error
-    except (OSError, ValueError, HTTPException) as error:  # no connection, a timeout, no JSON, a malformed address
+    except (OSError, ValueError, HTTPException) as error:  # no connection, a timeout, not JSON, a malformed address
         answer, failure = None, error
     if answer is None:
         reason = " ".join(str(getattr(failure, "reason", failure)).split()) or type(failure).__name__
@@ -99,13 +104,15 @@ def find_project(name: str) -> WandbProject:
     if answer.get("viewer", {}) is None:
         raise _refused(server)
     if entity is not None and answer.get("entity", {}) is None:
-        raise InputError(f"wandb={name!r}: {server} has no team or user {entity!r} for this key; name another one")
+        raise InputError(
+            f"wandb={name!r}: {server} has no team or user {entity!r} for this key; name another team or user"
+        )
     return WandbProject(entity, project, offline=False)
 
 
 @contextmanager
 def refusing_wandb(name: str | None) -> Iterator[None]:
-    """Turn errors of the package ``wandb``, which logs to the project ``name``, into an InputError."""
+    """Convert errors of the package ``wandb`` in the block to an InputError; ``name`` is the project."""
     try:
         yield
     except Exception as error:
@@ -117,11 +124,12 @@ def refusing_wandb(name: str | None) -> Iterator[None]:
 
 
 def _refused(server: str) -> InputError:
+    """Return the error that ``server`` refuses the key."""
     return InputError(f"{KEY}: {server} refuses the key; set a key of this server, or unset {KEY} to log offline")
 
 
 def _ask(server: str, key: str, entity: str | None) -> dict[str, Any]:
-    """The server's answer about the key's user and about ``entity``; empty if it has another form than expected."""
+    """Return the server's answer about the key's user and about ``entity``; empty if it has an unexpected form."""
     query = {"query": QUERY} if entity is None else {"query": ENTITY_QUERY, "variables": {"entity": entity}}
     token = base64.b64encode(f"api:{key}".encode()).decode()
     headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json", "User-Agent": "specpilot"}

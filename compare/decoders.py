@@ -19,7 +19,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..common.errors import InputError
-from ..common.json_file import blaming, build, parse_yaml, read_object
+from ..common.json_file import build, naming_file, parse_yaml, read_object
 from ..common.record import Identity, to_json
 from ..controllers.checkpoints.checkpoint import controller_digest
 from ..controllers.length import names_rule, takes_cost
@@ -154,7 +154,7 @@ def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecod
     """
     remedy = "write a name with a word or with options on each line, such as 'long: {length: 8}'"
     decoders = read_object(file, remedy, parse_yaml)
-    with blaming(file, remedy):
+    with naming_file(file, remedy):
         if not decoders:
             raise InputError("contains no decoders")
         return decoders_of(decoders, base)

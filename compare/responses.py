@@ -19,7 +19,7 @@ from typing import Any
 
 from ..common.errors import InputError, counted
 from ..common.files import MANIFEST
-from ..common.json_file import blaming, build
+from ..common.json_file import build, naming_file
 from ..data_gen.kinds import RoundsRow, Text
 from ..data_gen.rows import KINDS, read_rows
 from .drafted import UNKNOWN
@@ -69,7 +69,7 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
             count += 1
             request, response = _sent(row.get("request")), _sent(row.get("response", row))
             metrics = _object(_object(response.get("metrics")).get("speculative_decoding"))
-            with blaming(f"{source}: response {number}", f"save responses of vLLM with {FLAG}"):
+            with naming_file(f"{source}: response {number}", f"save responses of vLLM with {FLAG}"):
                 rounds = _rounds(metrics) if metrics else None
             if rounds is None:
                 left_out[SUMS if metrics else NOTHING] += 1

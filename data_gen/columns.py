@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from ..common.errors import InputError
-from ..common.json_file import blaming, parse_json
+from ..common.json_file import naming_file, parse_json
 from ..infer.prompting import Message, as_prompts, text_of
 from .rows import Record, RowSource, name_of, read_rows
 
@@ -208,7 +208,7 @@ def _answered(row: Record, name: str, turns: list[Message], column: str | None) 
 def _turns(value: object, name: str) -> list[Message]:
     """The messages in a column: text, texts, or messages in OpenAI's or ShareGPT's form."""
     if isinstance(value, str) and name in CONVERSATIONS and value.lstrip().startswith("["):
-        with blaming(name, "give text or a list of messages"):
+        with naming_file(name, "give text or a list of messages"):
             value = parse_json(value)
     if isinstance(value, str):
         return [{"role": "user", "content": value}]

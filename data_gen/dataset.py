@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from ..common.errors import InputError, counted
 from ..common.files import LOCK, MANIFEST, FolderLock, check_no_pointer, lacking, replacing, sha256
-from ..common.json_file import JsonObject, blaming, build, read_object
+from ..common.json_file import JsonObject, build, naming_file, read_object
 from ..common.record import Identity, Record, SparseRecord, to_json
 from ..controllers.arms import Arm
 from ..controllers.checkpoints.fingerprint import PairFingerprint
@@ -475,7 +475,7 @@ def day_in(file: Path) -> str | None:
         InputError: the file is damaged.
     """
     found = read_object(file, MAKE_AGAIN) if file.is_file() else {}
-    with blaming(file, MAKE_AGAIN):
+    with naming_file(file, MAKE_AGAIN):
         return build(str, found["day"], "day") if found.get("day") is not None else None
 
 
@@ -489,7 +489,7 @@ def parse_manifest(file: Path, remedy: str = MAKE_AGAIN) -> Manifest:
         InputError: the file cannot be read, is damaged or of another schema version.
     """
     values = read_object(file, remedy)
-    with blaming(file, remedy):
+    with naming_file(file, remedy):
         if values.get("schema_version") != SCHEMA_VERSION:
             raise InputError(f"schema_version={values.get('schema_version')!r}: this version reads {SCHEMA_VERSION}")
         build(SamplingParams, values.get("sampling", {}), "sampling")  # no unknown parameter is ignored

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import InputError
 from ..common.files import replacing
-from ..common.json_file import blaming, build, read_object
+from ..common.json_file import build, naming_file, read_object
 from ..common.machine import Machine
 from ..controllers.arms import Arm
 from ..controllers.length.cost_model import CostModel
@@ -49,7 +49,7 @@ class Times:
         """Read the times of a dataset; raise InputError if they are missing or damaged."""
         file, again = Path(folder) / TIMES, "run 'specpilot data router' again to measure them"
         document = read_object(file, again)
-        with blaming(file, again):
+        with naming_file(file, again):
             arms = build(list[float], document.get("seconds_per_token"), "seconds_per_token")
             return cls(arms, build(CostModel, document.get("cost"), "cost"))
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from ..common.errors import InputError, listed
 from ..common.files import check_no_pointer, split_revision
-from ..common.json_file import MAX_BYTES, blaming, parse_object, read_parquet, read_text
+from ..common.json_file import MAX_BYTES, naming_file, parse_object, read_parquet, read_text
 
 Record: TypeAlias = dict[str, Any]
 # A path, a hub id; or in Python a datasets.Dataset, a DatasetDict, or any iterable of rows, texts and conversations.
@@ -158,7 +158,7 @@ def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
     for number, line in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028, which JSON allows
         if line.strip():
             try:
-                with blaming(f"{path}:{number}", "give one JSON object per line, or an array of them"):
+                with naming_file(f"{path}:{number}", "give one JSON object per line, or an array of them"):
                     rows.append(parse_object(line))
             except InputError:
                 if sure or rows:

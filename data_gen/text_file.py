@@ -13,7 +13,7 @@ from typing import Self
 
 from ..common.errors import InputError
 from ..common.files import FolderLock, named_errors, replacing
-from ..common.json_file import blaming, json_line, parse_object, read_object
+from ..common.json_file import json_line, naming_file, parse_object, read_object
 from ..common.record import Identity
 from .dataset import differences
 
@@ -80,7 +80,7 @@ class TextFile:
                 if not line.endswith(b"\n"):
                     file.truncate(sum(map(len, lines.values())))
                     break
-                with blaming(f"{self.path}:{place}", REMEDY):
+                with naming_file(f"{self.path}:{place}", REMEDY):
                     row = parse_object(line.decode(errors="replace"))
                     number = numbers.get(row.get("seed"), -1)
                     head = self.heads[number]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ..common.console import said_at_the_end
+from ..common.console import log_at_end
 from ..common.errors import InputError, check_count
 from ..common.json_file import build
 from ..common.options import AUTO, DType, check_names
@@ -250,7 +250,7 @@ class SpeculativeDecoder:
     @classmethod
     def _made(cls, options: DecodingOptions, models: Models | None, *, steady: bool) -> SpeculativeDecoder:
         decoder = cls.__new__(cls)
-        with said_at_the_end():
+        with log_at_end():
             decoder._begin(options, models, steady=steady)
         return decoder
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ..common.errors import InputError
-from ..common.json_file import JsonObject, blaming, parse_object
+from ..common.json_file import JsonObject, naming_file, parse_object
 from ..infer.text_stream import TextStyle
 from .errors import ApiError
 
@@ -240,7 +240,7 @@ def parse_json(body: bytes) -> JsonObject:
         ApiError: 400 if the body is not UTF-8, not JSON or not an object, or contains half a character.
     """
     try:
-        with blaming("body", "send a JSON object"):
+        with naming_file("body", "send a JSON object"):
             return parse_object(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ApiError(400, f"body: is not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.errors import InputError
 from ..common.files import check_no_pointer
-from ..common.json_file import blaming, build
+from ..common.json_file import build, naming_file
 from ..common.record import SparseRecord
 from ..controllers.acceptance.metrics import Bin
 from ..controllers.checkpoints.config import with_current_names
@@ -78,7 +78,7 @@ def read_best(file: Path) -> BestCheckpoint:
     head = content.pop("head", None)
     if not isinstance(head, dict):
         raise InputError(f"{file}: {DAMAGED}")
-    with blaming(file, REMEDY):
+    with naming_file(file, REMEDY):
         return BestCheckpoint(head, BestEpoch.from_dict(content))
 
 
@@ -89,7 +89,7 @@ def read_step(file: Path) -> int:
         InputError: it is missing or damaged.
     """
     content = _read(file)
-    with blaming(file, REMEDY):
+    with naming_file(file, REMEDY):
         return build(int, content.get("global_step"), "global_step")
 
 

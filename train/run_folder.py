@@ -23,7 +23,7 @@ import yaml
 
 from ..common.errors import InputError
 from ..common.files import LOCK, RUN, lacking, replacing
-from ..common.json_file import blaming, build, parse_yaml, read_object
+from ..common.json_file import build, naming_file, parse_yaml, read_object
 from ..common.machine import machine, versions
 from ..common.wandb_project import WandbProject
 from ..controllers.training_options import TrainingOptions
@@ -98,7 +98,7 @@ class Run(Generic[S]):
         if not file.exists():
             return None
         values = read_object(file, TRAIN_AGAIN)
-        with blaming(file, TRAIN_AGAIN):
+        with naming_file(file, TRAIN_AGAIN):
             return BestEpoch.from_dict(values)
 
     def log_command(self) -> None:
@@ -151,10 +151,10 @@ def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, object] = 
             )
     dataset = parse_manifest(folder / DATASET, TRAIN_AGAIN)
     values = read_object(folder / SETTINGS, TRAIN_AGAIN, parse_yaml)
-    with blaming(folder / SETTINGS, TRAIN_AGAIN):
+    with naming_file(folder / SETTINGS, TRAIN_AGAIN):
         settings = build(kind, {**values, **changed})
     environment = read_object(folder / ENVIRONMENT, TRAIN_AGAIN)
-    with blaming(folder / ENVIRONMENT, TRAIN_AGAIN):
+    with naming_file(folder / ENVIRONMENT, TRAIN_AGAIN):
         run_id = build(str, environment.get("run_id"), "run_id")
     return Run(folder, settings, dataset, run_id)
 

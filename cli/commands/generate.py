@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def generate(options: GenerateOptions, batch: BatchOptions) -> None:
     """Continue or answer a prompt, or the prompts of a file."""
-    from ...common.console import quiet, said_at_the_end, warned_at_the_end
+    from ...common.console import log_at_end, quiet, warn_at_end
 
     if batch.prompts is not None:
         options.refuse_ignored(("prompt", "stream", "color", "stats", "json"), "--prompts names a file of prompts")
@@ -31,7 +31,7 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
     from ...infer.prompting import encode_prompt
 
     quiet()
-    with said_at_the_end(), warned_at_the_end():
+    with log_at_end(), warn_at_end():
         decoder = SpeculativeDecoder.from_options(options)
         assert decoder.tokenizer is not None  # from_pretrained always loads one
         at_once = options.n > 1 or options.color or options.json or not options.stream

@@ -41,14 +41,14 @@ def _prepared(options: ServeOptions, set_reason: Callable[[str], None]) -> Serve
     Args:
         set_reason: sets the reason why the server is not ready yet.
     """
-    from ...common.console import quiet, said_at_the_end
+    from ...common.console import log_at_end, quiet
     from ...infer.decoder import SpeculativeDecoder
     from ...infer.plan import with_models
     from ...serve.server import Server
 
     quiet(detailed=True)  # also show decisions about costs
     options = with_models(options)
-    with said_at_the_end():
+    with log_at_end():
         decoder = SpeculativeDecoder.from_options(options)
         log = _round_log(options, decoder)
     set_reason("a first text is decoded to warm up")

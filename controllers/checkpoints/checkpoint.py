@@ -30,7 +30,7 @@ from ...common.files import (
     sha256,
     without_places,
 )
-from ...common.json_file import blaming, build, read_object
+from ...common.json_file import build, naming_file, read_object
 from ..own_modules import CHECKPOINT
 from ..registry import config_class, controller_module
 from .card import model_card
@@ -142,7 +142,7 @@ def read_config(folder: Path) -> ControllerConfig:
         raise InputError(f"{folder}: not a controller, {lacking(folder, CONFIG)}; {FETCH_AGAIN}")
     data = read_object(folder / CONFIG, FETCH_AGAIN)
     digest = data.pop(_DIGEST, None)
-    with blaming(folder / CONFIG, FETCH_AGAIN):
+    with naming_file(folder / CONFIG, FETCH_AGAIN):
         config = _parse_config(data)
         if digest is None:
             raise InputError(f"key {_DIGEST!r} is missing")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError, is_finite, naming
-from ...common.json_file import blaming, build, read_object
+from ...common.json_file import build, naming_file, read_object
 
 LEAST_SHARE = 0.01  # of the time for one token, that a measured ``t_verify_token`` is at least
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"
@@ -122,7 +122,7 @@ def read_costs(file: str | Path | float) -> tuple[CostModel, str | None]:
                 "draft step in units of a verification, such as 0.2"
             )
         document = read_object(str(file), MEASURE)
-        with blaming(str(file), MEASURE):
+        with naming_file(str(file), MEASURE):
             if "cost" not in document:
                 raise InputError("holds no costs of a pair")
             return build(CostModel, document["cost"], "cost"), _machine(document)
@@ -208,7 +208,7 @@ class BatchCosts:
         found = read_object(str(file), MEASURE).get("batch")
         if found is None:
             return None
-        with blaming(str(file), MEASURE):
+        with naming_file(str(file), MEASURE):
             table = build(dict[str, CostModel], found, "batch")
             if not all(name.isdecimal() and len(name) < 10 for name in table):
                 raise InputError("batch: a number of requests is expected as key")

@@ -22,7 +22,7 @@ from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
 from ...common.files import check_free, replacing_folder, without_places
-from ...common.json_file import blaming, build, read_object
+from ...common.json_file import build, naming_file, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from .. import LoadedModel
 from ..eagle import add_state_input, state_input_of
@@ -74,7 +74,7 @@ class DraftFile:
             InputError: the file is missing, damaged or of a later version.
         """
         found = read_object(file, AGAIN)
-        with blaming(file, AGAIN):
+        with naming_file(file, AGAIN):
             if found.get("schema_version") != VERSION:
                 raise InputError(f"schema_version={found.get('schema_version')!r}: this version reads {VERSION}")
             draft = build(cls, found)

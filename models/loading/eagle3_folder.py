@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.json_file import JsonObject, blaming, build, read_object
+from ...common.json_file import JsonObject, build, naming_file, read_object
 from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
@@ -64,7 +64,7 @@ class Eagle3File:
         if kind not in (None, "eagle3"):
             raise InputError(f"{name}: a checkpoint of speculators of kind {kind!r}; 'eagle3' can be read")
         known = {key: found[key] for key in cls.__dataclass_fields__ if found.get(key) is not None}
-        with blaming(Path(f"{name}/{CONFIG}"), AGAIN):
+        with naming_file(Path(f"{name}/{CONFIG}"), AGAIN):
             if kind is None:
                 known |= _original(found)
             return build(cls, known)
@@ -149,7 +149,7 @@ def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor
         except (InputError, EntryNotFoundError):
             raise error from None
     places = read_object(index, AGAIN)
-    with blaming(index, AGAIN):
+    with naming_file(index, AGAIN):
         shards = build(dict[str, str], places.get("weight_map"), "weight_map")
         if odd := [shard for shard in shards.values() if not SHARD.fullmatch(shard)]:
             raise InputError(f"weight_map: {odd[0]!r} is no file of weights")
@@ -172,7 +172,7 @@ def _renamed(key: str, file: Eagle3File) -> str:
 def _tokens(file: Path, d2t: Tensor | None, rows: int | None, draft: Eagle3File) -> list[int]:
     """The token of each output, of which the file has ``rows``; None if it has no output projection."""
     outputs = draft.draft_vocab_size
-    with blaming(file, AGAIN):
+    with naming_file(file, AGAIN):
         size = build(int, draft.transformer_layer_config.get("vocab_size"), "vocab_size")
     if rows not in (None, outputs):
         raise InputError(f"{file}: lm_head.weight has {rows} rows, draft_vocab_size is {outputs}; {AGAIN}")

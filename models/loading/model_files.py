@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from ...checkpoints import shipped, shipped_models
 from ...common.errors import InputError, Misspelt
 from ...common.files import check_no_pointer, check_no_run, split_revision
-from ...common.json_file import blaming, build, read_object
+from ...common.json_file import build, naming_file, read_object
 from ..gguf_model import SUFFIX
 
 INVALID = "no valid id"
@@ -117,7 +117,7 @@ def find_files(name: str | Path, revision: str | None = None) -> Source:
     with refusing(name, "its adapter cannot be read"):
         file = source.file(ADAPTER)
     found = read_object(file, AGAIN)
-    with blaming(file, AGAIN):
+    with naming_file(file, AGAIN):
         base = build(str, found.get("base_model_name_or_path"), "base_model_name_or_path")
         own = build(str, found.get("revision") or "", "revision")
     try:
@@ -228,7 +228,7 @@ def _check_files(folder: Path) -> None:
             continue
         values = read_object(folder / name, AGAIN)
         if name == CONFIG:
-            with blaming(folder / name, AGAIN):
+            with naming_file(folder / name, AGAIN):
                 for size, largest in LARGEST_SIZES.items():
                     if values.get(size) is not None and not 1 <= build(int, values[size], size) <= largest:
                         raise InputError(f"{size}={values[size]}: must be between 1 and {largest}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specpilot.common.errors import InputError
-from specpilot.common.json_file import blaming, build, parse_object
+from specpilot.common.json_file import build, naming_file, parse_object
 from specpilot.controllers.acceptance.lag_free_head import Config
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.config import ControllerConfig
@@ -134,12 +134,12 @@ def settings_of(additional: Mapping[str, Any], environment: Mapping[str, str]) -
         InputError: a key or value is wrong.
     """
     if KEY in additional:
-        with blaming(KEY, REMEDY):
+        with naming_file(KEY, REMEDY):
             return build(Settings, additional[KEY])
     text = environment.get(VARIABLE, "").strip()
     if not text:
         return None
-    with blaming(VARIABLE, REMEDY):
+    with naming_file(VARIABLE, REMEDY):
         return build(Settings, parse_object(text))
 
 
