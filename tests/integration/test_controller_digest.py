@@ -97,7 +97,7 @@ def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[s
         _ = 1 / 0
     FolderLock(folder, "is at work").release()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is a file; give a folder"):
+    with pytest.raises(InputError, match="is a file; choose a folder"):
         FolderLock(tmp_path / "file", "is at work")
 
 

@@ -142,7 +142,7 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/ids.jsonl", "several prompts have the id '1'"),
     ("@place/page.parquet", "page.parquet': not a readable Parquet file (Corrupt snappy compressed data.)"),
     ("@place/prompts.txt --skip 99", "skip=99"),
-    ("@place/prompts.txt --max-prompt-tokens 1", "no prompt has at most --max-prompt-tokens tokens"),
+    ("@place/prompts.txt --max-prompt-tokens 1", "no prompt has --max-prompt-tokens tokens or fewer"),
     ("@place/prompts.txt --draft @place/broken", "NaN or infinite logits"),
     ("@place/prompts.txt --output @place/file/sub", "file/sub"),
     ("@place/prompts.txt --output @place/target", "target': is not empty and holds no manifest.json"),
@@ -210,19 +210,19 @@ TABLES["compare --output @out {}"] = [
     ("--data @files/router-data", "a dataset of kind 'router'"),
     ("--data @files/acceptance/manifest.json", "no metrics.speculative_decoding: start vLLM with --per-request"),
     ("--data [@files/acceptance,@place/prompts.txt]", "acceptance among responses"),
-    ("--against @files/acceptance", "name that with --data"),
+    ("--against @files/acceptance", "name it with --data"),
     ("--data @files/acceptance --wandb a/b/c", "wandb='a/b/c': no name of a project; give PROJECT or TEAM/PROJECT"),
     ("--data @files/acceptance --minutes 1", "minutes=1.0:"),
     ("--length 2,2", "the name '2' occurs twice"),
     ("--no-rules --length tiny-copies", "no other decoder is left to compare"),
     ("--length ngram,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation"),
-    ("--draft null --length 3", "drafts need a draft model"),
+    ("--draft null --length 3", "needs a draft model"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
 ]
 TABLES["serve --port 0 {}"] = [
     ("--host 203.0.113.7", "host='203.0.113.7'"),
     ("--length tiny-head --draft tiny-draft-math --threshold 0.5", "trained for"),
-    ("--tree 2x1 --verifier mcss --log-rounds log", "log_rounds: needs one draft model's chains"),
+    ("--tree 2x1 --verifier mcss --log-rounds log", "log_rounds: needs one draft model, drafts that are chains"),
 ]
 TABLES["{}"] = [
     ("tarin", "unknown command 'tarin', did you mean 'train'? choose from data, train"),

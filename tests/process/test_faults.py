@@ -133,7 +133,7 @@ def test_a_damaged_record_of_a_benchmark_is_not_believed(tmp_path: Path, place: 
         content = bytearray(file.read_bytes())
         content[place % len(content)] ^= 1
         file.write_bytes(bytes(content))
-        with pytest.raises(InputError, match="remove it, and it is computed again"):
+        with pytest.raises(InputError, match="remove the file, and the result is computed again"):
             store.get(identity)
 
 

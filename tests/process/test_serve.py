@@ -265,7 +265,7 @@ def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -
         for path, given in (("completions", {"prompt": [QUESTION] * 8}), ("chat/completions", {"messages": MESSAGES})):
             reply = http.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
             assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many_texts")
-            assert f"{most + 8} can run and wait" in reply.json()["error"]["message"]
+            assert f"runs and queues at most {most + 8}" in reply.json()["error"]["message"]
 
 
 def test_time_is_limited(decoder: SpeculativeDecoder) -> None:
@@ -373,10 +373,10 @@ def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
 
 BAD: list[tuple[str, Any, int, str]] = [
     ("completions", b"{", 400, "body: not JSON"),
-    ("completions", b'{"prompt": "\xff"}', 400, "body: not UTF-8"),
+    ("completions", b'{"prompt": "\xff"}', 400, "body: is not UTF-8"),
     ("completions", b"[]", 400, "body: an object of keys and values is expected, not a list"),
     ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "temperature=NaN:"),
-    ("completions", b"x" * (1 << 20 | 1), 413, "body: longer than"),
+    ("completions", b"x" * (1 << 20 | 1), 413, "body: is longer than"),
     ("completions", {}, 400, "prompt: missing"),
     ("completions", {"prompt": [5000]}, 400, "prompt"),
     ("completions", {"prompt": "a", "max_tokens": "5"}, 400, 'max_tokens="5":'),
@@ -388,13 +388,13 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", {"prompt": "a", "model": "gpt"}, 404, "model='gpt':"),
     ("completions", {"prompt": "a", "speculation": {"length": "tiny-head"}}, 400, "speculation.length='tiny-head'"),
     ("completions", {"prompt": "a", "speculation": {"length": "confidence:7"}}, 400, "7"),
-    ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "may name a number or a rule"),
+    ("completions", {"prompt": "a", "speculation": {"length": "this:Class"}}, 400, "must be a number or a rule"),
     ("completions", {"prompt": "a", "model": "\U0001f600"}, 404, "this server has the model"),
     ("chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs=99:"),
-    ("controllers/reload", b" " * (1 << 20 | 1), 413, "body: longer than"),
+    ("controllers/reload", b" " * (1 << 20 | 1), 413, "body: is longer than"),
     ("controllers/reload", {"length": "other"}, 400, "length: unknown field"),
     ("nowhere", {}, 404, "/v1/nowhere: no such path"),
-    ("responses", {"model": "tiny", "input": QUESTION}, 404, "texts are at /v1/chat/completions"),
+    ("responses", {"model": "tiny", "input": QUESTION}, 404, "send requests to /v1/chat/completions"),
     ("models", {}, 405, "POST /v1/models: use GET, HEAD"),
 ]  # fmt: skip
 

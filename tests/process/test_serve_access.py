@@ -83,7 +83,7 @@ def test_with_a_key_only_the_password_of_a_browser_is_bound_to_the_page(decoder:
 
 
 @pytest.mark.parametrize(
-    ("key", "message"), [("", "it is empty"), (" ", "has space"), ("key\n", "has space"), ("a\tb", "control")]
+    ("key", "message"), [("", "is empty"), (" ", "a space"), ("key\n", "a space"), ("a\tb", "control")]
 )
 def test_a_key_that_no_client_can_send_is_refused(
     key: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

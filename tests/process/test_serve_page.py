@@ -185,7 +185,7 @@ def test_markdown(page: sync_api.Page, text: str, html: str) -> None:
         ({"abort": True}, "the server does not answer"),
         ({"status": 502, "body": "<html>"}, "the server answers 502"),
         ({"status": 503, "body": '{"status": "starting", "reason": "loading"}'}, "the server is starting: loading"),
-        ({"status": 200, "body": ""}, "the answer broke off"),
+        ({"status": 200, "body": ""}, "the connection was lost during the answer"),
     ],
 )
 def test_an_error_is_shown_and_the_message_kept(page: sync_api.Page, answer: Any, message: str) -> None:

@@ -32,7 +32,7 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "EVERY", 0.02)
     stream = Watched()
     with progress_bar(Console(file=stream, width=20), "texts", 2_000, 1_000) as advance:
-        assert re.fullmatch(r"texts: 1,000 of 2,000, none yet after \d+ s", stream.next_line())
+        assert re.fullmatch(r"texts: 1,000 of 2,000, no step finished after \d+ s", stream.next_line())
         for _ in range(500):
             advance("[bold] 7 tokens/s")  # as it stands
         assert re.fullmatch(

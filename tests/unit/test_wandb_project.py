@@ -95,7 +95,7 @@ def test_a_team_that_is_not_there(service: Service) -> None:
 
 @pytest.mark.parametrize("name", ["", "/", "team/", "/project", "a/b/c", "what?", "50%", "a:b", " ", "a" * 129])
 def test_names_of_no_project(name: str, service: Service) -> None:
-    with refused("no name of a project; give PROJECT or TEAM/PROJECT", f"wandb={name!r}: "):
+    with refused("not the name of a project; give PROJECT or TEAM/PROJECT", f"wandb={name!r}: "):
         find_project(name)
     assert not service.questions
 
