@@ -377,7 +377,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("completions", b"[]", 400, "body: an object of keys and values is expected, not a list"),
     ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "temperature=NaN:"),
     ("completions", b"x" * (1 << 20 | 1), 413, "body: is longer than"),
-    ("completions", {}, 400, "prompt: missing"),
+    ("completions", {}, 400, "prompt: is missing"),
     ("completions", {"prompt": [5000]}, 400, "prompt"),
     ("completions", {"prompt": "a", "max_tokens": "5"}, 400, 'max_tokens="5":'),
     ("completions", {"prompt": "a", "max_tokens": 5000}, 400, "the context holds 512 tokens"),

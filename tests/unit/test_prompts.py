@@ -150,7 +150,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     several = [[row | {"id": f"{name}{i}"} for i in range(3)] for name in "ab"]
     limited = read_documents(several, byte_tokenizer(), TextFormOptions(answer_column="gold", limit=1))
     assert [one.id for one in limited] == ["a0", "b0"]
-    with pytest.raises(InputError, match="no column 'best' holds an answer; it has chosen, gold, prompt, rejected"):
+    with pytest.raises(InputError, match="no column 'best' contains an answer; it has chosen, gold, prompt, rejected"):
         documents([row], TextFormOptions(answer_column="best"))
     with pytest.raises(InputError, match="a conversation, which needs the chat template; leave --no-chat out"):
         documents([{"messages": [SYSTEM, USER, SAID]}], TextFormOptions(chat=False))

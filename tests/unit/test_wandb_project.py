@@ -89,7 +89,7 @@ def test_a_key_that_is_refused(answer: tuple[int, Any], service: Service) -> Non
 
 def test_a_team_that_is_not_there(service: Service) -> None:
     service.answer = (200, {"data": {"viewer": {"username": "me"}, "entity": None}})
-    with refused(r"^wandb='no/project': http://\S+ has no team or user 'no' for this key; name another one"):
+    with refused(r"^wandb='no/project': http://\S+ has no team or user 'no' for this key; name another team or user"):
         find_project("no/project")
 
 
