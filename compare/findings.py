@@ -39,15 +39,15 @@ def speed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding]
 
 
 def sentences(report: ComparisonReport) -> list[str]:
-    """The conclusions, the first one to act on."""
+    """Return the conclusions, the most important one first."""
     verdict = judge(report)
     if verdict.answer == Answer.PAYS:
         lines = [_gain(report, verdict), *_similar(report, verdict)]
         replayed = max((row.replay.value for row in report.decoders.values() if row.replay is not None), default=None)
         if report.informed is not None and replayed is not None and report.informed > replayed:
             lines.append(
-                f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the replay; "
-                f"the best decoder reaches {replayed:.2f} ×."
+                f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "
+                f"replay; the best decoder reaches {replayed:.2f} ×."
             )
     else:
         lines = [verdict.sentence(report)]
@@ -55,7 +55,10 @@ def sentences(report: ComparisonReport) -> list[str]:
 
 
 def _gain(report: ComparisonReport, verdict: Verdict) -> str:
-    """The speed-up of the best decoder, and its ratio to the best rule, or for a rule to the best trained decoder."""
+    """Return a sentence with the speed-up of the best decoder, and its ratio to the best decoder of the other kind.
+
+    A trained decoder is compared with the best rule, and a rule with the best trained decoder.
+    """
     assert verdict.decoder is not None
     name = verdict.decoder
     best = report.decoders[name]
@@ -77,7 +80,7 @@ def _gain(report: ComparisonReport, verdict: Verdict) -> str:
 
 
 def _similar(report: ComparisonReport, verdict: Verdict) -> list[str]:
-    """A sentence that lists the decoders whose speed differs from the best one's within the noise."""
+    """Return a sentence with the decoders that are as fast as the best one within the noise; empty without any."""
     assert verdict.decoder is not None
     titles = [
         row.title
@@ -88,7 +91,7 @@ def _similar(report: ComparisonReport, verdict: Verdict) -> list[str]:
 
 
 def _disturbance(verdict: Verdict) -> list[str]:
-    """A sentence on other work on the machine, if wall time and processor time disagree."""
+    """Return a sentence on other processes on the machine if wall time and processor time disagree; else none."""
     if not verdict.is_disturbed:
         return []
     return [

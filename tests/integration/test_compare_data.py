@@ -220,7 +220,7 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
     assert report.predictors[OWN][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
     assert [*report.decoders] == [NONE, FIXED, CONFIDENCE]
     assert report.best is not None
-    assert report.best == NONE or "replay on the labels at costs" in " ".join(report.sentences)
+    assert report.best == NONE or "replayed on the labels at costs" in " ".join(report.sentences)
     speed = report.decoders[report.best].replay
     assert speed is not None
     assert report.informed is None or report.informed >= speed.value
