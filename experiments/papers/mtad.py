@@ -116,7 +116,7 @@ def _figures(runs: Mapping[DecoderSpec, Runs], specs: Specs, search: Mapping[str
 def _against(found: Runs, baseline: Runs) -> dict[str, dict[str, float]]:
     return {
         "perplexity_change": found.perplexity_change(baseline),
-        "tokens_per_target_forward_ratio": found.ratio(baseline, "target_forwards"),
+        "tokens_per_forward_ratio": found.ratio(baseline, "target_forwards"),
         "speed_ratio": found.ratio(baseline, "seconds"),
     }
 
@@ -124,7 +124,7 @@ def _against(found: Runs, baseline: Runs) -> dict[str, dict[str, float]]:
 def _summary(runs: Runs) -> dict[str, Any]:
     return {
         "perplexity": runs.perplexity,
-        "tokens_per_target_forward": runs.tokens_per_forward,
+        "tokens_per_forward": runs.tokens_per_forward,
         "tokens_per_round": runs.tokens_per_round,
         "tokens_per_second": runs.tokens_per_second,
         "score": runs.score,
@@ -175,7 +175,7 @@ def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
         "perplexity against token-wise": (percent(against["perplexity_change"]), f"{PAPER_CHANGE:+.0%}"),
         "perplexity against autoregressive": (percent(found.perplexity_change(plain)), ""),
         "tokens per target forward against token-wise": (
-            show(Interval.of(against["tokens_per_target_forward_ratio"])),
+            show(Interval.of(against["tokens_per_forward_ratio"])),
             "",
         ),
         "tokens/s against token-wise": (show(Interval.of(against["speed_ratio"])), f"{PAPER_SPEED}"),

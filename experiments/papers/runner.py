@@ -276,7 +276,7 @@ def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[d
         spec.to_dict()
         | {
             "perplexity": found.perplexity,
-            "tokens_per_target_forward": found.tokens_per_forward["value"],
+            "tokens_per_forward": found.tokens_per_forward["value"],
             "chosen": spec == chosen,
         }
         for spec, found in runs.items()

@@ -55,7 +55,7 @@ def run(runner: Runner) -> Report:
         save(figure, path)
 
     differs = "models (the paper: PALM-2 Gecko and Bison), prompts (LM1B), here temperature 1 and top-k 50."
-    return Report({"spectr": {"block_efficiency": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
+    return Report({"spectr": {"tokens_per_forward": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
 
 
 def _row(name: str, drafts: str, length: str, runs: Runs, paper: str) -> Row:

@@ -76,8 +76,8 @@ def test_the_papers_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     result = json.loads((output / "papers.json").read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == result
     assert set(result) == {"spectr", "mtjd", "mtad", "made_by"}
-    assert {"perplexity_change", "tokens_per_target_forward_ratio", "speed_ratio"} <= set(result["mtad"])
-    assert set(result["spectr"]["block_efficiency"]["k-seq"]["8"]) == {"1", "2", "4", "8"}
+    assert {"perplexity_change", "tokens_per_forward_ratio", "speed_ratio"} <= set(result["mtad"])
+    assert set(result["spectr"]["tokens_per_forward"]["k-seq"]["8"]) == {"1", "2", "4", "8"}
     assert result["made_by"]["mtad"]["settings"]["limit"] == 2
     for name in ("spectr", "mtad"):
         assert (output / f"papers-{name}.png").read_bytes().startswith(b"\x89PNG")
