@@ -35,7 +35,7 @@ PROGRAMS = {"specpilot": ["-m", "specpilot"], "specpilot-vllm": ["-m", "specpilo
 
 
 class Requirement(NamedTuple):
-    """Something that a step needs beside two cores, in words, and a test for it."""
+    """Something that a step needs beside two cores, in words, and a function that tests for it."""
 
     text: str
     is_met: Callable[[], bool]
@@ -43,8 +43,8 @@ class Requirement(NamedTuple):
 
 REQUIREMENTS = {
     "gpu": Requirement("a GPU", torch.cuda.is_available),
-    "smollm2": Requirement("the package gguf, and a network to fetch SmolLM2", lambda: find_spec("gguf") is not None),
-    "llama.cpp": Requirement("the extra gguf (make test-gguf)", lambda: find_spec("llama_cpp") is not None),
+    "smollm2": Requirement("the package gguf to read SmolLM2 (make real)", lambda: find_spec("gguf") is not None),
+    "llama.cpp": Requirement("llama.cpp (make test-gguf)", lambda: find_spec("llama_cpp") is not None),
     "vllm": Requirement("vLLM (make test-vllm)", lambda: find_spec("vllm") is not None),
 }
 
@@ -98,10 +98,9 @@ class Step:
         return [REQUIREMENTS[name].text for name in self.needs if not REQUIREMENTS[name].is_met()]
 
     def summary(self) -> str:
-        """Duration and needs of the step in words."""
+        """Duration and state of the step in words."""
         words = [f"{self.minutes} min", f"{self.threads} thread{'s' * (self.threads > 1)}"]
         words += ["alone on the machine"] * self.timed
-        words += [f"needs {REQUIREMENTS[name].text}" for name in self.needs]
         words += ["not measured yet"] * (not self.measured) + ["to be measured again"] * self.again
         return ", ".join(words)
 
