@@ -7,7 +7,7 @@ holds the names. One run of the pipeline with a tiny pair writes every file of t
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,21 @@ import yaml
 from safetensors import safe_open
 from specpilot.cli.main import main
 from specpilot.common.files import RUN
-from specpilot.controllers.sampling import SamplingParams
+from specpilot.compare.findings import words_of
+from specpilot.compare.results import ComparisonReport
 from specpilot.data_gen.dataset import ResponseSource
 from specpilot.data_gen.options import ResponseOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.serve.round_log import RoundLog
 
+from ..helpers import http
 from ..helpers.serving import serving
 from ..helpers.tiny import pair_and_prompts
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 TABLE = re.compile(r"<!-- fields: (?P<name>[^\n]+?) -->\n\n?(?P<table>(?:\|[^\n]*\n)+)")
 NEEDS_VLLM = {"version", "tensor_parallel"}  # fields of the manifest's `responses` that only vLLM's texts have
-TRAINING = {"epochs": 1, "validation_fraction": 0.4, "device": "cpu"}
+TRAINING: dict[str, Any] = {"epochs": 1, "validation_fraction": 0.4, "device": "cpu"}
 
 
 def documented() -> dict[str, set[str]]:
@@ -75,13 +77,14 @@ class Fields(dict[str, set[str]]):
             if file.suffix == ".parquet":
                 self.add(f"columns of {manifest['kind']}", pq.read_schema(file).names)
             else:
-                self.add(f"tensors of {re.sub(r'[0-9]+', 'N', shard['part'])}", tensors(file))
+                part = shard["part"] if shard["part"] in ("embedding", "traces") else "examples"
+                self.add(f"tensors of {part}", tensors(file))
         return folder
 
     def run(self, folder: Path) -> Path:
         """A run folder with everything in it."""
-        self.add("run folder", (file.name for file in folder.iterdir() if file.name != ".lock"))
-        self.add("checkpoints", (file.name for file in (folder / "checkpoints").iterdir()))
+        self.add("run folder", contents(folder))
+        self.add("checkpoints", contents(folder / "checkpoints"))
         self.manifest("manifest", folder / "dataset.json")
         self.objects("env.json", json.loads((folder / "env.json").read_text()))
         result = json.loads((folder / "result.json").read_text())
@@ -94,7 +97,7 @@ class Fields(dict[str, set[str]]):
 
     def controller(self, folder: Path) -> Path:
         """A controller checkpoint; every kind has the fields of the first table and those of its own."""
-        self.add("controller folder", (file.name for file in folder.iterdir()))
+        self.add("controller folder", contents(folder))
         config = json.loads((folder / "config.json").read_text())
         self.add(f"config.json of {config['kind']}", config)
         for key in ("provenance", "calibration"):
@@ -107,7 +110,7 @@ class Fields(dict[str, set[str]]):
         """The report of a comparison; tables and figures are objects of their own."""
         report = json.loads((folder / "report.json").read_text())
         name = "report of a dataset" if "data" in report else "report of a comparison"
-        self.add("report folder", (file.name for file in folder.iterdir() if file.name != ".lock"))
+        self.add("report folder", contents(folder))
         self.add(name, report)
         self.objects("decoders", [*report["decoders"].values()])
         self.objects("task", report.get("task"))
@@ -125,6 +128,11 @@ class Fields(dict[str, set[str]]):
         self.objects("machine", report.get("machine"))
 
 
+def contents(folder: Path) -> list[str]:
+    """The names in a folder, those of folders with a slash; without the lock, which is no part of a format."""
+    return [f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name != ".lock"]
+
+
 def tensors(file: Path) -> list[str]:
     """The names of the tensors in a safetensors file."""
     with safe_open(file, framework="pt") as opened:
@@ -136,91 +144,154 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Fields:
     """The fields of all files that one run of the pipeline leaves."""
     folder = tmp_path_factory.mktemp("formats")
     pair = pair_and_prompts(folder, [f"the number {i}" for i in range(12)], draft_vocab=300)
-    names = {key: pair[key] for key in ("target", "draft", "device")}
+    written = Fields()
+    datasets = make_datasets(written, folder, pair)
+    controllers = train_all(written, folder, pair["target"], datasets)
+    decode(written, folder, pair, controllers)
+    measure(written, folder, pair, controllers)
+    write_reports(written, folder, pair, controllers, datasets)
+    return written
+
+
+def make_datasets(written: Fields, folder: Path, pair: dict[str, Any]) -> dict[str, Path]:
+    """A dataset of each kind that needs no controller."""
     texts: dict[str, Any] = {**pair, "max_new_tokens": 8, "shard_size": 8}
-    found = Fields()
-
-    # Datasets.
-    answers = specpilot.AnswersDataOptions(**{key: value for key, value in texts.items() if key != "draft"})
-    own = found.dataset(specpilot.make_dataset(answers, folder / "answers"))
-    labelled = found.dataset(
-        specpilot.make_dataset(specpilot.AcceptanceDataOptions(**texts), folder / "acceptance")
-    )
-    other = specpilot.AcceptanceDataOptions(**texts, temperature=0.5)
-    warm = found.dataset(specpilot.make_dataset(other, folder / "other"))
+    of_target = {name: value for name, value in texts.items() if name != "draft"}
     arms = (pair["draft"], "autoregressive")
-    queries = specpilot.RouterDataOptions(**{**vars(answers), "arms": arms, "verifier": "invariant"})
-    routes = found.dataset(specpilot.make_dataset(queries, folder / "router"))
-    found.objects("times.json", json.loads((routes / "times.json").read_text()))
-    features = specpilot.FeatureDataOptions(data=str(labelled), traced=2, validation_fraction=0.4, device="cpu")
-    stored = found.dataset(specpilot.make_dataset(features, folder / "stored"))
-
-    # Training and checkpoints.
-    both = (str(labelled), str(warm))
-    trainings = {
-        "lag-free": specpilot.LagFreeTrainingOptions(data=both, traced=2, width=4, **TRAINING),
-        "specdec": specpilot.SpecDecTrainingOptions(data=str(labelled), traced=2, mixings=1, **TRAINING),
-        "features": specpilot.FeatureModelTrainingOptions(data=str(stored), traced=2, **TRAINING),
-        "copies": specpilot.CopyTrainingOptions(data=str(own), width=4, **TRAINING),
-        "routing": specpilot.RouterTrainingOptions(data=str(routes), width=4, standardize=True, **TRAINING),
-        "drafting": specpilot.DraftTrainingOptions(
-            data=str(own), target=pair["target"], layers=1, vocabulary=200, window=16, chat=False, **TRAINING
-        ),
+    options = {
+        "answers": specpilot.AnswersDataOptions(**of_target),
+        "acceptance": specpilot.AcceptanceDataOptions(**texts),
+        "other": specpilot.AcceptanceDataOptions(**texts, temperature=0.5),
+        "router": specpilot.RouterDataOptions(**of_target, arms=arms, verifier="invariant"),
     }
+    datasets = {name: written.dataset(specpilot.make_dataset(one, folder / name)) for name, one in options.items()}
+    written.objects("times.json", json.loads((datasets["router"] / "times.json").read_text()))
+
+    template = Path(pair["target"]) / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d %b %Y') }}" + template.read_text())
+    dated = specpilot.AnswersDataOptions(**{**of_target, "chat": True, "limit": 2})
+    written.dataset(specpilot.make_dataset(dated, folder / "dated"))
+
+    decoder = SpeculativeDecoder.from_pretrained(
+        pair["target"], pair["draft"], device="cpu", length=3, verifier="token-wise"
+    )
+    log = RoundLog(folder / "log", decoder, pair["target"], pair["draft"])
+    with serving(decoder, log=log) as (_, address):
+        http.post(f"{address}/v1/completions", json={"prompt": "the number", "max_tokens": 8})
+        responses = ResponseOptions(responses="openai", base_url=f"{address}/v1", model="tiny", retries=0)
+        written.dataset(specpilot.make_dataset(options["acceptance"], folder / "served", responses=responses))
+    written.dataset(folder / "served-responses")
+    written.dataset(folder / "log")
+    return datasets
+
+
+def train_all(written: Fields, folder: Path, target: str, datasets: Mapping[str, Path]) -> dict[str, Path]:
+    """A controller of each kind and a draft, by the name of the training."""
+    acceptance = str(datasets["acceptance"])
+    features = {
+        predictor: specpilot.FeatureDataOptions(
+            data=acceptance, predictor=predictor, traced=2, validation_fraction=0.4, device="cpu"
+        )
+        for predictor in ("features", "experiments.rivals.block_pilot:Config")
+    }
+    stored = [
+        written.dataset(specpilot.make_dataset(options, folder / f"stored-{number}"))
+        for number, options in enumerate(features.values())
+    ]
+    both = (acceptance, str(datasets["other"]))
+    trainings = {
+        "lag-free": specpilot.LagFreeTrainingOptions(data=both, traced=2, width=4, tensorboard=True, **TRAINING),
+        "specdec": specpilot.SpecDecTrainingOptions(data=acceptance, traced=2, mixings=1, **TRAINING),
+        "feature-model": specpilot.FeatureModelTrainingOptions(data=str(stored[0]), traced=2, **TRAINING),
+        "copies": specpilot.CopyTrainingOptions(data=str(datasets["answers"]), width=4, **TRAINING),
+        "routing": specpilot.RouterTrainingOptions(data=str(datasets["router"]), width=4, **TRAINING),
+        "drafting": specpilot.DraftTrainingOptions(
+            data=str(datasets["answers"]), target=target, layers=1, vocabulary=200, window=16, chat=False, **TRAINING
+        ),
+    }  # fmt: skip
     controllers: dict[str, Path] = {}
     for name, options in trainings.items():
-        result = specpilot.train(options, folder / name)
-        found.run(result.run)
-        controllers[name] = specpilot.export(result.run, folder / f"{name}-exported")
+        run = written.run(specpilot.train(options, folder / name).run)
+        controllers[name] = specpilot.export(run, folder / f"{name}-exported")
         if name == "drafting":
             description = json.loads((controllers[name] / "draft.json").read_text())
-            found.add("draft folder", (file.name for file in controllers[name].iterdir()))
-            found.objects("draft.json", description)
-            found.objects("target of draft.json", description["target"])
+            written.add("draft folder", contents(controllers[name]))
+            written.objects("draft.json", description)
+            written.objects("target of draft.json", description["target"])
         else:
-            found.controller(controllers[name])
-    found.dataset(folder / "lag-free" / "features")
-    found.dataset(folder / "specdec" / "features")
+            written.controller(controllers[name])
+    for name in ("lag-free", "specdec"):
+        written.dataset(folder / name / "features")
+    calibrated = folder / "calibrated"
+    command = ["calibrate", str(controllers["specdec"]), "--data", acceptance, "--output", str(calibrated)]
+    assert main([*command, "--validation-fraction", "0.9", "--device", "cpu"]) == 0
+    written.controller(calibrated)
+    return controllers
 
-    # Rounds, and texts of a server.
-    rounds = specpilot.OnPolicyDataOptions(**texts, length=str(controllers["lag-free"]), cost=0.2)
-    drafted = found.dataset(specpilot.make_dataset(rounds, folder / "rounds"))
-    decoder = SpeculativeDecoder.from_pretrained(**names, length=3)
-    with serving(decoder) as (_, address):
-        responses = ResponseOptions(responses="openai", base_url=f"{address}/v1", model="tiny", retries=0)
-        elsewhere = specpilot.AcceptanceDataOptions(**texts)
-        found.dataset(specpilot.make_dataset(elsewhere, folder / "served", responses=responses))
-    found.dataset(folder / "served-responses")
 
-    # Costs, texts and reports.
-    words = [part for key, value in names.items() for part in (f"--{key}", value)]
-    words += ["--prompts", pair["prompts"], "--no-chat"]
+def decode(written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path]) -> None:
+    """Rounds with a trained controller, and files of texts."""
+    length = str(controllers["lag-free"])
+    rounds = specpilot.OnPolicyDataOptions(**pair, max_new_tokens=8, length=length, cost=0.2)
+    written.dataset(specpilot.make_dataset(rounds, folder / "rounds"))
+    common = ["generate", "--target", pair["target"], "--device", "cpu", "--prompts", pair["prompts"], "--no-chat"]
+    common += ["--limit", "2", "--max-new-tokens", "6", "--n", "2", "--trace"]
+    routed = ["--router", str(controllers["routing"]), "--draft", f"[{pair['draft']},autoregressive]"]
+    for name, words in (("drafted", ["--draft", pair["draft"]]), ("routed", routed)):
+        lines = folder / f"{name}.jsonl"
+        assert main([*common, *words, "--output", str(lines)]) == 0
+        for line in lines.read_text().splitlines():
+            written.objects("texts", json.loads(line))
+            written.objects("rounds of texts", json.loads(line)["rounds"])
+
+
+def measure(written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path]) -> None:
+    """A cost file."""
     cost = folder / "cost.json"
-    measured = ["--max-new-tokens", "6", "--limit", "2", "--repeats", "1", "--output", str(cost)]
-    assert main(["bench", "cost", *words, *measured, "--judge", str(controllers["lag-free"])]) == 0
+    command = ["bench", "cost", "--target", pair["target"], "--draft", pair["draft"], "--prompts", pair["prompts"]]
+    command += ["--no-chat", "--device", "cpu", "--max-new-tokens", "6", "--limit", "2", "--repeats", "1"]
+    assert main([*command, "--judge", str(controllers["lag-free"]), "--output", str(cost)]) == 0
     document = json.loads(cost.read_text())
-    found.objects("cost file", document)
+    written.objects("cost file", document)
     for key in ("cost", "forward", "loop", "prediction", "machine"):
-        found.objects(key, document[key])
-    lines = folder / "texts.jsonl"
-    assert main(["generate", *words, "--output", str(lines), "--max-new-tokens", "6", "--limit", "2", "--n", "2", "--trace"]) == 0
-    for line in lines.read_text().splitlines():
-        found.objects("texts", json.loads(line))
-        found.objects("rounds of texts", json.loads(line)["rounds"])
-    specpilot.compare(
-        [controllers["lag-free"], 2], ["one", "two"], **names, chat=False, max_new_tokens=6, minutes=0.01,
+        written.objects(key, document[key])
+
+
+def write_reports(
+    written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path], datasets: Mapping[str, Path]
+) -> None:
+    """The reports of a comparison, and of a dataset against another one."""
+    names = {name: pair[name] for name in ("target", "draft", "device")}
+    controller = str(controllers["lag-free"])
+    comparison = specpilot.compare(
+        [controller, 2], ["one", "two"], **names, chat=False, max_new_tokens=6, minutes=0.01,
         output=folder / "comparison",
     )  # fmt: skip
-    found.report(folder / "comparison")
-    found.objects("record", json.loads(next((folder / "comparison" / "records").glob("*.json")).read_text()))
+    assert isinstance(comparison.report, ComparisonReport)
+    words_of(comparison.report, controller, folder / "comparison")  # as if it had won
+    written.objects("cost file of a comparison", json.loads((folder / "comparison" / "cost.json").read_text()))
+    written.report(folder / "comparison")
+    records = (folder / "comparison" / "records").glob("*.json")
+    written.objects("record", json.loads(next(records).read_text()))
     specpilot.compare(
-        [controllers["lag-free"]], data=str(drafted), against=str(labelled), cost=0.2, output=folder / "data-report"
-    )
-    found.report(folder / "data-report")
-    return found
+        [controller], data=str(datasets["acceptance"]), against=str(datasets["other"]), cost=0.2,
+        output=folder / "data-report",
+    )  # fmt: skip
+    written.report(folder / "data-report")
 
 
-def test_scratch(written: Fields) -> None:
-    for name, keys in written.items():
-        print(name, "::", ", ".join(sorted(keys)))
-    assert 0  # scratch
+def tables() -> dict[str, set[str]]:
+    """The fields that the page documents, by format; of a kind of controller also those of all kinds."""
+    tables = documented()
+    common = tables.pop("config.json")
+    return {name: names | common if name.startswith("config.json of ") else names for name, names in tables.items()}
+
+
+@pytest.mark.parametrize("name", tables())
+def test_documented_fields_are_those_that_are_written(name: str, written: Fields) -> None:
+    assert written[name] | (NEEDS_VLLM if name == "responses" else set()) == tables()[name]
+
+
+def test_every_format_is_documented(written: Fields) -> None:
+    assert written.keys() == tables().keys()
+    assert {entry.name for entry in fields(ResponseSource)} >= NEEDS_VLLM

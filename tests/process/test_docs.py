@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -28,7 +29,10 @@ from ..helpers.commands import inert
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # outside the site
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
-BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(  # blocks in lists are indented
+    r"(?:^ *<!-- not run: (?P<reason>.+?) -->\n)?^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$",
+    re.M | re.S,
+)
 
 
 class Block(NamedTuple):
@@ -39,7 +43,7 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     found = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Block(one["language"], one["code"], one["reason"]) for one in found]
+    return [Block(one["language"], dedent(one["code"]), one["reason"]) for one in found]
 
 
 def runnable(page: Path) -> list[Block]:
@@ -173,6 +177,67 @@ def test_readme_has_the_table_of_the_demo() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for kind in ("speeds", "source"):
         assert readme.count(f"<!-- results: {kind} docs/results/demo.json") == 1
+
+
+GPU = json.loads((ROOT / "docs" / "results" / "gpu.json").read_text(encoding="utf-8"))["results"]
+NAMES = {"8B": "Llama-3.1-8B", "1B": "Llama-3.2-1B"}  # of the shapes, in headings
+DECODERS = {  # rows of the table of speeds
+    "specpilot, no drafts": "ours, K=0", "specpilot, 2 tokens": "ours, K=2", "specpilot, 3 tokens": "ours, K=3",
+    "specpilot, 4 tokens": "ours, K=4", "specpilot, tree 3x2x1": "ours, tree 3x2x1",
+    "specpilot, tree auto": "ours, tree auto", "transformers": "transformers",
+    "transformers, static cache": "transformers, static cache", "transformers, assisted": "transformers, assisted",
+}  # fmt: skip
+STAGES = {
+    "roll-out of 64 texts of 128 + 128 tokens": "roll-out of 64 texts",
+    "roll-out of 256 texts": "roll-out of 256 texts",
+    "labels, by a forward of both models": "labels", "states of the target (`--cache-states`)": "target states",
+    "training a draft of two layers, 4 windows a step": "training on 4 windows",
+    "training a draft of two layers, 64 windows a step": "training on 64 windows",
+}  # fmt: skip
+NEW_TOKENS = 128  # of each text of a pass
+
+
+def gpu_rows(table: str) -> list[list[str]]:
+    """The cells of a table of the page on GPUs, first those of its heading."""
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    lines = re.search(rf"<!-- gpu: {table} -->\n((?:\|.*\n)+)", page)[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]
+
+
+def gpu_speed(decoder: str, heading: str) -> tuple[str, str]:
+    """Tokens per second as the page shows them, and the commit; empty if they were not measured."""
+    shape, _, texts = heading.removesuffix(" texts").removesuffix(" text").partition(", ")
+    name = f"speed: {NAMES[shape]}, graphs on, {DECODERS[decoder]}" + (f", {texts} texts" if texts != "1" else "")
+    if name not in GPU:
+        return "", ""
+    result, commit = GPU[name]["result"], GPU[name]["commit"]
+    if decoder.startswith("specpilot"):
+        return f"{result['tokens/s']:,.0f}", commit
+    slow, fast = sorted(int(texts) * NEW_TOKENS / seconds for seconds in result["passes"])
+    return f"{slow:.0f}–{fast:.0f}", commit
+
+
+def test_tables_of_the_gpu_page() -> None:
+    """Their numbers and commits are those of gpu.json."""
+    for shape, graphs, *cells in gpu_rows("forwards")[1:]:
+        result = GPU[f"steps: {shape}, graphs {graphs}"]["result"]
+        times = [f"{result[name]:.2f}" for name in ("1x1", "1x4", "1x8", "4x4", "16x4")]
+        assert cells == [*times, f"{100 * result['share of the floor']:.0f} %"]
+    heading, *rows = gpu_rows("rounds")
+    for shape, *cells in rows:
+        result = GPU[f"rounds: {shape}, graphs on"]["result"]
+        rounds = [result[name.replace(" ", "")] for name in heading[1:]]
+        assert cells == [f"{one['ms']:.2f}, {one['to its parts']:.2f}" for one in rounds]
+    heading, *rows = gpu_rows("stages")
+    for stage, *cells in rows:
+        results = [GPU[f"stages: {NAMES[name]}, graphs on, {STAGES[stage]}"]["result"] for name in heading[1:]]
+        assert cells == [f"{result['tokens/s']:,}" for result in results]
+    heading, *rows = gpu_rows("speeds")
+    assert {row[0] for row in rows} == DECODERS.keys()
+    for decoder, *cells, commits in rows:
+        speeds = [gpu_speed(decoder, name) for name in heading[1:-1]]
+        assert cells == [speed for speed, _ in speeds]
+        assert {*commits.split(", ")} == {commit for _, commit in speeds if commit}
 
 
 INTERVAL = re.compile(r"(\d+\.\d+)(?: ×|×)? \((\d+\.\d+)–(\d+\.\d+)\)")
