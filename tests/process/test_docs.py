@@ -1,5 +1,6 @@
 """The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -346,6 +347,37 @@ def test_links_work_in_the_repository() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+# Parts of messages that the code puts together, or that come from the operating system.
+COMPOSED = {
+    "expected a whole number", "chat='off': true or false or 'auto' is expected", "No space left on device",
+    "Permission denied", "SPECPILOT_API_KEY: it is empty", "WANDB_API_KEY",
+}  # fmt: skip
+
+
+def strings(folders: Iterable[Path]) -> Iterator[str]:
+    """The text of every string in the code, with a line feed in place of each value."""
+    for file in (file for folder in folders for file in folder.glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Constant(value=str(text)):
+                    yield text
+                case ast.JoinedStr(values=parts):
+                    yield "".join(part.value if isinstance(part, ast.Constant) else "\n" for part in parts)
+
+
+def test_troubleshooting_lists_messages_of_the_code(hooks: ModuleType) -> None:
+    """Each part of a message in the first column is text of the code."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.*?`.*?) \| ", page, re.M)
+    parts = {
+        part.strip(":;, ") for cell in cells for message in re.findall("`(.+?)`", cell) for part in message.split("…")
+    }
+    parts = {part for part in parts if re.search(r"\w{3}", part) and part not in COMPOSED}
+    assert len(parts) > 50
+    code = "\0".join(strings(hooks.packages().values()))
+    assert [part for part in sorted(parts) if part not in code] == []
 
 
 def test_site(tmp_path: Path, hooks: ModuleType) -> None:
