@@ -67,6 +67,21 @@ def naming(option: str, value: object) -> Iterator[None]:
         raise type(error)(f"{option}={name!r}{message.removeprefix(name)}") from error
 
 
+@contextmanager
+def passed_as(keyword: str, option: str) -> Iterator[None]:
+    """Name ``option`` in an InputError of the block about the ``keyword`` under which its value is passed on.
+
+    ``length='tinny': no such controller`` becomes ``judge='tinny': no such controller``. Other errors are not changed.
+    """
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        if re.match(rf"{keyword}[=:]", message) is None:
+            raise
+        raise type(error)(option + message.removeprefix(keyword)) from error
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return ``", did you mean …?"`` with the most similar of ``names``; empty if none is similar to ``word``."""
     plain = {name.lstrip("-").replace("_", "-"): name for name in names}

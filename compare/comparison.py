@@ -28,7 +28,7 @@ from ..common.options import AUTO
 from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
-from ..controllers.checkpoints.provenance import INVARIANT, prompt_digest
+from ..controllers.checkpoints.provenance import INVARIANT, differ_in_acceptance, prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -38,6 +38,7 @@ from ..controllers.length import (
 )
 from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import CostSource, PresetCosts, cost_source
+from ..controllers.router import policy
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import PromptRow
 from ..infer.authors import COPY, DRAFT, pieces_by_author
@@ -108,6 +109,7 @@ def compare_decoders(
     cost: CostModel | Mapping[str, CostModel] | None = None,
     priced: str = MEASURED,
     console: Console | None = None,
+    began: float | None = None,
 ) -> ComparisonReport:
     """Compare decoders on prompts, beside decoding without drafts.
 
@@ -121,6 +123,7 @@ def compare_decoders(
         minutes: decides how many of the prompts are used and how often; None: all, once.
         cost: costs to use instead of measured ones, for all decoders or by name.
         priced: where the costs come from, in words.
+        began: value of ``time.perf_counter`` from which the minutes count. Default: now.
 
     Returns:
         The report without the conclusions of :mod:`.findings`.
@@ -130,8 +133,10 @@ def compare_decoders(
             given twice, or nothing is left to compare.
     """
     console = console or stderr_console()
+    began = time.perf_counter() if began is None else began
     with Store(folder) as store:
-        return _Comparing(decoders, rows, loader, task, store, console, rules).run(clock, minutes, cost, priced)
+        comparing = _Comparing(decoders, rows, loader, task, store, console, rules, began)
+        return comparing.run(clock, minutes, cost, priced)
 
 
 class _Comparing:
@@ -146,8 +151,9 @@ class _Comparing:
         store: Store,
         console: Console,
         rules: bool,
+        began: float,
     ) -> None:
-        self.began = time.perf_counter()
+        self.began = began
         self.rows, self.loader, self.store, self.console = rows, loader, store, console
         loader.base = self._settled(ComparedDecoder.of(loader.base, NONE))
         self.task = replace(task, chat=uses_template(loader.tokenizer, task.chat))
@@ -313,15 +319,19 @@ class _Comparing:
         return measured.to_dict()
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
-        """The number of prompts, and of decodings of each by the clock, in the rest of the ``minutes``."""
+        """The number of prompts, and of decodings of each by the clock, in the rest of the ``minutes``.
+
+        The printed line says so if loading and measuring left less time than decoding needs.
+        """
         available = len(self.rows)
         if minutes is None:
             return available, 1
+        spent = time.perf_counter() - self.began
 
         def plan() -> list[float]:
             second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
             decodings = (len(self.specs) + len(self.families)) * clock
-            rest = max(minutes * 60 - (time.perf_counter() - self.began), minutes * 60 * DECODING)
+            rest = max(minutes * 60 - spent, minutes * 60 * DECODING)
             count = int(rest / (second * (decodings + TRACED)))
             most = available if clock else min(available, MOST_REPLAYED)
             passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
@@ -329,11 +339,13 @@ class _Comparing:
 
         key = {**self.identity, "plan": [*self.specs], "minutes": minutes, "clock": clock, "all": _digest(self.rows)}
         count, passes, seconds = self.store.compute(key, plan)
+        late = f" after {spent / 60:.1f} min of loading and measuring, longer than minutes={minutes:g}"
         self.console.print(
             f"comparing {counted(len(self.specs) + len(self.families), 'decoder')} on {count} of "
             f"{counted(available, 'prompt')}"
             + (f", {passes} passes by the clock" if passes > 1 else "")
             + f": about {max(1, round(count * seconds / 60))} min at most"
+            + (late if spent + count * seconds > minutes * 60 else "")
         )
         return int(count), int(passes)
 
@@ -532,19 +544,19 @@ def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) 
 
 
 def trained_for(specs: Mapping[str, ComparedDecoder], verifier: str) -> dict[str, str]:
-    """The verification rule that a decoder's length controller was trained for, by name, where it is not ``verifier``.
+    """The verification rule that a decoder's controller was trained for, by name, where it is not ``verifier``.
 
-    Only rules of which the acceptance differs much count, see :meth:`.AcceptancePredictor.check_verifier`, and only
-    controllers with a threshold: those that stop by costs correct their predictions by what is accepted.
+    Only rules of which the acceptance differs much count, only length controllers with a threshold, since those that
+    stop by costs correct their predictions by what is accepted, and only routers with a reward that depends on a rule.
     """
     rules = {
-        name: controller.provenance.verifier
+        name: controller.verifier if isinstance(controller, policy.Config) else controller.provenance.verifier
         for name, spec in specs.items()
-        if spec.verifier == AUTO and spec.threshold is not None
+        if spec.verifier == AUTO
         for controller in controllers_of(spec)
-        if controller.given_as == "length"
+        if controller.given_as == "router" or (controller.given_as == "length" and spec.threshold is not None)
     }
-    return {name: rule for name, rule in rules.items() if (rule == INVARIANT) != (verifier == INVARIANT)}
+    return {name: rule for name, rule in rules.items() if rule is not None and differ_in_acceptance(rule, verifier)}
 
 
 def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:

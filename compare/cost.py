@@ -23,7 +23,7 @@ from rich.console import Console
 from sklearn.metrics import r2_score
 from torch import Tensor
 
-from ..common.errors import InputError
+from ..common.errors import InputError, passed_as
 from ..common.record import Record, SparseRecord
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, Step, names_rule
 from ..controllers.length.cost_model import CostModel
@@ -50,7 +50,8 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
     """
     if names_rule(name):
         raise InputError(f"judge={name!r}: is a rule, which predicts nothing; name a trained controller")
-    return decoder.load_length(name, cost=CostModel(0.2, 1.0, 0.0))
+    with passed_as("length", "judge"):
+        return decoder.load_length(name, cost=CostModel(0.2, 1.0, 0.0))
 
 
 class TimedFixed(Fixed):

@@ -129,7 +129,7 @@ def _warnings(report: ComparisonReport) -> list[str]:
     ]
     trained += [
         f"{name} was trained for the verification rule {rule}, but this comparison verifies by {report.verifier}, so "
-        "its drafts may stop too early or too late."
+        "it may decide less well."
         for name, rule in report.trained_for.items()
     ]
     refused = [f"{name} is left out: {reason}." for name, reason in report.refused.items()]

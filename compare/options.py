@@ -96,8 +96,9 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             responses. The draft is that of the data unless `draft` names it.
         against: Second dataset, in the same form as `data`; the report shows where acceptance differs from the first.
         clock: Also decode by the clock: every prompt with every decoder in turn. --no-clock only replays.
-        minutes: Minutes that the comparison may take; they limit the number of prompts and of passes. Loading models
-            and measuring costs count, but at least half of the time remains for decoding.
+        minutes: Minutes that the comparison may take; they limit the number of prompts and of passes. Everything since
+            the start of the command counts, but at least half of the time remains for decoding. A line says so if
+            loading models and measuring costs took more than the other half.
         wandb: Weights & Biases project for the report, as PROJECT or TEAM/PROJECT. The report is logged offline if
             WANDB_API_KEY is not set or the server cannot be reached.
         output: Folder for report.html, report.md, report.json and all measurements. The same command continues an

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Never
 
 from ..checkpoints import shipped
-from ..common.errors import InputError
+from ..common.errors import InputError, naming, passed_as
 from ..common.options import AUTO, DType, check_names
 from ..common.wandb_project import WandbProject, find_project
 from ..controllers.length.cost_model import CostModel
@@ -142,6 +143,7 @@ def compare(
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be
             compared.
     """
+    began = time.perf_counter()
     check_names(CompareOptions, misspelt)
     objects: dict[str, Any] = {  # rows, lists and paths, which the fields take in Python
         "prompts": prompts, "target": target, "draft": draft, "length": length, "cost": cost, "output": output,
@@ -161,13 +163,19 @@ def compare(
     elif decoders is not None:
         words: tuple[Any, ...] = tuple(decoders)  # with paths among them
         settings = replace(settings, length=words)
-    comparison = run(settings, specs)
+    with naming("decoders", decoders), passed_as("length", "length" if decoders is None else "decoders"):
+        comparison = run(settings, specs, began)
     comparison.save()
     return comparison
 
 
-def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) -> Comparison:
+def run(
+    options: CompareOptions, decoders: list[ComparedDecoder] | None = None, began: float | None = None
+) -> Comparison:
     """Compare with ``options``; ``decoders`` replace the decoders of the options.
+
+    Args:
+        began: value of ``time.perf_counter`` from which ``options.minutes`` count. Default: now.
 
     Raises:
         InputError: as :func:`compare`.
@@ -176,8 +184,9 @@ def run(options: CompareOptions, decoders: list[ComparedDecoder] | None = None) 
         raise InputError(f"against={options.against!r}: needs a first dataset; name it with --data")
     if options.data is not None and decoders is not None:
         raise InputError(f"data={options.data!r}: nothing is decoded; pass a list of controllers as decoders")
+    began = time.perf_counter() if began is None else began
     project = None if options.wandb is None else find_project(options.wandb)
-    comparison = _of_decoders(options, decoders) if options.data is None else _of_data(options)
+    comparison = _of_decoders(options, decoders, began) if options.data is None else _of_data(options)
     if project is not None:
         try:
             log(comparison, project)
@@ -196,7 +205,7 @@ def _of_data(options: CompareOptions) -> Comparison:
     return Comparison(report_of([read_data(folders, options) for folders in sources], cost, priced), options.output)
 
 
-def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None) -> Comparison:
+def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None, began: float) -> Comparison:
     options = paired(options)
     cost, priced = _costs(options)
     if decoders is None:
@@ -210,7 +219,7 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
         report = compare_decoders(
             decoders, rows, Loader(options.base), task, options.output,
             clock=options.clock, rules=options.rules, minutes=options.minutes, cost=cost,
-            priced=priced,
+            priced=priced, began=began,
         )  # fmt: skip
     return Comparison(concluded(report, commands(report, options.output)), options.output)
 

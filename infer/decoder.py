@@ -447,6 +447,8 @@ class SpeculativeDecoder:
                 arm.length.check_verifier(setup.plan.verifier.rule)
         if self.routing is not None:
             self.routing.router.check_sampling(sampling)
+            if sampling.temperature > 0:
+                self.routing.router.check_verifier(setup.plan.verifier.rule)
         for model in (self.target, *self._draft_models()):
             if not isinstance(model.model, GgufModel) and model.model.training:
                 raise InputError(f"{model.name}: the model is in training mode, so dropout is on; call .eval() on it")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ...compare.options import CompareOptions
 
 
@@ -12,13 +14,14 @@ def compare(options: CompareOptions) -> None:
     about the acceptance of drafts in a dataset or in served traffic. With --against, it shows where acceptance differs
     from a second dataset.
     """
+    began = time.perf_counter()  # imports take seconds, which count
     from rich.console import Console
 
     from ...common.console import quiet
     from ...compare.run import run
 
     quiet()
-    comparison = run(options)
+    comparison = run(options, began=began)
     console = Console(highlight=False)
     for line in comparison.sentences:
         console.print(line, markup=False)

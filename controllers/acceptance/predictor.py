@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ...common.errors import InputError
-from ..checkpoints.provenance import INVARIANT
+from ..checkpoints.provenance import differ_in_acceptance
 from ..sampling import SamplingParams
 from .ngram_index import NgramMatch
 from .step import DraftSignals, Step
@@ -41,11 +41,8 @@ class AcceptancePredictor(ABC):
             )
 
     def check_verifier(self, verifier: str) -> None:
-        """Called for every request; warns if the predictor was trained for acceptance by another rule.
-
-        Under ``invariant`` fewer drafted tokens are accepted than under all other rules, which are close to each other.
-        """
-        if self.verifier is not None and (self.verifier == INVARIANT) != (verifier == INVARIANT):
+        """Called for requests that sample; warns if the predictor was trained for acceptance by another rule."""
+        if differ_in_acceptance(self.verifier, verifier):
             warnings.warn(
                 f"the controller was trained for the verification rule {self.verifier}, decoding uses {verifier}: the "
                 "output stays exact, but drafts may stop too early or too late",

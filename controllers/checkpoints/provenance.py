@@ -16,6 +16,17 @@ PAIR_CHECKS = (EXACT, TOKENIZER)  # how alike the models must be
 TOKEN_WISE, INVARIANT = "token-wise", "invariant"
 
 
+def differ_in_acceptance(trained: str | None, verifier: str) -> bool:
+    """Whether drafted tokens are accepted at another rate by ``verifier`` than by the rule of the training data.
+
+    Under ``invariant`` fewer drafted tokens are accepted than under all other rules, which are close to each other.
+
+    Args:
+        trained: None if it is not known.
+    """
+    return trained is not None and (trained == INVARIANT) != (verifier == INVARIANT)
+
+
 def prompt_digest(prompt: str) -> str:
     """32 bits of a prompt's SHA-256, in hexadecimal: enough to find it among others, and too little to restore it."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:8]

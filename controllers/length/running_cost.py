@@ -11,7 +11,10 @@ alike do not determine them, so four points of a prior cost model always keep so
 
 Where every round drafts, no time tells what a round without a draft takes, and so whether drafting pays. Where no round
 drafts, no time corrects the cost of drafting. ``alone_is_due`` and ``draft_is_due`` say when a round should do the
-other thing to measure it, for a bounded share of the time.
+other thing to measure it, for a bounded share of the time. The bound uses the current costs. If the initial cost of
+drafting is far too high, by it almost no draft is due. Therefore a draft is also due after a number of rounds that
+doubles with each measured draft, whatever drafts cost. Where the measured drafts take less than half of what the
+initial cost model says, their median replaces it.
 
 Rounds that several requests share take longer, and other shares of them go to drafts: there is a fit for each power of
 two of requests (``at``), which begins as that of the next smaller number.
@@ -19,7 +22,9 @@ two of requests (``at``), which begins as that of the next smaller number.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import mul
 from statistics import median
 
@@ -40,6 +45,9 @@ MAX_OVERRUN = 4.0  # a round's time is clipped to this multiple of the expected 
 LEAST = 0.01  # lower bound of the fixed part, as a share of a round's mean time
 LEAST_DRAFTING = 16  # least number of rounds that draft between two that measure what a round without a draft takes
 LEAST_IDLE = 64  # least number of rounds without a draft between two that measure what a draft takes
+LONE = 8  # rounds without a draft before a round that drafts, whose time tells what drafting takes
+LONE_DRAFTS = 3  # such rounds, whose median may correct the initial cost model
+TOO_HIGH = 0.5  # share of the initial cost of drafting below which it is corrected
 TRIES = 3  # rounds in a row that draft to be measured, of which the first ones may not be
 LOSS = 0.004  # share of the time that each of the two may lose
 
@@ -159,6 +167,8 @@ class RunningCost:
         self.idle, self.idle_seconds = 0, 0.0  # rounds since the last forward of the draft, and their time
         self.draft_due: bool | None = None  # what ``draft_is_due`` said in this round
         self.tries = 0  # rounds that drafted to be measured, and were not
+        self.patience = LEAST_IDLE  # rounds without a draft after which one is due whatever it costs
+        self.lone_drafts: deque[float] = deque(maxlen=LONE_DRAFTS)  # cost of drafting as a share of the initial one
 
     def at(self, rows: int) -> RunningCost:
         """The fit for rounds that ``rows`` requests share."""
@@ -178,6 +188,8 @@ class RunningCost:
         else:
             self._begin_drafting()
         if forwards:
+            if self.idle >= LONE:
+                self._compare_with_first(tokens, forwards, seconds)
             self._begin_idling()
         else:
             self.idle += 1
@@ -189,7 +201,27 @@ class RunningCost:
         self.new += 1
         if self.new == REFIT:
             self.new = 0
-            self.cost = self.sums.fit(self.first, ANCHOR + self.beginning, PRIOR / BEGINNING * self.beginning)
+            self._fit()
+
+    def _fit(self) -> None:
+        self.cost = self.sums.fit(self.first, ANCHOR + self.beginning, PRIOR / BEGINNING * self.beginning)
+
+    def _compare_with_first(self, tokens: int, forwards: int, seconds: float) -> None:
+        """Correct the initial cost of drafting if it is ``TOO_HIGH`` by the latest rounds that drafted alone."""
+        self.patience *= 2
+        first = self.first
+        drafting = first.t_draft_start + first.t_draft * forwards
+        if drafting == 0:
+            return
+        slower = self.cost.round(0) / first.round(0)
+        self.lone_drafts.append((seconds / slower - first.round(0) - first.t_verify_token * tokens) / drafting)
+        share = max(median(self.lone_drafts), LEAST)
+        if len(self.lone_drafts) == LONE_DRAFTS and share < TOO_HIGH:
+            self.first = replace(first, t_draft=share * first.t_draft, t_draft_start=share * first.t_draft_start)
+            # Rounds that drafted were clipped by costs that are too high.
+            self.sums.drafted, self.beginning = [0.0] * len(self.sums.drafted), BEGINNING
+            self.lone_drafts.clear()
+            self.patience = LEAST_IDLE
 
     def skip(self) -> None:
         """A round ended that does not tell what one without a draft takes, or whose time is not known.
@@ -218,10 +250,12 @@ class RunningCost:
         """Whether the texts should draft in this round although it does not seem to pay, to measure what drafts take.
 
         The round gives one token at least, and takes longer than one without a draft by what a drafted token costs.
+        That may be a share ``LOSS`` of the time. After ``patience`` rounds the draft is due whatever it costs.
         """
         if self.draft_due is None:
             lost = self.cost.round(1) - self.cost.round(0)
-            self.draft_due = self.idle >= LEAST_IDLE and lost <= LOSS * self.idle_seconds
+            affordable = self.idle >= LEAST_IDLE and lost <= LOSS * self.idle_seconds
+            self.draft_due = affordable or self.idle >= self.patience
         return self.draft_due
 
     def alone_is_due(self, rate: float) -> bool:

@@ -21,6 +21,9 @@ class Router(ABC):
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — not every router was trained
         """Called with the sampling parameters of every generation; trained routers warn if theirs differ."""
 
+    def check_verifier(self, verifier: str) -> None:  # noqa: B027 — not every router was trained
+        """Called with the verification rule of generations that sample; trained routers warn if theirs differs."""
+
     @abstractmethod
     def weigh(self, embedding: Tensor) -> list[float]:
         """Probability of each arm for a prompt with ``embedding`` (d,); one-hot for deterministic routers."""

@@ -17,7 +17,7 @@ from ..acceptance.training import DataSummary, Origin
 from ..arms import Arm, check_arms, check_enough
 from ..checkpoints.config import WIDEST, ControllerConfig, check_range
 from ..checkpoints.fingerprint import PairFingerprint
-from ..checkpoints.provenance import EXACT
+from ..checkpoints.provenance import EXACT, differ_in_acceptance
 from ..sampling import SamplingParams
 from ..training_options import RouterTrainingOptions
 from .base import Router, certain
@@ -59,6 +59,11 @@ class Config(ControllerConfig):
         check_range("width", self.width, 1, WIDEST)
         check_range("alpha", self.alpha, 0, 1)
         check_enough([arm.name for arm in self.arms])
+
+    @property
+    def verifier(self) -> str | None:
+        """The verification rule that the rewards are computed for; None if the reward does not depend on a rule."""
+        return self.provenance.verifier if self.reward == "throughput" else None
 
     def module(self) -> RouterPolicy:
         return RouterPolicy(self.hidden_size, len(self.arms), self.width)
@@ -127,16 +132,33 @@ class PolicyRouter(Router):
         policy: the policy.
         sample: draw the arm from the policy instead.
         sampling: sampling parameters of the training data, if known.
+        verifier: see :attr:`Config.verifier`.
     """
 
-    def __init__(self, policy: RouterPolicy, *, sample: bool = False, sampling: SamplingParams | None = None) -> None:
+    def __init__(
+        self,
+        policy: RouterPolicy,
+        *,
+        sample: bool = False,
+        sampling: SamplingParams | None = None,
+        verifier: str | None = None,
+    ) -> None:
         self.policy, self.sample, self.sampling, self.arms = policy.eval(), sample, sampling, policy.arms
+        self.verifier = verifier
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         if self.sampling is not None and not sampling.same_as(self.sampling):
             warnings.warn(
                 f"the router was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
                 "but another arm may be faster",
+                stacklevel=2,
+            )
+
+    def check_verifier(self, verifier: str) -> None:
+        if differ_in_acceptance(self.verifier, verifier):
+            warnings.warn(
+                f"the router was trained for the verification rule {self.verifier}, decoding uses {verifier}: the "
+                "output stays exact, but another arm may be faster",
                 stacklevel=2,
             )
 

@@ -105,8 +105,10 @@ def load_routing(
             f"router: reads a target's states of size {config.hidden_size}, where this one's are of "
             f"{target.hidden_size}; train a router for this target"
         )
-    sampling = config.provenance.sampling
-    return Routing(target, PolicyRouter(policy.to(target.device), sample=sample, sampling=sampling), loaded)
+    chooser = PolicyRouter(
+        policy.to(target.device), sample=sample, sampling=config.provenance.sampling, verifier=config.verifier
+    )
+    return Routing(target, chooser, loaded)
 
 
 def load_arms(

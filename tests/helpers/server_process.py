@@ -1,20 +1,34 @@
 """`specpilot serve` as a process."""
 
 import re
+import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from .processes import Process, command
+from .processes import PATIENCE, Process, Work, command
 
 WORDS = ["serve", "--length", "tiny-lag-free", "--cost", "0.2", "--port", "0"]
 
 
+def _within(files: int, work: Work) -> object:
+    """Do ``work`` in a process that may open so many ``files``."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    return work()
+
+
 @contextmanager
-def server_process(folder: Path, *words: str) -> Iterator[tuple[Process, str]]:
-    """A server of its own process, and its address."""
-    server = Process(command(*WORDS, *words), folder)
+def server_process(folder: Path, *words: str, files: int | None = None) -> Iterator[tuple[Process, str]]:
+    """A server of its own process, and its address.
+
+    Args:
+        files: number of files and connections that the process may open.
+    """
+    work = command(*WORDS, *words)
+    server = Process(work if files is None else partial(_within, files, work), folder)
     try:
         yield server, said(server, r"on (http://\S+)")
     finally:
@@ -24,6 +38,8 @@ def server_process(folder: Path, *words: str) -> Iterator[tuple[Process, str]]:
 
 def said(server: Process, pattern: str) -> str:
     """Wait for a line of its standard error; its part in brackets."""
+    end = time.monotonic() + PATIENCE
     while (found := re.search(pattern, server.text)) is None:
         assert server.wait(0.02) is None, server.text
+        assert time.monotonic() < end, server.text[-2000:]
     return found[1]

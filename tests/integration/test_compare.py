@@ -1,5 +1,6 @@
 """`specpilot compare`: decoders in words, tuning by halves, the clock and its intervals, the report."""
 
+import io
 import json
 import shlex
 import time
@@ -11,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import specpilot
 from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare import comparison
+from specpilot.compare import run as compare_run
 from specpilot.compare.comparison import compare_decoders, keeps_texts, same_texts
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
 from specpilot.compare.findings import concluded, sentences
@@ -34,7 +37,7 @@ from specpilot.infer.options import DecodingOptions, GenerateOptions
 from specpilot.models.loading.names import load_tokenizer
 from specpilot.serve.options import ServeOptions
 
-from ..helpers.clock import one_day_later
+from ..helpers.clock import Clock, one_day_later
 from ..helpers.reports import BASE, comparison_report, of, with_figures
 from ..helpers.tiny import save_pair
 from ..helpers.traces import traced_text
@@ -293,23 +296,66 @@ def test_the_table_fits_eighty_columns() -> None:
     assert r"| **some-controller[/x]\|+ngram** |" in document.markdown()
 
 
-def test_the_time_decides_how_many_prompts_are_decoded() -> None:
+def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """And how often; without a limit it is all of them, once."""
+    clock, lines = Clock(), Console(record=True, width=200, file=io.StringIO())
+    monkeypatch.setattr(time, "perf_counter", clock)
     plans = []
     one: Any = SimpleNamespace(
         rows=ROWS * 20, specs={NONE: None, "3": None}, families={}, task=Task(SamplingParams(1.0, 50), 64), identity={},
-        store=SimpleNamespace(compute=lambda key, plan: plan()), console=QUIET,
-        _seconds_per_token=lambda costs: 0.01, began=time.perf_counter(),
+        store=SimpleNamespace(compute=lambda key, plan: plan()), console=lines,
+        _seconds_per_token=lambda costs: 0.01, began=0.0,
     )  # fmt: skip
     for minutes in (None, 0.5, 5.0, 500.0):
         plans.append(comparison._Comparing._plan(one, {}, True, minutes))
     assert plans[0] == (120, 1)
     assert plans[1][0] < plans[2][0] <= plans[3][0] == 120
     assert plans[3][1] > 1
-    for spent in (10.0, 15.0, 1000.0):  # seconds of a minute and a half that loading and measuring took
-        one.began = time.perf_counter() - spent * 3
+    assert "longer than" not in lines.export_text()
+    said = []
+    for spent in (30.0, 45.0, 3000.0):  # seconds of a minute and a half that loading and measuring took
+        clock.now = spent
         plans.append(comparison._Comparing._plan(one, {}, True, 1.5))
+        said.append(lines.export_text())
     assert plans[4][0] > plans[5][0] == plans[6][0] > 0  # half of the time is left
+    assert ["longer than minutes=1.5" in text for text in said] == [False, False, True]
+    assert "about 1 min at most after 50.0 min of loading and measuring" in said[2]
+
+
+def test_the_minutes_count_from_the_start_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loading of the prompts and of the target takes a minute each, by a clock that only they move."""
+    clock, spent = Clock(), []
+    monkeypatch.setattr(time, "perf_counter", clock)
+    read, load = compare_run.prompts_of, Loader.target
+
+    def slow_prompts(options: Any) -> Any:
+        clock.now += 60.0
+        return read(options)
+
+    def slow_target(loader: Loader, options: Any = None) -> Any:
+        clock.now += 0.0 if loader._targets else 60.0
+        return load(loader, options)
+
+    class Planned(Exception):
+        pass
+
+    def planned(comparing: Any, *arguments: Any) -> Any:
+        spent.append(clock.now - comparing.began)
+        raise Planned
+
+    monkeypatch.setattr(compare_run, "prompts_of", slow_prompts)
+    monkeypatch.setattr(Loader, "target", slow_target)
+    monkeypatch.setattr(comparison._Comparing, "_plan", planned)
+    clock.now = 1000.0
+    for start in (
+        lambda: specpilot.compare(["3"], ["a"], rules=False, cost=0.2, output=tmp_path / "a"),
+        lambda: cli.main(
+            ["compare", "--limit", "1", "--length", "3", "--cost", "0.2", "--output", str(tmp_path / "b")]
+        ),
+    ):
+        with pytest.raises(Planned):
+            start()
+    assert spent == [120.0, 120.0]
 
 
 # from end to end

@@ -41,6 +41,7 @@ from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.options import DecodingOptions
 from specpilot.models import CausalLM
 
+from ..helpers.bad_files import FILES
 from ..helpers.drafts import predictor
 from ..helpers.page import ParsedPage
 from ..helpers.tiny import save_pair
@@ -325,6 +326,15 @@ def test_controllers_for_another_rule_are_named(tmp_path: Path) -> None:
     for rule, other in (("invariant", "token-wise"), ("token-wise", "invariant")):
         assert trained_for(specs, rule) == {folders[other]: other}
     assert trained_for({word: replace(spec, verifier="block") for word, spec in specs.items()}, "invariant") == {}
+
+
+@pytest.mark.parametrize(("reward", "named"), [("throughput", True), ("rouge", False)])
+def test_routers_for_another_rule_are_named(reward: str, named: bool, tmp_path: Path) -> None:
+    trained = load_controller(str(FILES / "router"))
+    folder = str(save_controller(tmp_path / "router", trained.head, replace(trained.config, reward=reward)))
+    spec = ComparedDecoder(name="routed", target="tiny", draft=None, router=folder)
+    assert trained_for({"routed": spec}, "invariant") == ({"routed": "token-wise"} if named else {})
+    assert trained_for({"routed": spec}, "token-wise") == trained_for({"routed": spec}, "block") == {}
 
 
 def test_data_of_two_rules(labelled: Path, tmp_path: Path) -> None:

@@ -268,6 +268,12 @@ def test_the_package_can_be_called_and_imported_from() -> None:
 
     assert compare is specpilot.compare
     assert [*signature(compare).parameters] == [*signature(module.compare).parameters]
+    for decoders, words in (
+        (["nonsense"], "^decoders='nonsense': no such controller"),
+        ("no.yaml", "^decoders='no.yaml': "),
+    ):
+        with pytest.raises(specpilot.InputError, match=words):
+            compare(decoders)
     with pytest.raises(specpilot.InputError, match="minutes"):
         compare(minutes=-1)
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -499,6 +500,7 @@ TRUTH = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05)
     "first",
     [
         replace(TRUTH, t_draft=5 * TRUTH.t_draft),  # not even a token that is certain would seem to pay
+        replace(TRUTH, t_draft=100 * TRUTH.t_draft),
         replace(TRUTH, t_draft=TRUTH.t_draft / 5),
         replace(slower(TRUTH, 5.0), t_draft=TRUTH.t_draft),
         replace(slower(TRUTH, 0.2), t_draft=TRUTH.t_draft),
@@ -507,7 +509,7 @@ TRUTH = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05)
 )
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
 def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: type) -> None:
-    """Costs that are wrong by a factor of 5 come to decide as the true ones do."""
+    """Costs that are wrong by a factor of 5, or a draft step by 100, come to decide as the true ones do."""
 
     def rounds(cost: CostModel) -> list[tuple[int, float]]:
         rule = (
@@ -546,7 +548,36 @@ def test_a_draft_is_due_where_nothing_drafts_for_a_share_of_the_time() -> None:
         else:
             alone += 1
             running.add(0, 0, dear.round(0))
-    assert 0 < due * dear.t_draft <= 1.01 * TIME_SHARE * alone
+    first = math.log2(alone / 64)  # drafts that are due whatever they cost, ever more rarely
+    assert 0 < (due - first) * dear.t_draft <= 1.01 * TIME_SHARE * alone
+
+
+@pytest.mark.parametrize("factor", [30.0, 1000.0])
+@pytest.mark.parametrize("part", ["t_draft", "t_draft_start"])
+def test_a_cost_of_drafting_that_is_far_too_high_is_corrected_soon(factor: float, part: str) -> None:
+    """Few rounds draft then, and by the cost itself hardly any could be afforded to measure it."""
+    truth = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05, t_draft_start=0.1)
+    running = RunningCost(replace(truth, **{part: factor * getattr(truth, part)}))
+    for count in range(1500):
+        tokens = int(running.draft_is_due())
+        if count == 200:
+            tokens = 1
+        noise = 40.0 if count == 200 else 1.0 + 0.02 * (-1) ** count  # another process in one of these rounds
+        running.add(tokens, tokens, noise * truth.round(tokens))
+    assert running.cost.round(1) == pytest.approx(truth.round(1), rel=0.2)
+    assert play(running, truth, 1500, CHAINS).round(4) == pytest.approx(truth.round(4), rel=0.05)
+
+
+def test_a_draft_that_is_dear_is_tried_ever_more_rarely() -> None:
+    dear = CostModel(t_draft=100.0, t_verify=1.0, t_verify_token=0.0)
+    running, due = RunningCost(dear), []
+    for count in range(20_000):
+        tokens = int(running.draft_is_due())
+        due += [count] * tokens
+        running.add(tokens, tokens, dear.round(tokens))
+    assert due[0] == 64
+    assert all(later > 1.9 * earlier for earlier, later in pairwise(due))
+    assert running.first == dear
 
 
 def test_a_draft_that_was_not_timed_is_tried_again() -> None:

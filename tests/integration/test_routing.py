@@ -2,8 +2,11 @@
 
 import json
 import shlex
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,6 +151,30 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
     dtypes = [model.model.dtype for model in decoder.routing.models]
     assert dtypes == [torch.bfloat16, torch.float32]  # the exit's layers are the target's
     assert decoder.generate(prompt, max_new_tokens=16, temperature=0).tokens == expected
+
+
+@pytest.mark.parametrize("rule", ["token-wise", "invariant"])
+@pytest.mark.parametrize("reward", ["throughput", "rouge"])
+def test_a_router_for_another_rule_warns(rule: str, reward: str, tmp_path: Path) -> None:
+    """Where its reward depends on the rule, and tokens are sampled: greedy drafts are accepted alike."""
+    target, draft = save_pair(tmp_path)
+    head, config = router_for(target, [draft, "exit:1", "autoregressive"])
+    provenance = replace(config.provenance, verifier=rule)
+    folder = save_controller(tmp_path / "router", head, replace(config, reward=reward, provenance=provenance))
+    decoder = SpeculativeDecoder.from_pretrained(target, router=str(folder), length=2)
+    other = "token-wise" if rule == "invariant" else "invariant"
+
+    def messages(**options: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            decoder.generate("some words", max_new_tokens=2, **options)
+        return [str(one.message) for one in caught if "verification rule" in str(one.message)]
+
+    assert messages(verifier=rule) == messages(verifier=other, temperature=0.0) == []
+    expected = f"the router was trained for the verification rule {rule}, decoding uses {other}: "
+    assert [one.startswith(expected) for one in messages(verifier=other)] == [True] * (reward == "throughput")
+    seeded = messages(seed=3)  # by the rule invariant
+    assert bool(seeded) == (reward == "throughput" and rule == "token-wise")
 
 
 def test_mismatched_routers_are_refused(saved: tuple[str, str, str], tmp_path: Path) -> None:

@@ -287,6 +287,9 @@ TABLES["{}"] = [
     ("generate --chat=maybe x", "--chat/--no-chat: takes no value, got 'maybe'"),
     ("export @files/run @place/target --overwrite", "target': holds 'chat_template.jinja', which would be lost"),
     ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
+    ("bench cost --judge nonsense", "judge='nonsense': no such controller"),
+    ("bench cost --judge fixed:3", "judge='fixed:3': no such rule"),
+    ("bench cost --judge @place", "judge='@place': not a controller"),
     ("demo --output @place/target", "target': holds files that are no demo's"),
     ("demo --real @place/target", "target: holds no SmolLM2-135M-Instruct; 'make real'"),
 ]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from specpilot.serve.run import http_config
 from specpilot.serve.server import Server
 
 from ..helpers import http
+from ..helpers.server_process import said, server_process
 from ..helpers.serving import serving, wait_until
 
 STATIC = Path(server_app.__file__).parent / "static"
@@ -255,3 +257,29 @@ def test_connections_are_limited(decoder: SpeculativeDecoder) -> None:
         for connection in held:
             connection.close()
         wait_until(lambda: http.get(f"{address}/v1/models").status_code == 200)
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_clients_that_take_all_file_descriptors_do_no_harm(tmp_path: Path) -> None:
+    """One line says so; the server neither fills its log nor spins, and serves when they have left."""
+    with server_process(tmp_path, files=64) as (server, address):
+        held = [connect(address) for _ in range(200)]
+        for connection in held:
+            connection.sendall(GET[:3])
+        reason = said(server, "specpilot: no connection can be accepted: (.*)\n")
+        assert reason.endswith("Too many open files; raise `ulimit -n`")
+        before, text = processor_seconds(server.pid), server.text
+        time.sleep(3)  # asyncio tries again every second
+        assert processor_seconds(server.pid) - before < 0.3
+        assert server.text == text
+        assert text.count("no connection can be accepted") == 1
+        assert "Traceback" not in text
+        for connection in held:
+            connection.close()
+        wait_until(lambda: http.get(f"{address}/health").status_code == 200)
+        reply = http.post(f"{address}/v1/completions", json={"prompt": "a", "max_tokens": 2}, timeout=60)
+        assert reply.status_code == 200
