@@ -43,7 +43,9 @@ CAUGHT = "killed", "signal"  # others are printed, and tried again by the next c
 # The tests of each module: those that are about it and take seconds, without those that start processes.
 TESTS = {
     "infer/verify": ("tests/unit/test_lossless.py", "tests/unit/test_joint_decoding.py"),
-    "infer/distribution": ("tests/unit/test_sampling.py",),
+    "infer/distribution": (
+        "tests/unit/test_sampling.py", "tests/integration/test_exactness.py::test_output_distribution_is_the_targets",
+    ),
     "infer/drafters": ("tests/integration/test_ngram_drafts.py", "tests/integration/test_decoder.py"),
     "controllers/length": (
         "tests/unit/test_length_rules.py", "tests/unit/test_rate_optimal.py", "tests/unit/test_cost_source.py",
