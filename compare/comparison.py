@@ -621,5 +621,6 @@ def by_clock(
     )
     if not run.target_forwards:  # another engine, which does not count forwards
         return result
-    accepted = run.accepted / run.drafted if run.drafted else None
-    return replace(result, tokens_per_forward=run.generated / run.target_forwards, accepted=accepted)
+    stats = run.stats
+    accepted = stats.acceptance_rate if run.drafted else None
+    return replace(result, tokens_per_forward=stats.tokens_per_forward, accepted=accepted)

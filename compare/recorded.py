@@ -30,6 +30,7 @@ from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import rule_identity
 from ..data_gen.prompts import PromptRow
 from ..data_gen.rollout import can_read, roll_out
+from ..infer.core import Stats
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.options import Auto
 from ..infer.prompting import uses_template
@@ -238,8 +239,9 @@ def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
 
 def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
     """Generated tokens per target forward, and the accepted share of the drafted tokens, None if there are none."""
-    generated, drafted, accepted, forwards = (values.sum() for values in columns(counts))
-    return float(generated / forwards), float(accepted / drafted) if drafted else None
+    generated, drafted, accepted, forwards = (int(values.sum()) for values in columns(counts))
+    stats = Stats(n_generated=generated, n_drafted=drafted, n_accepted=accepted, n_target_forwards=forwards)
+    return stats.tokens_per_forward, stats.acceptance_rate if drafted else None
 
 
 class Informed(LengthController):

@@ -14,7 +14,7 @@ from ..common.record import Record
 from ..controllers.acceptance.metrics import Bin
 from ..controllers.length.cost_model import CostModel
 from ..controllers.sampling import SamplingParams
-from ..infer.core import Generation
+from ..infer.core import Generation, Stats
 from ..infer.options import Auto
 from .decoders import ComparedDecoder
 from .drift import Drift
@@ -67,6 +67,16 @@ class TimedDecoding(Record):
             stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards, timed.seconds,
             timed.processor_seconds, timed.joules, [digest],
         )  # fmt: skip
+
+    @property
+    def stats(self) -> Stats:
+        """The counters, which define the rates."""
+        return Stats(
+            n_generated=self.generated,
+            n_drafted=self.drafted,
+            n_accepted=self.accepted,
+            n_target_forwards=self.target_forwards,
+        )
 
     def __add__(self, other: TimedDecoding) -> TimedDecoding:
         return TimedDecoding(
