@@ -22,7 +22,7 @@ from ..data_gen.rows import RowSource
 from ..infer.loading.named_pair import named_pair
 from ..infer.model_spec import Name
 from ..infer.options import Auto, DraftDType, PairOptions
-from ..models.loading.model_files import one_line
+from ..models.loading.model_files import error_line
 from ..train.fitting import threads
 from .comparison import MEASURED, compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
@@ -192,7 +192,7 @@ def run(
             log(comparison, project)
         except Exception as error:  # of the package, the network or the service: the comparison is made
             warnings.warn(
-                f"wandb={options.wandb!r}: the report could not be logged ({one_line(error)}); it is in "
+                f"wandb={options.wandb!r}: the report could not be logged ({error_line(error)}); it is in "
                 f"{comparison.folder}",
                 stacklevel=2,
             )

@@ -24,7 +24,7 @@ from ..controllers.sampling import SamplingParams
 from ..infer.prompting import day_of, uses_template
 from ..infer.random_source import drawn_for
 from ..models import LanguageModel, language_model
-from ..models.loading.generation_defaults import generation_defaults, stop_tokens_of
+from ..models.loading.generation_defaults import generation_defaults, model_stop_tokens
 from ..models.loading.names import load_any_model, load_tokenizer
 from .dataset import ENOUGH, ResponseSource, ShardWriter, check_answered, day_in, rule_identity
 from .kinds import Row, Rows
@@ -275,7 +275,7 @@ class TargetBuilder(DatasetBuilder[R]):
             if followed != self.sampling:
                 logger.info(f"{settings.target}: generation_config says {followed}, this data has {self.sampling}")
         self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(self.tokenizer)}
-        self.stop_tokens = stop_tokens_of(model, self.tokenizer)
+        self.stop_tokens = model_stop_tokens(model, self.tokenizer)
         self.target = language_model(model)
         self.models = [self.target]
         self.roll_out = partial(roll_out, stop_tokens=self.stop_tokens, batch_size=settings.batch_size)

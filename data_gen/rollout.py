@@ -242,7 +242,7 @@ def label(
     size = target.vocab_size
     for some in _batches(target, draft, prompts, rollouts, beyond=0):
         drafted = scores(draft, some.prompts, some.texts, size)
-        q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_below(size))  # (N, k)
+        q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_tokens_below(size))  # (N, k)
         points = torch.cat([uniforms[row, :count] for row, count in zip(some.rows, some.counts, strict=True)])
         choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
         y = (choice if q.tokens is None else q.tokens.gather(-1, choice)).squeeze(-1)

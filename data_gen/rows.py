@@ -204,11 +204,11 @@ def _unquoted(field: str) -> str:
 def _read_hub(source: str, split: str) -> list[Record]:
     import datasets
 
-    from ..models.loading.model_files import ask_hub
+    from ..models.loading.model_files import query_hub
 
     hub_id, revision = split_revision(source)
     name, _, config = hub_id.partition(":")
-    answer = ask_hub(name, dataset=True, revision=revision)
+    answer = query_hub(name, dataset=True, revision=revision)
     cached = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
     if isinstance(answer, str) and not cached.is_dir():
         raise InputError(

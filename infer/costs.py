@@ -217,7 +217,7 @@ def _draft(
     reader: TextReader, token: int, sampling: SamplingParams, rng: RandomSource, vocab_size: int, until: float
 ) -> int:
     """Draft as the decoder does, after ``token``: a forward and a draw for each token; returns their number."""
-    kept = reader.model.kept_below(vocab_size)
+    kept = reader.model.kept_tokens_below(vocab_size)
     for drafted in range(1, DRAFTED + 1):
         logits, _ = reader.read([token])
         token = TokenDistribution.from_logits(sampling, logits, vocab_size, kept).sample(0, rng)

@@ -33,7 +33,7 @@ from ..controllers.length.cost_source import cost_source
 from ..controllers.router import Router
 from ..controllers.sampling import SamplingParams
 from ..models import EncoderDecoder, GgufModel, LanguageModel, count_parameters
-from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, stop_tokens_of
+from ..models.loading.generation_defaults import GenerationDefaults, generation_defaults, model_stop_tokens
 from .build import Builder, Models, Setup, load_models
 from .core import Generation, Request, warn_of_context
 from .drafters.beams import Beams
@@ -152,7 +152,7 @@ class SpeculativeDecoder:
         self.target = with_states(models.target, models.drafting)
         self.drafts, self.routing, self.tokenizer = models.drafts, models.routing, models.tokenizer
         self.generation_config, self.pair_check = plan.generation_config, plan.pair_check
-        self.stop_tokens = self._ends = stop_tokens_of(self.target.model, self.tokenizer)
+        self.stop_tokens = self._ends = model_stop_tokens(self.target.model, self.tokenizer)
         self.defaults.sampling_params()  # refused here instead of at the first prompt
         engine = Engine(self.target)
         engine.hooks.append(RoundClock(self.target.device))
@@ -460,7 +460,7 @@ class SpeculativeDecoder:
             raise InputError(f"prompt: {len(prompt)} tokens, but {holder} {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
-        found = stop_tokens_of(self.target.model, self.tokenizer)
+        found = model_stop_tokens(self.target.model, self.tokenizer)
         if found != self._ends:  # the generation_config has changed
             self.stop_tokens = self._ends = found
         ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids

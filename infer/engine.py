@@ -160,7 +160,7 @@ class Engine:
     def _to_read(self, request: Request, draft: Draft) -> Read:
         """The new tokens of the request's text, and its draft."""
         tokens = [*request.text[self.cache.length(request) :], *draft.tokens]
-        tree = None if draft.is_chain else TreeMask.of_parents(len(request.text), draft.parents)
+        tree = None if draft.is_chain else TreeMask.from_parents(len(request.text), draft.parents)
         drawn = draft.drawn.tokens if draft.drawn is not None and draft.drawn.numbers else None
         states = len(tokens) if request.reads_states else None
         return Read(request, tokens, len(draft.tokens) + 1, tree, states, drawn=drawn)

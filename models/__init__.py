@@ -1,7 +1,6 @@
 """Language models behind one protocol, and their KV caches.
 
-``language_model`` wraps a loaded model; the rest of the package uses only the interface of
-:class:`LanguageModel`.
+:func:`language_model` wraps a loaded model. The rest of the package uses only the interface of :class:`LanguageModel`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .forwards import Graphs
 from .gguf_model import GgufModel
 from .kv_cache import RaggedKVCache
 from .lean_forward import LeanForward
-from .linear import Quantization, not_quantized, why_not_packed
+from .linear import Quantization, not_quantized, packing_obstacle
 from .llama_cpp import LlamaCpp
 from .read import Read, TreeMask, ancestors_of
 from .self_check import check_reading_in_parts
@@ -49,15 +48,16 @@ def language_model(
     """Wrap a decoder-only or encoder-decoder ``model``, or a GGUF model.
 
     Args:
-        quantization: round its weights; for drafts.
-        graphs: whether CUDA graphs replay short forwards on a GPU (:mod:`.static_forward`), with compiled small
-            kernels if wanted.
+        model: the loaded model.
+        quantization: round the weights to 8 or 4 bits; for drafts.
+        graphs: whether CUDA graphs replay short forwards on a GPU (:mod:`.static_forward`); ``"compiled"`` also
+            compiles the small kernels of these forwards.
 
     Raises:
         InputError: the architecture cannot be decoded exactly, or its weights cannot be rounded.
     """
     if quantization is not None:
-        reason = "it is a GGUF file" if isinstance(model, GgufModel) else why_not_rounded(model)
+        reason = "it is a GGUF file" if isinstance(model, GgufModel) else rounding_obstacle(model)
         if reason is not None:
             raise not_quantized(quantization, model.name_or_path or "this draft", reason)
     if isinstance(model, GgufModel):
@@ -69,8 +69,8 @@ def language_model(
     return wrapped
 
 
-def why_not_rounded(model: PreTrainedModel) -> str | None:
-    """Why the weights of ``model`` cannot be rounded, as a sentence about the model; None if they can."""
+def rounding_obstacle(model: PreTrainedModel) -> str | None:
+    """Return the reason why the weights of ``model`` cannot be rounded, as a clause; None if they can."""
     if model.dtype != torch.bfloat16:
         return f"they are in {str(model.dtype).removeprefix('torch.')}, not bfloat16"
-    return None if LeanForward.fits(model) else why_not_packed(model)
+    return None if LeanForward.fits(model) else packing_obstacle(model)

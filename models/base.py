@@ -1,4 +1,4 @@
-"""The model protocol: the interface of language models to the engine, and to uses other than the decoding loop."""
+"""The model protocol: the interface of language models for the engine and for uses outside the decoding loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sampled import DraftedTokens, Sampled
 from .text_cache import TextCache
 from .trimmed_head import TrimmedHead
 
-LoadedModel: TypeAlias = PreTrainedModel | GgufModel  # what a model is before it is behind the protocol
+LoadedModel: TypeAlias = PreTrainedModel | GgufModel  # a model before `language_model` wraps it
 
 
 class LanguageModel(ABC):
@@ -26,20 +26,23 @@ class LanguageModel(ABC):
 
     Attributes:
         model: the wrapped model.
-        outer: the wrappers of other libraries that it was given in, such as DataParallel; None if there are none.
+        outer: the model with the wrappers of other libraries, such as DataParallel, in which the caller passed it; None
+            if it had no wrappers.
         name: architecture, for messages.
-        precision: of the weights in its forwards: ``float32``, ``int8``, …
+        precision: precision of the weights in forwards: ``float32``, ``int8``, …
         device: device of the logits.
         vocab_size: V, the number of rows of the output embedding.
-        kept_tokens: (M,) the only tokens with finite logits, ascending, where the vocabulary is trimmed; None for all.
+        kept_tokens: (M,) the only tokens with finite logits, ascending, if the vocabulary is trimmed; None for all.
         hidden_size: d, the size of the states that logits are computed from.
         context: maximum number of tokens of a text; None for no limit.
-        longest: number of tokens that buffers of fixed sizes have room for at once; None to let them grow.
-        reads_states: whether it is a draft that reads the target's hidden states, ``Read.states``.
-        reads_drawn: whether it reads tokens that the host has not read, ``Read.drawn``.
-        encodes_prompts: whether an encoder reads the prompt, which its tokenizer ends; elsewhere the text goes on.
-        decodes_trees: whether a target of this kind verifies trees of drafted tokens.
-        state_layers: the layers whose outputs follow the last states in what :meth:`forward` returns: 1 is the first.
+        longest: number of tokens that buffers of fixed sizes have room for from the start; None to let them grow.
+        reads_states: whether the model is a draft that reads the target's hidden states, ``Read.states``.
+        reads_drawn: whether the model reads tokens that the host has not read, ``Read.drawn``.
+        encodes_prompts: whether an encoder reads the prompt. Its tokenizer then ends the prompt with an end token;
+            the text of a decoder-only model continues after the prompt.
+        decodes_trees: whether a target of this class verifies trees of drafted tokens.
+        state_layers: the layers whose outputs follow the last hidden states in the result of :meth:`forward`; 1 is
+            the first layer.
     """
 
     model: LoadedModel
@@ -60,27 +63,27 @@ class LanguageModel(ABC):
 
     @property
     def on_accelerator(self) -> bool:
-        """True if the host waits for the device when it reads a number of the results."""
+        """Whether the host waits for the device when it reads a number of the results."""
         return self.reads_drawn or self.device.type != "cpu"
 
     @property
     def forward_description(self) -> str:
-        """Which forward runs and why, for people."""
+        """A phrase for messages that names the forward and the reason why it runs."""
         return self.name
 
     def limited(self, tokens: int) -> Self:
-        """The same model for texts of at most ``tokens`` tokens, whose buffers of fixed sizes never grow."""
-        other = copy(self)
-        other.context = tokens if self.context is None else min(self.context, tokens)
-        other.longest = other.context
-        return other
+        """Return the same model for texts of at most ``tokens`` tokens, whose buffers of fixed sizes never grow."""
+        model = copy(self)
+        model.context = tokens if self.context is None else min(self.context, tokens)
+        model.longest = model.context
+        return model
 
     @abstractmethod
     def new_cache(self) -> TextCache:
-        """An empty cache for this model."""
+        """Return an empty cache for this model."""
 
     def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
-        """Add a text to ``cache`` with room for ``reserve`` tokens after the prompt; returns the tokens to read."""
+        """Add a text to ``cache`` with room for ``reserve`` tokens after the prompt; return the tokens to read."""
         cache.add(text, len(prompt) + reserve)
         return list(prompt)
 
@@ -89,35 +92,51 @@ class LanguageModel(ABC):
         """Append the new tokens of each read to its text.
 
         Returns:
-            Logits (N, V) and hidden states (N', d + L·d) in the order of the reads, the last ones first: N is the sum
-            of ``keep``, N' the sum of ``kept_states``, and L the number of ``state_layers``.
+            Logits (N, V) and hidden states (N', d + L·d) in the order of the reads. N is the sum of ``keep``, N' the
+            sum of ``kept_states``, and L the number of ``state_layers``. The first d columns are the last hidden
+            states; the outputs of ``state_layers`` follow.
         """
 
     def draft_unread(
         self, cache: TextCache, reads: Sequence[Read], counts: Sequence[int], numbers: Sequence[Sequence[float]],
         sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
-        """Draw ``counts`` tokens after each of ``reads`` without the host, one after another.
+        """Sample tokens after each of ``reads`` on the device, without waiting for the host.
 
         Args:
-            numbers: what each of them is drawn with, as in :func:`~specpilot.controllers.sampling.draw_by`.
-            steps: the largest number of tokens that chains of these requests have.
+            cache: the cache of the texts.
+            reads: the unread tokens of B texts.
+            counts: number of tokens to sample for each text.
+            numbers: the random number of each token, as in :func:`~specpilot.controllers.sampling.draw_by`.
+            sampled: the sampling parameters.
+            steps: maximum number of tokens of a chain of these requests; it fixes the size of buffers.
 
         Returns:
-            The tokens, of which those after a text's last mean nothing; None, and nothing is read, where the model
-            cannot do this.
+            The tokens; entries after the last token of a text are meaningless. None if the model cannot do this; it
+            then reads nothing.
         """
         return None
 
     def check_unchanged(self, role: str) -> None:  # noqa: B027 — a file's model does not change
-        """Raise InputError if the model, the ``role`` of a decoder, is no longer the one that this was made of."""
+        """Check that nobody has changed the model since it was wrapped.
 
-    def kept_below(self, size: int) -> Tensor | None:
-        """The ``kept_tokens`` below ``size``, where a draft may have more tokens than its target; None for all."""
+        Args:
+            role: ``"target"`` or ``"draft"``, for messages.
+
+        Raises:
+            InputError: the model has changed.
+        """
+
+    def kept_tokens_below(self, size: int) -> Tensor | None:
+        """Return the ``kept_tokens`` below ``size``, the target's vocabulary size; None if none are trimmed."""
         return None if self.kept_tokens is None else self.kept_tokens[self.kept_tokens < size]
 
     def require_tokens_alone(self, task: str) -> None:
-        """Raise InputError if the model reads a target's states, which ``task`` does not have."""
+        """Check that the model does not read a target's states.
+
+        Raises:
+            InputError: it reads states, and ``task`` has none.
+        """
         if self.reads_states:
             raise InputError(
                 f"{task}: the draft reads the target's states, which only decoding gives it; take a draft that reads "
@@ -125,18 +144,23 @@ class LanguageModel(ABC):
             )
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:
-        """The prompt's embedding (d,) for routers, from the ``hidden`` state (d,) of its last token.
+        """Return the prompt's embedding (d,) for routers.
 
         It is the target's sentence embedding of Huang et al. 2024, §3.1, a by-product of the prefill.
+
+        Args:
+            hidden: (d,) the hidden state of the prompt's last token.
         """
         return hidden
 
 
 class TextReader:
-    """A text in a cache.
+    """Reads one text into a cache.
 
     Args:
+        model: the model that reads.
         cache: a cache that holds the text under the key ``text``. Default: a new cache.
+        text: the key.
     """
 
     def __init__(self, model: LanguageModel, cache: TextCache | None = None, text: Hashable = 0) -> None:
@@ -145,13 +169,13 @@ class TextReader:
 
     @classmethod
     def begin(cls, model: LanguageModel, prompt: Sequence[int], reserve: int = 0) -> tuple[TextReader, list[int]]:
-        """A reader of a new text with room for ``reserve`` tokens after ``prompt``, and the tokens to read first."""
+        """Return a reader of a new text with room for ``reserve`` tokens after ``prompt``, and the tokens to read."""
         reader = cls(model)
         return reader, model.begin(reader.cache, reader.text, prompt, reserve)
 
     @property
     def length(self) -> int:
-        """Number of tokens read so far."""
+        """Number of tokens in the cache."""
         return self.cache.length(self.text)
 
     def read(
@@ -171,7 +195,7 @@ class TextReader:
 
 
 def output_embedding(model: LoadedModel) -> Tensor:
-    """(V, d) what a model computes logits with; zeros for tokens that a trimmed vocabulary leaves out."""
+    """Return the weights (V, d) that compute a model's logits; zeros for tokens outside a trimmed vocabulary."""
     if isinstance(model, GgufModel):
         return model.output_embedding
     head: Any = model.get_output_embeddings()
@@ -184,7 +208,7 @@ def output_embedding(model: LoadedModel) -> Tensor:
 
 
 def output_size(head: Any) -> tuple[int, int]:
-    """(V, d) of the output projection ``head``."""
+    """Return the sizes (V, d) of the output projection ``head``."""
     if isinstance(head, TrimmedHead):
         return head.size, head.in_features
     weight = head.weight
@@ -194,25 +218,25 @@ def output_size(head: Any) -> tuple[int, int]:
 
 
 def count_parameters(model: LoadedModel) -> int:
-    """How many parameters a model has."""
+    """Return the number of parameters of a model."""
     if isinstance(model, GgufModel):
         return model.parameters
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def is_dispatched(model: nn.Module) -> bool:
-    """Whether a device map distributed the model, so that accelerate's hooks move its inputs and weights.
+    """Return true if a device map distributed the model, so that accelerate's hooks move its inputs and weights.
 
-    Weights offloaded to ``cpu`` or ``disk`` are on the ``meta`` device outside their module's forward. Results are
-    available only by calling the modules, and ``model.to`` raises.
+    Weights offloaded to ``cpu`` or ``disk`` are on the ``meta`` device outside their module's forward. Only a call of
+    the modules gives results, and ``model.to`` raises an error.
     """
     return any(_hook(module) is not None for module in model.modules())
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """The device of ``model``'s input embeddings, for token ids.
+    """Return the device of the model's input embeddings, on which token ids must be.
 
-    ``model.device`` is that of the first parameter, which is ``meta`` if it is offloaded.
+    ``model.device`` is the device of the first parameter, which is ``meta`` if this parameter is offloaded.
     """
     embeddings: Any = model.get_input_embeddings()
     hook = _hook(embeddings)
@@ -220,5 +244,5 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def _hook(module: nn.Module) -> Any:
-    """Accelerate's hook on ``module``, or None."""
+    """Return accelerate's hook on ``module``, or None."""
     return vars(module).get("_hf_hook")

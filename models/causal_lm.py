@@ -1,4 +1,4 @@
-"""Decoder-only models of transformers, which read tokens in one of the ways of :mod:`.forwards`."""
+"""Decoder-only models of transformers, which read tokens by one of the forwards of :mod:`.forwards`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from transformers import PreTrainedModel
 
 from ..common.errors import InputError
 from .base import LanguageModel, input_device, output_size
-from .eagle import state_input_of
+from .eagle import find_state_input
 from .fixed_layers import FixedLayers
 from .forwards import Graphs, choose_forward
-from .given import Given, drops, uncompiled, unwrapped
 from .kv_cache import RaggedKVCache
 from .linear import Quantization
 from .longrope import longrope_switch
 from .masks import mask_types
+from .model_snapshot import ModelSnapshot, has_active_dropout, uncompile, unwrap
 from .read import Read
 from .sampled import DraftedTokens, Sampled
 from .text_cache import TextCache
@@ -36,10 +36,16 @@ class CausalLM(LanguageModel):
 
     Attributes:
         model: the model of transformers.
-        switch: longest text for longrope's short factors; None without longrope.
-        layers: number of layers.
-        strategy: the way in which it reads tokens, chosen when it is made.
-        packed: the model with reordered or rounded weights; the model itself where that gains nothing.
+        switch: length in tokens of the longest text with longrope's short factors; None without longrope.
+        layers: number of layers that a forward computes.
+        depth: number of layers in the model's configuration.
+        takes_positions: whether the model's forward has the argument ``position_ids``.
+        types: the masks of the model's layers; None if a type of layer is not supported.
+        state_input: the module that makes inputs of the target's states; None if the model reads no states.
+        column_bytes: bytes of the keys and values of one token in all layers; 0 until a check has measured them.
+        strategy: the forward by which the model reads tokens, chosen when the model is wrapped.
+        packed: the model with reordered or rounded weights; the model itself if these are not used.
+        snapshot: the model's state when it was wrapped; None if the forward uses the model's current weights.
 
     Raises:
         InputError: the model is an encoder-decoder, has a recurrent state that cannot be rolled back or an unsupported
@@ -56,7 +62,7 @@ class CausalLM(LanguageModel):
         self.device: torch.device = input_device(model)
         config = self.config = model.config.get_text_config(decoder=True)
         self.layers: int = config.num_hidden_layers
-        self.depth = self.layers  # by its config, which for an encoder-decoder counts the encoder's
+        self.depth = self.layers  # for an encoder-decoder, the number of the encoder's layers
         # Absent if positions are not embedded (ALiBi): then there is no limit, except MPT's max_seq_len.
         self.context: int | None = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
         self.vocab_size, self.hidden_size = output_size(head)
@@ -64,52 +70,57 @@ class CausalLM(LanguageModel):
             self.kept_tokens = head.tokens
         self.switch = longrope_switch(config)
         if self.switch is not None and self.name not in REREADING:
-            # Otherwise old keys keep the old factors, and the distribution would depend on how the text was read.
+            # Cached keys would keep the short factors, so that the distribution would depend on how the text was read.
             self.context = self.switch if self.context is None else min(self.context, self.switch)
             self.switch = None
-        accepted = _accepted(model)
-        self._keeps_logits = "logits_to_keep" in accepted
-        self.takes_positions = "position_ids" in accepted
+        arguments = _argument_names(model)
+        self._keeps_logits = "logits_to_keep" in arguments
+        self.takes_positions = "position_ids" in arguments
         self.types = mask_types(config)
-        self.state_input = state_input_of(model)
+        self.state_input = find_state_input(model)
         self.reads_states = self.state_input is not None
         self.precision = quantization or str(model.dtype).removeprefix("torch.")
         self._inner: list[nn.Module] = []  # the modules of state_layers
-        self.column_bytes = 0  # of keys and values of a token in all layers; set by check_reading_in_parts
+        self.column_bytes = 0  # set by check_reading_in_parts
         self.packed: PreTrainedModel
-        self.strategy = choose_forward(self, uncompiled(model), quantization, graphs, self.switch)
+        self.strategy = choose_forward(self, uncompile(model), quantization, graphs, self.switch)
         self.reads_drawn = self.strategy.takes_unread and self.device.type not in ("cpu", "mps")
         replaced = self.strategy.replaces_modules
-        self.given = Given(model, hooks=replaced) if replaced or self.packed is not model else None
+        self.snapshot = ModelSnapshot(model, hooks=replaced) if replaced or self.packed is not model else None
 
     def with_layers(self, layers: tuple[int, ...]) -> CausalLM:
-        """The same model, whose hidden states are followed by the outputs of ``layers``; 1 is the first.
+        """Return the same model, with the outputs of ``layers`` after its hidden states; 1 is the first layer.
 
         Raises:
             InputError: the model has no such layer.
         """
-        found = self.packed.get_decoder()._modules.get("layers")
-        if not isinstance(found, nn.ModuleList) or len(found) != self.layers:
+        layers_of_model = self.packed.get_decoder()._modules.get("layers")
+        if not isinstance(layers_of_model, nn.ModuleList) or len(layers_of_model) != self.layers:
             raise InputError(f"draft: reads the outputs of layers, which are not found in {self.name}; take another")
-        outside = [layer for layer in layers if not 0 < layer <= len(found)]
+        outside = [layer for layer in layers if not 0 < layer <= len(layers_of_model)]
         if outside or list(layers) != sorted({*layers}):
             raise InputError(
                 f"draft: reads the target's layers {', '.join(map(str, layers))}; they must ascend, from 1 to "
-                f"{len(found)} in {self.name}; take the target it was made for"
+                f"{len(layers_of_model)} in {self.name}; take the target it was made for"
             )
-        other = copy(self)
-        other.state_layers, other._inner = layers, [found[layer - 1] for layer in layers]
-        other.strategy = self.strategy.of(other)
-        return other
+        model = copy(self)
+        model.state_layers, model._inner = layers, [layers_of_model[layer - 1] for layer in layers]
+        model.strategy = self.strategy.of(model)
+        return model
 
     @staticmethod
     def _check(model: PreTrainedModel) -> None:
+        """Check that the model can be decoded exactly.
+
+        Raises:
+            InputError: it cannot.
+        """
         kind = model.config.model_type
         if model.config.is_encoder_decoder:
             raise InputError(f"{kind}: an encoder-decoder model; a causal (decoder-only) language model is needed")
         if model._is_stateful:
             raise InputError(f"{kind}: its recurrent state cannot be rolled back after a rejection")
-        if "past_key_values" not in _accepted(model):
+        if "past_key_values" not in _argument_names(model):
             raise InputError(f"{kind}: has no KV cache, which speculative decoding needs; choose another model")
         if mask_types(model.config.get_text_config(decoder=True)) is None:
             types = sorted(set(model.config.get_text_config(decoder=True).layer_types))
@@ -120,15 +131,15 @@ class CausalLM(LanguageModel):
 
     def check_unchanged(self, role: str) -> None:
         if self.outer is not None:
-            unwrapped(self.outer, role)
+            unwrap(self.outer, role)
         head: Any = self.model.get_output_embeddings()
-        change = None if self.given is None else self.given.change()
-        made = self.device, self.vocab_size, self.hidden_size, self.depth
-        if change is None and (input_device(self.model), *output_size(head), self.config.num_hidden_layers) != made:
+        change = None if self.snapshot is None else self.snapshot.change()
+        sizes = self.device, self.vocab_size, self.hidden_size, self.depth
+        if change is None and (input_device(self.model), *output_size(head), self.config.num_hidden_layers) != sizes:
             change = "the model has another vocabulary, device or number of layers"
         if change is not None:
             raise InputError(f"{role}: {change} than when the decoder was made; make a new decoder of the model")
-        dropping = next((name for name, module in self.model.named_modules() if drops(module)), None)
+        dropping = next((name for name, module in self.model.named_modules() if has_active_dropout(module)), None)
         if dropping is not None:
             raise InputError(f"{role}: {dropping} is in training mode, so dropout is on; call .eval() on the model")
 
@@ -166,10 +177,20 @@ class CausalLM(LanguageModel):
         states: Tensor | None = None,
         fixed: FixedLayers | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The model's forward on the rows of the cache's plan: logits (B, keep, V) and states (B, kept, d).
+        """Run the model's forward on the B rows of the cache's plan.
 
         Args:
-            fixed: the layers to compute it with. Default: the model's own.
+            cache: the cache, with a plan.
+            tokens: (B, n) the tokens to read.
+            keep: number of last tokens with logits.
+            kept: number of last tokens with hidden states, at least ``keep``.
+            mask: additive mask, or a dict of masks by layer type. Default: the model's own mask.
+            positions: (B, n) the tokens' positions. Default: the model's own.
+            states: (B, n, d) the states before each token, for models that read states. Default: zeros.
+            fixed: the layers that compute the forward. Default: the model's own.
+
+        Returns:
+            Logits (B, keep, V) and hidden states (B, kept, d + L·d).
         """
         inputs: dict[str, Any] = {"past_key_values": cache, "use_cache": True, **self._inputs(tokens, states)}
         if self._keeps_logits:
@@ -185,7 +206,7 @@ class CausalLM(LanguageModel):
         return logits[:, -keep:], hidden[:, -kept:]
 
     def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:
-        """The tokens (B, n), or what is made of them and of the states (B, n, d) before them."""
+        """Return the keyword for the model's input: token ids, or embeddings made of tokens and states (B, n, d)."""
         tokens = tokens.to(self.device)
         if self.state_input is None:
             return {"input_ids": tokens}
@@ -195,15 +216,19 @@ class CausalLM(LanguageModel):
         return {"inputs_embeds": self.state_input(embeddings, states.to(embeddings.dtype))}
 
 
-def _accepted(model: PreTrainedModel) -> set[str]:
-    """The arguments of the model's forward; where it was replaced by one that takes any, those of the class's."""
-    own = inspect.signature(model.forward).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
-        return {*own, *inspect.signature(type(model).forward).parameters}
-    return {*own}
+def _argument_names(model: PreTrainedModel) -> set[str]:
+    """Return the names of the arguments of the model's forward.
+
+    If a forward with ``**kwargs`` replaces that of the class, the result includes the names of the class's forward.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return {*parameters, *inspect.signature(type(model).forward).parameters}
+    return {*parameters}
 
 
 def _last(count: int, states: Tensor) -> Tensor:
+    """Return the last ``count`` of ``states`` (B, n, d)."""
     return states[:, -count:]
 
 
@@ -213,14 +238,17 @@ def forward_with_hidden(
     layers: Sequence[nn.Module] = (),
     **inputs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
-
-    The outputs of ``layers`` follow the last states: (B, n, d + L·d).
-
-    Of the states only ``select(states)`` go through the output embedding, so that there are fewer logits than states.
+    """Return logits (B, n, V) and last hidden states (B, n, d) of one call ``model(**inputs)``.
 
     The hidden state is the input of the output embedding, after the final norm and any output projection, at the
     positions of ``logits_to_keep``. (``output_hidden_states=True`` would collect every layer at every position.)
+
+    Args:
+        model: the model.
+        select: returns the states that go through the output embedding, so that there are fewer logits than states.
+            Default: all.
+        layers: modules whose outputs follow the last hidden states, which are then (B, n, d + L·d).
+        inputs: keywords of the model's forward.
     """
     captured: list[Tensor] = []
     thread = threading.get_ident()

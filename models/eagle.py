@@ -1,13 +1,13 @@
 """Drafts that read the target's states beside the tokens: EAGLE (Li et al. 2024, §4) and EAGLE-3 (2025, §3).
 
-The input of the token x_t is made of its embedding e_t and a state g_{t-1}. Where the target has read x_{t-1}, the
-state comes from the target. At drafted positions, which the target has not read, the draft's own last hidden state
-stands in for it.
+The input for the token x_t is made of its embedding e_t and a state g_{t-1}. If the target has read x_{t-1}, the state
+comes from the target. The target has not read drafted tokens; for these the draft's last hidden state replaces the
+target's.
 
-* EAGLE: the target's last hidden state, from which it drew x_t (:class:`StateInput`).
-* EAGLE-3 (arXiv 2503.01840): W [a; b; c], made of the outputs of some of the target's layers (:class:`Eagle3Input`).
-  The first layer reads [e; g] (:class:`FirstLayer`), and the final norm belongs to the head (:class:`NormedHead`). The
-  first token of a text has no state before it, and is not read.
+* EAGLE: g is the target's last hidden state, from which the target drew x_t (:class:`StateInput`).
+* EAGLE-3 (arXiv 2503.01840): g = W [a; b; c], where a, b and c are outputs of three of the target's layers
+  (:class:`Eagle3Input`). The first layer reads [e; g] (:class:`FirstLayer`), and the final norm is part of the head
+  (:class:`NormedHead`). The first token of a text has no state before it, so that the draft does not read it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from transformers import PreTrainedModel
 from ..common.errors import InputError
 from .trimmed_head import TrimmedHead
 
-NAME = "state_input"  # of the module in a draft
+NAME = "state_input"  # name of the module in a draft
 
 
 class StateReader(nn.Module, ABC):
-    """Makes a draft's inputs of embeddings and states.
+    """A module that makes a draft's inputs of embeddings and states.
 
     Attributes:
-        size: of the target's states.
-        skipped: number of tokens at the beginning of a text that the draft does not read.
+        size: size d of the target's states.
+        skipped: number of first tokens of a text that the draft does not read.
     """
 
     size: int
@@ -40,14 +40,19 @@ class StateReader(nn.Module, ABC):
 
     @abstractmethod
     def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
-        """The states (n, d) to read tokens with, from what the target gave for the tokens before them (n', d').
+        """Return the states (n, d) that the draft reads tokens with.
 
         Args:
-            beginning: the tokens begin their text.
+            states: (n', d') the target's states of the tokens before them.
+            beginning: whether the tokens begin their text.
         """
 
     def check(self, hidden_size: int, vocab_size: int) -> None:
-        """Raise InputError if a target of such sizes does not give what :meth:`from_target` takes."""
+        """Check that the draft was made for a target of these sizes.
+
+        Raises:
+            InputError: it was made for another target.
+        """
         if self.size != hidden_size:
             raise InputError(
                 f"draft: reads states of size {self.size}, the target's have size {hidden_size}; take the target it "
@@ -56,11 +61,11 @@ class StateReader(nn.Module, ABC):
 
     @abstractmethod
     def target_layers(self, count: int) -> tuple[int, ...]:
-        """The layers of a target of ``count`` layers whose outputs are read beside its last state."""
+        """Return the layers, of a target with ``count`` layers, whose outputs the draft reads."""
 
 
 class StateInput(StateReader):
-    """W [e; norm(s)] for embeddings e (…, d_e) and states s (…, d).
+    """Computes W [e; norm(s)] for embeddings e (…, d_e) and states s (…, d).
 
     Args:
         embedding: d_e, the size of embeddings.
@@ -76,7 +81,9 @@ class StateInput(StateReader):
 
     @torch.no_grad()
     def begin(self, size: float) -> None:
-        """The weights to begin training with: the sum of state and embedding, both with a root mean square of one half.
+        """Set the weights for the start of training: the output is the sum of state and embedding.
+
+        State and embedding are scaled to a root mean square of one half each.
 
         Args:
             size: root mean square of the embedding's entries.
@@ -90,24 +97,24 @@ class StateInput(StateReader):
 
     def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
         last = states[:, : self.size]
-        return F.pad(last, (0, 0, 1, 0)) if beginning else last  # no state is before the first token
+        return F.pad(last, (0, 0, 1, 0)) if beginning else last  # there is no state before the first token
 
     def target_layers(self, count: int) -> tuple[int, ...]:
         return ()
 
 
 class Eagle3Input(StateReader):
-    """[e; g] for embeddings e (…, d) and states g (…, d).
+    """Computes [e; g] for embeddings e (…, d) and states g (…, d).
 
     Args:
-        layers: the target's layers that are read; None for the second, the middle and the last but two.
-        count: their number L.
-        vocabulary: number of the target's tokens.
+        layers: the target's layers whose outputs are read; None for layers 2, n // 2 and n - 3 of n.
+        count: number L of these layers.
+        vocabulary: vocabulary size of the target.
         target: d_t, the size of the target's states.
-        width: d.
+        width: d, the size of the draft's states.
         eps: epsilon of the root-mean-square norms.
-        norm_all: one norm of the L states together, before W.
-        norm_each: one for each of them.
+        norm_all: whether one norm is applied to the L states together, before W.
+        norm_each: whether each of the L states has a norm.
     """
 
     skipped = 1
@@ -158,9 +165,10 @@ class FirstLayer(nn.Module):
     """A decoder layer of Llama or Qwen 3 that reads [e; g] (…, 2d) and returns (…, d).
 
     Args:
-        layer: whose parts it takes; the projections of its attention are replaced by new ones of 2d columns.
+        layer: the layer whose modules are reused. New projections with 2d columns replace those of its attention.
         width: d.
-        norm_before_residual: the layer's result is added to the normalised state instead of the state.
+        eps: epsilon of the root-mean-square norm of g.
+        norm_before_residual: whether the output of attention is added to the normalised state instead of the state.
     """
 
     def __init__(self, layer: Any, width: int, eps: float, *, norm_before_residual: bool) -> None:
@@ -173,19 +181,20 @@ class FirstLayer(nn.Module):
             old = self.self_attn.get_submodule(name)
             self.self_attn.add_module(name, nn.Linear(2 * width, old.out_features, bias=old.bias is not None))
 
-    def forward(self, hidden_states: Tensor, **rest: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, **keywords: Any) -> Tensor:
         embeddings, states = hidden_states.chunk(2, -1)
         normed = self.hidden_norm(states)
         read = torch.cat([self.input_layernorm(embeddings), normed], -1)
-        mixed, _ = self.self_attn(hidden_states=read, **rest)
+        mixed, _ = self.self_attn(hidden_states=read, **keywords)
         x = (normed if self.norm_before_residual else states) + mixed
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
 class NormedHead(TrimmedHead):
-    """The final norm and the output projection in one, so that the state before the norm is the draft's last state.
+    """Final norm and output projection in one module, so that the draft's last hidden state is the one before the norm.
 
     Args:
+        weight, tokens, size: as for :class:`.TrimmedHead`.
         norm: the final norm.
     """
 
@@ -197,14 +206,14 @@ class NormedHead(TrimmedHead):
         return super().forward(self.norm(input))
 
 
-def state_input_of(model: PreTrainedModel) -> StateReader | None:
-    """The module by which ``model`` reads states; None if it does not."""
+def find_state_input(model: PreTrainedModel) -> StateReader | None:
+    """Return the module with which ``model`` reads states; None if it reads none."""
     module = model._modules.get(NAME)
     return module if isinstance(module, StateReader) else None
 
 
 def add_state_input(model: PreTrainedModel) -> StateInput:
-    """Give ``model`` a :class:`StateInput`, with weights in its precision that are not set yet."""
+    """Add a :class:`StateInput` to ``model``, in the model's precision and with initial weights, and return it."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     assert isinstance(embedding, Tensor)
     assert isinstance(head, Tensor)

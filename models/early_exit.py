@@ -1,8 +1,8 @@
 """Early exits: the target's first layers draft (self-speculative decoding; Huang et al. 2024, Table 6).
 
-The hidden state of layer ℓ goes through the target's final norm and head; weights are shared, not copied. With its own
-cache an exit is an ordinary model. In the decoder it uses the first layers of the target's cache, so that the prompt is
-read once and the target overwrites the entries of drafts.
+The hidden state of layer ℓ goes through the target's final norm and head. Weights are shared, not copied. With a cache
+of its own, an early exit is an ordinary model. In the decoder it uses the first layers of the target's cache, so that
+the prompt is read once and the target overwrites the cache entries of drafts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 
 from ..common.errors import InputError
 from .causal_lm import CausalLM
-from .given import shell
+from .model_snapshot import shell
 
 
 class EarlyExit(CausalLM):
-    """The target without the layers after the first ``layer``.
+    """The first ``layer`` layers of the target, with its final norm and head.
 
     Raises:
-        InputError: the target has no such layer, is an encoder-decoder, or uses longrope.
+        InputError: the target has no such layer, is an encoder-decoder, uses longrope, or has a replaced forward.
     """
 
     def __init__(self, target: CausalLM, layer: int) -> None:
@@ -36,7 +36,7 @@ class EarlyExit(CausalLM):
             )
         if "forward" in vars(target.packed):
             raise InputError(f"arm 'exit:{layer}': the target's forward was replaced, which no part of it can follow")
-        vars(self).update(vars(target))  # everything except the depth
+        vars(self).update(vars(target))  # all attributes; those that depend on the depth follow
         self.model = cut(target.model, layer, target.layers)
         self.packed = cut(target.packed, layer, target.layers)
         self.layers = layer
@@ -50,22 +50,22 @@ class EarlyExit(CausalLM):
 
 @torch.no_grad()
 def cut(model: PreTrainedModel, count: int, layers: int) -> PreTrainedModel:
-    """``model`` with only the first ``count`` of its ``layers`` layers, sharing its modules."""
+    """Return ``model`` with only the first ``count`` of its ``layers`` layers; the modules are shared."""
     *above, last = layers_name(model, layers).split(".")
 
-    shorter = place = shell(model)
+    shorter = module = shell(model)
     for name in above:
-        place._modules[name] = shell(place._modules[name])
-        place = place._modules[name]
-    place._modules[last] = nn.ModuleList(list(place._modules[last])[:count])
+        module._modules[name] = shell(module._modules[name])
+        module = module._modules[name]
+    module._modules[last] = nn.ModuleList(list(module._modules[last])[:count])
     return shorter  # type: ignore[no-any-return]
 
 
 def layers_name(model: PreTrainedModel, layers: int) -> str:
-    """The name of the list of the ``layers`` layers of ``model``, such as ``model.layers``.
+    """Return the name of the list of the ``layers`` layers of ``model``, such as ``model.layers``.
 
     Raises:
-        InputError: it has no such list.
+        InputError: the model has no such list.
     """
     lists: list[str] = [
         name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == layers

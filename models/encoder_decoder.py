@@ -1,7 +1,7 @@
 """Encoder-decoders of the T5 family: the prompt is encoded once, and the decoder's text is drafted and verified.
 
-For the engine the text begins with the decoder's start token. Relative positions are counted by cache columns, so texts
-are read row by row, and a tree as a batch of its paths.
+For the engine the text begins with the decoder's start token. Relative positions are counted by cache columns, so that
+each text is read in a forward of its own, and a tree as a batch of its paths.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SourceKVCache(RaggedKVCache):
     """A decoder's cache with the encoded prompt of each text.
 
     Attributes:
-        sources: (1, S, d) the encoder's output, and the cross-attention keys and values of the decoder's layers, which
-            the first forward computes.
+        sources: for each text the encoder's output (1, S, d), and the cross-attention keys and values of the decoder's
+            layers, which the first forward computes.
     """
 
     def __init__(self, layers: int) -> None:
@@ -89,7 +89,7 @@ class EncoderDecoder(CausalLM):
         return [self.start_token]
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:
-        """The mean of the encoder's output over the prompt's tokens, (d,)."""
+        """Return the mean (d,) of the encoder's output over the prompt's tokens."""
         assert isinstance(cache, SourceKVCache)
         return cache.sources[text][0][0].mean(0)
 
@@ -118,7 +118,7 @@ class EncoderDecoder(CausalLM):
 
 
 def _repeated(crossed: DynamicCache, rows: int) -> DynamicCache:
-    """Keys and values of one row repeated as views for ``rows`` rows; empty if nothing was computed yet."""
+    """Return keys and values of one row as views of ``rows`` rows; empty if they are not computed yet."""
     repeated = DynamicCache()
     for index, layer in enumerate(crossed.layers):
         assert isinstance(layer, DynamicLayer)

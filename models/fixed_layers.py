@@ -1,9 +1,9 @@
 """A decoder whose layers read keys and values from buffers of fixed sizes, as :mod:`.static_forward` runs them.
 
-It shares weights and hooks with the model, which is not changed. Two things differ. Root-mean-square norms are one
-kernel (``F.rms_norm``) instead of eight. Attention multiplies the queries of a group by the keys and values they share
-instead of repeating these for each query (grouped-query attention, Ainslie et al. 2023): in the shape of Llama-3.1-8B
-on an H200, four tokens of each of sixteen texts take 9.5 ms instead of 14.9.
+The decoder shares weights and hooks with the model, which is not changed. Two things differ. Root-mean-square norms are
+one kernel (``F.rms_norm``) instead of eight. Attention multiplies the queries of a group by their shared keys and
+values, instead of repeating the keys and values for each query (grouped-query attention, Ainslie et al. 2023). With the
+sizes of Llama-3.1-8B on an H200, four tokens of each of sixteen texts take 9.5 ms instead of 14.9.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from .given import mirrored
 from .kv_cache import RaggedKVCache
+from .model_snapshot import mirror
 
 GROUPED = "specpilot_grouped_query"
 
@@ -26,7 +26,7 @@ def grouped_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Attention of queries (B, H, n, D) to keys and values (B, G, C, D), G a divisor of H; (B, n, H, D)."""
+    """Return the attention (B, n, H, D) of queries (B, H, n, D) to keys and values (B, G, C, D); G divides H."""
     rows, heads, n, size = query.shape
     groups = key.shape[1]
     shared = query.reshape(rows, groups, heads // groups * n, size)
@@ -41,20 +41,21 @@ class FusedNorm:
     """A root-mean-square norm of the last dimension in one kernel.
 
     Args:
-        weight: (d,). Inputs of another precision are computed in that of the weight.
+        weight: (d,) the scale. An input of another precision is converted to that of the weight for the computation.
+        eps: epsilon of the norm.
     """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self.weight, self.eps = weight, eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (…, d) → (…, d)."""
+        """Normalise ``x``, (…, d) → (…, d)."""
         return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
 @torch.inference_mode()
 def fused_norm(module: nn.Module) -> FusedNorm | None:
-    """The norm ``module`` in one kernel; None if it is none, or gives other results for random inputs."""
+    """Return the norm ``module`` as one kernel; None if it is not a norm, or its results for random inputs differ."""
     weight = module._parameters.get("weight")
     eps = vars(module).get("variance_epsilon", vars(module).get("eps"))
     named = type(module).__name__.endswith("RMSNorm")
@@ -65,8 +66,8 @@ def fused_norm(module: nn.Module) -> FusedNorm | None:
     precision = 4 * torch.finfo(weight.dtype).eps
     for scale in (weight.detach(), 1.0 + weight.detach().float()):  # Gemma's norms multiply by 1 + weight
         norm = FusedNorm(scale.to(weight.dtype) if weight.dtype == torch.float64 else scale, eps)
-        found = norm(x)
-        if found.dtype == expected.dtype and torch.allclose(found, expected, precision, precision):
+        result = norm(x)
+        if result.dtype == expected.dtype and torch.allclose(result, expected, precision, precision):
             return norm
     return None
 
@@ -75,17 +76,18 @@ AttentionInterface.register(GROUPED, grouped_attention)
 
 
 class FixedLayers:
-    """The model with such layers.
+    """A copy of a model with layers for buffers of fixed sizes.
 
     Args:
-        layers: their number.
+        model: the model, which is not changed.
+        layers: number of its layers.
 
     Attributes:
-        model: the model to call.
-        layers: its layers.
+        model: the copy to call.
+        layers: the layers of the copy.
 
     Raises:
-        ValueError: the model's layers are not in a list, its attention is not replaceable, or it has hooks.
+        ValueError: the model's layers are not in a list, its attention cannot be replaced, or it has hooks.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int) -> None:
@@ -95,33 +97,34 @@ class FixedLayers:
             raise ValueError("it has hooks")
         configs: dict[int, Any] = {}
 
-        def change(other: Any, module: nn.Module) -> None:
+        def change(copied: Any, module: nn.Module) -> None:
+            """Replace the norms and the attention of the copy ``copied`` of ``module``."""
             norm = fused_norm(module)
             if norm is not None:
-                other.forward = norm
+                copied.forward = norm
             config = vars(module).get("config")
             if config is not None:
-                own = configs.setdefault(id(config), copy(config))
-                own._attn_implementation, other.config = GROUPED, own
+                grouped = configs.setdefault(id(config), copy(config))
+                grouped._attn_implementation, copied.config = GROUPED, grouped
 
-        self.model: PreTrainedModel = mirrored(model, change)
-        found = self.model.get_decoder()._modules.get("layers")
-        if not isinstance(found, nn.ModuleList) or len(found) != layers:
+        self.model: PreTrainedModel = mirror(model, change)
+        decoder_layers = self.model.get_decoder()._modules.get("layers")
+        if not isinstance(decoder_layers, nn.ModuleList) or len(decoder_layers) != layers:
             raise ValueError("its layers are not in a list")
-        self.layers = list(found)
+        self.layers = list(decoder_layers)
         for index, layer in enumerate(self.layers):
             layer._forward_pre_hooks = copy(layer._forward_pre_hooks)
             layer._forward_pre_hooks_with_kwargs = copy(layer._forward_pre_hooks_with_kwargs)
-            layer.register_forward_pre_hook(_giving(index), with_kwargs=True)
+            layer.register_forward_pre_hook(_slot_hook(index), with_kwargs=True)
 
 
-def _giving(index: int) -> Any:
-    """A hook that gives layer ``index`` its slots for the cache."""
+def _slot_hook(index: int) -> Any:
+    """Return a hook that passes its slots to layer ``index`` in place of the cache."""
 
-    def give(layer: nn.Module, arguments: Any, keywords: dict[str, Any]) -> Any:
+    def hook(layer: nn.Module, arguments: Any, keywords: dict[str, Any]) -> Any:
         cache = keywords.get("past_key_values")
         if not isinstance(cache, RaggedKVCache):
             raise ValueError("its layers take no past_key_values")
         return arguments, keywords | {"past_key_values": cache.layer_slots[index]}
 
-    return give
+    return hook

@@ -1,15 +1,15 @@
-"""The ways in which a decoder-only model of transformers reads tokens. One of them is chosen when the model is loaded.
+"""The forwards by which a decoder-only model of transformers can read tokens.
 
-All ways give the same logits up to rounding:
+All forwards give the same logits up to rounding:
 
-* :class:`OneByOne`: a forward for each text with the model's own masks, and a tree as a batch of its paths. It is for
+* :class:`TextByText`: a forward for each text with the model's own masks, and a tree as a batch of its paths. It is for
   models that count positions by cache columns or do not accept masks.
 * :class:`Padded`: one padded batch of several texts and trees, with positions and masks of :mod:`.masks`.
 * :class:`FixedShapes`: short reads in fixed shapes, which CUDA graphs replay (:mod:`.static_forward`).
 * :class:`Lean`: the forward of :mod:`.lean_forward` on a CPU.
 * :class:`ByLength`: one of the first two for models whose rotary frequencies depend on the text's length.
 
-:func:`choose_forward` decides, and says why.
+:func:`choose_forward` selects one when the model is loaded, and records the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .kv_cache import FEWEST, RaggedKVCache
 from .lean_forward import LeanForward
 from .linear import Quantization, pack
 from .longrope import TokenKVCache, read_by_factors
-from .masks import as_scores, layer_masks, placed
+from .masks import additive_mask, layer_masks, place_tokens
 from .read import Read, Results, TreeMask, ends, joined, put_drawn, put_states, read_in_groups
 from .sampled import DraftedTokens, Sampled
 from .static_draft import draft_static
@@ -40,28 +40,28 @@ from .static_forward import LONGEST, fits_static, read_static
 
 Graphs = Literal["on", "off", "compiled"]
 MASKED_ATTENTION = ("eager", "sdpa")  # implementations that accept an additive mask
-# These count positions by cache columns, because of ALiBi from the padding mask, Llama 4's temperature tuning, or
-# GPT-Neo's local layers.
+# These models count positions by cache columns, because of ALiBi computed from the padding mask, Llama 4's temperature
+# tuning, or GPT-Neo's local layers.
 COLUMN_COUNTING = frozenset({"bloom", "mpt", "llama4", "llama4_text", "gpt_neo"})
-SHORT = 32  # reads of at most this many tokens are padded to each other
+SHORT = 32  # reads of at most this many tokens are padded to a common length
 PADDED = 1.3  # maximum ratio of padded size to tokens for longer reads
-ALIGNED = 64  # columns: attention kernels read rows of masks in blocks
+ALIGNED = 64  # columns; attention kernels read rows of masks in blocks of this size
 LARGEST = 4096  # maximum padded tokens of a forward of several texts
 # Tolerance of logits relative to their spread: far above rounding, far below an ignored mask.
 AGREE, AGREE_HALF = 0.02, 0.15
 
 
 class Forward(ABC):
-    """A way to read tokens.
+    """A forward by which a model reads tokens.
 
-    Its methods take the :class:`.causal_lm.CausalLM` that reads; without a reference to it there is no cycle that would
-    hold weights until Python's collector runs.
+    The methods have the :class:`.causal_lm.CausalLM` that reads as an argument. An attribute would create a reference
+    cycle, which would hold weights until Python's garbage collector runs.
 
     Args:
-        reason: why this way was chosen, as the end of "…, because …".
+        reason: the reason why this forward was chosen, as the end of "…, because …".
 
     Attributes:
-        name: for people.
+        name: the forward in words, for messages.
         together: whether texts of different lengths and trees share a forward.
         takes_unread: whether it reads tokens that the host has not read, ``Read.drawn``.
         replaces_modules: whether it computes something in place of the modules' own forwards.
@@ -76,22 +76,22 @@ class Forward(ABC):
         self.reason = reason
 
     def of(self, model: Any) -> Forward:
-        """The same way for ``model``, which has fewer layers or also returns the outputs of some."""
+        """Return this forward for ``model``, which has fewer layers, or also returns the outputs of some layers."""
         return self
 
     def new_cache(self, model: Any) -> RaggedKVCache:
-        """An empty cache for this way."""
+        """Return an empty cache for this forward."""
         return RaggedKVCache(model.layers, column_bytes=model.column_bytes)
 
     @abstractmethod
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
-        """As :meth:`.base.LanguageModel.forward`."""
+        """Append the new tokens of each read to its text; see :meth:`.base.LanguageModel.forward`."""
 
     def draft_unread(
         self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
         numbers: Sequence[Sequence[float]], sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
-        """As :meth:`.base.LanguageModel.draft_unread`."""
+        """Sample tokens after each read on the device; see :meth:`.base.LanguageModel.draft_unread`."""
         return None
 
 
@@ -114,25 +114,25 @@ class Lean(Forward):
         return self.lean.forward(cache, reads)
 
 
-class OneByOne(Forward):
-    """transformers' forward of one text after the other."""
+class TextByText(Forward):
+    """transformers' forward, once for each text."""
 
     name = "transformers' forward, text by text"
     together = False
 
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
         if len(reads) == 1 and reads[0].tree is None:
-            return self.read_one(model, cache, reads[0])
+            return self.read_text(model, cache, reads[0])
         return joined(
             [
-                self.read_one(model, cache, read)
+                self.read_text(model, cache, read)
                 if read.tree is None
                 else self.read_paths(model, cache, read, read.tree)
                 for read in reads
             ]
         )
 
-    def read_one(self, model: Any, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
+    def read_text(self, model: Any, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
         """Read one text without a tree, with the model's own masks."""
         cache.start_forward([read.text], [len(read.tokens)])
         states = None if read.states is None else read.states.unsqueeze(0)
@@ -143,7 +143,7 @@ class OneByOne(Forward):
         return logits[0], hidden[0]
 
     def read_paths(self, model: Any, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
-        """Read a tree as a batch: each path to a leaf is a row, with a copy of the cached columns it attends to."""
+        """Read a tree as a batch: each path to a leaf is a row with a copy of the cached columns of the path."""
         first = cache.length(read.text)  # the column of the first new token
         nodes = first + len(read.tokens) - len(tree.above)  # the column of the first node
         paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]
@@ -152,11 +152,11 @@ class OneByOne(Forward):
         for path in paths:
             cached = tuple(column for column in path if column < first)
             rows.setdefault(len(cached), []).append((cached, [c - first for c in path if c >= first]))
-        # Tokens shared by several paths have the same result in each of them.
-        found: dict[int, tuple[Tensor, Tensor, RaggedKVCache, int, int]] = {}
+        # A token that several paths share has the same result in each of them.
+        results: dict[int, tuple[Tensor, Tensor, RaggedKVCache, int, int]] = {}
         for past, group in rows.items():
             width = max(len(new) for _, new in group)
-            # Padding comes after a row's leaf, so it affects no result.
+            # Padding follows a row's leaf, so that it affects no result.
             tokens = [[read.tokens[c] for c in new + new[-1:] * (width - len(new))] for _, new in group]
             spread = cache.spread(read.text, [cached for cached, _ in group], past + width)
             spread.start_forward(list(range(len(group))), [width] * len(group))
@@ -164,14 +164,14 @@ class OneByOne(Forward):
             spread.end_forward()
             for row, (_, new) in enumerate(group):
                 for place, token in enumerate(new):
-                    found[token] = logits[row, place], hidden[row, place], spread, row, past + place
-        cache.append_from(read.text, [found[token][2:] for token in range(len(read.tokens))])
+                    results[token] = logits[row, place], hidden[row, place], spread, row, past + place
+        cache.append_from(read.text, [results[token][2:] for token in range(len(read.tokens))])
         n = len(read.tokens)
-        logits = torch.stack([found[token][0] for token in range(n - read.keep, n)])
-        return logits, torch.stack([found[token][1] for token in range(n - read.kept_states, n)])
+        logits = torch.stack([results[token][0] for token in range(n - read.keep, n)])
+        return logits, torch.stack([results[token][1] for token in range(n - read.kept_states, n)])
 
 
-class Padded(OneByOne):
+class Padded(TextByText):
     """transformers' forward of padded batches."""
 
     name = "transformers' forward, padded batches"
@@ -179,7 +179,7 @@ class Padded(OneByOne):
 
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
         if len(reads) == 1 and reads[0].tree is None:
-            return self.read_one(model, cache, reads[0])
+            return self.read_text(model, cache, reads[0])
         groups = padding_groups(reads)
         if len(groups) == 1:
             return self.read_padded(model, cache, reads)
@@ -188,20 +188,24 @@ class Padded(OneByOne):
     def read_padded(
         self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], blind: str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Read a padded batch, aligned at the right; tokens of the layer type ``blind`` attend only to themselves."""
+        """Read a padded batch, aligned at the right.
+
+        Args:
+            blind: a type of layer in which each token attends only to itself, for :meth:`follows_masks`.
+        """
         assert model.types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
         keep = max(read.keep for read in reads)
         kept = max(read.kept_states for read in reads)
         rows = [cache.rows[read.text] - plan.low for read in reads]
-        inputs, states = placed(plan, reads, cache).to(model.device, non_blocking=True), None
+        inputs, states = place_tokens(plan, reads, cache).to(model.device, non_blocking=True), None
         if model.reads_states:
             states = torch.zeros(*inputs.shape[:2], model.hidden_size, dtype=model.model.dtype, device=model.device)
             put_states(reads, rows, states)
         masks = layer_masks(model.types, inputs, torch.arange(plan.width, device=model.device))
         if blind is not None:
             masks[blind] = masks[blind] & (masks[blind].cumsum(-1) == masks[blind].sum(-1, keepdim=True))
-        scores = {name: as_scores(mask, model.model.dtype) for name, mask in masks.items()}
+        scores = {name: additive_mask(mask, model.model.dtype) for name, mask in masks.items()}
         mask = scores if model.types.by_type else next(iter(scores.values()))
         tokens, positions = inputs[..., 0], inputs[..., 1]
         put_drawn(reads, rows, tokens)
@@ -212,24 +216,26 @@ class Padded(OneByOne):
 
     @torch.inference_mode()
     def follows_masks(self, model: Any) -> bool:
-        """Whether a tree with our masks gives the logits of its path alone, and every type of layer uses its mask."""
+        """Return true if a tree with explicit masks has the logits of its path, and every layer type uses its mask."""
         prompt, path = [t % model.vocab_size for t in (3, 1, 4)], [t % model.vocab_size for t in (1, 5)]
         cache = self.new_cache(model)
         for text in ("plain", "tree", "blind"):
             cache.add(text, 8)
-        tree = TreeMask.of_parents(3, [-1, -1, 1])  # a node beside the path's two
+        tree = TreeMask.from_parents(3, [-1, -1, 1])  # a node beside the path's two
         try:
-            plain, _ = self.read_one(model, cache, Read("plain", [*prompt, *path]))
-            self.read_one(model, cache, Read("tree", prompt))
-            seen, _ = self.read_padded(model, cache, [Read("tree", [path[1], *path], tree=tree)])
-            if not _agree(seen, plain):
+            path_logits, _ = self.read_text(model, cache, Read("plain", [*prompt, *path]))
+            self.read_text(model, cache, Read("tree", prompt))
+            tree_logits, _ = self.read_padded(model, cache, [Read("tree", [path[1], *path], tree=tree)])
+            if not _agree(tree_logits, path_logits):
                 return False
             assert model.types is not None
             cache.crop_text("tree", 3)
             for name in model.types.sizes:
-                blind, _ = self.read_padded(model, cache, [Read("tree", [path[1], *path], tree=tree)], blind=name)
+                blind_logits, _ = self.read_padded(
+                    model, cache, [Read("tree", [path[1], *path], tree=tree)], blind=name
+                )
                 cache.crop_text("tree", 3)
-                if len(model.types.sizes) > 1 and _agree(blind, seen):
+                if len(model.types.sizes) > 1 and _agree(blind_logits, tree_logits):
                     return False
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError):
             return False  # the model does not accept such masks
@@ -240,8 +246,8 @@ class FixedShapes(Padded):
     """Short reads in fixed shapes, which CUDA graphs replay on a GPU; other reads as padded batches.
 
     Attributes:
-        fused: the layers in few kernels, for some families.
-        fixed: otherwise transformers' layers with fewer kernels; None for the model's own.
+        fused: the layers in few kernels; None for families without such layers.
+        fixed: transformers' layers with fewer kernels, if ``fused`` is None; None for the model's own layers.
     """
 
     name = "fixed shapes with CUDA graphs"
@@ -255,15 +261,16 @@ class FixedShapes(Padded):
             self.fixed = self._fixed_layers(model)
 
     def of(self, model: Any) -> FixedShapes:
-        other = copy(self)
+        forward = copy(self)
         if self.fused is not None:
-            other.fused = self.fused.first(model.layers).with_layers(model.state_layers)
+            forward.fused = self.fused.first(model.layers).with_layers(model.state_layers)
         elif self.fixed is not None and len(self.fixed.layers) != model.layers:
-            other.fixed = None
-        return other
+            forward.fixed = None
+        return forward
 
     def new_cache(self, model: Any) -> RaggedKVCache:
-        least = FEWEST if model.longest is None else (model.longest // ALIGNED + 1) * ALIGNED  # one more, for padding
+        # One more column than tokens, for padding.
+        least = FEWEST if model.longest is None else (model.longest // ALIGNED + 1) * ALIGNED
         return RaggedKVCache(model.layers, static=True, least=least, column_bytes=model.column_bytes)
 
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
@@ -290,37 +297,38 @@ class FixedShapes(Padded):
         return draft_static(model, self, cache, reads, counts, numbers, sampled, steps)
 
     def give_up(self, model: Any, reason: str) -> None:
-        """Let ``model`` read padded batches from now on, since its forward cannot be captured."""
+        """Let ``model`` read padded batches from now on, because its forward cannot be captured."""
         model.strategy = Padded(f"its forward cannot be captured ({reason})")
         warnings.warn(f"{model.name}: runs without CUDA graphs, since it cannot be captured ({reason})", stacklevel=2)
 
     @torch.inference_mode()
     def _fixed_layers(self, model: Any) -> FixedLayers | None:
-        """Layers for forwards of fixed shapes that give the logits of the model's own; None if that fails."""
+        """Return layers for fixed shapes that give the same logits as the model's own layers; None if they fail."""
         vocabulary = model.vocab_size
         prompt, following = [token % vocabulary for token in (3, 1, 4)], [1 % vocabulary] * 2
-        other = copy(self)
+        forward = copy(self)
         try:
-            other.fixed = FixedLayers(model.packed, model.layers)
+            forward.fixed = FixedLayers(model.packed, model.layers)
             logits = []
-            for way in (self, other):
+            for strategy in (self, forward):
                 cache = self.new_cache(model)
                 cache.add(0, 8)
-                self.read_one(model, cache, Read(0, prompt))
-                logits.append(read_static(model, way, cache, [Read(0, following)])[0])
+                self.read_text(model, cache, Read(0, prompt))
+                logits.append(read_static(model, strategy, cache, [Read(0, following)])[0])
             if not _agree(logits[1], logits[0]):
                 return None
         except (ValueError, AttributeError, IndexError, KeyError, TypeError, RuntimeError):
             return None
-        return other.fixed
+        return forward.fixed
 
 
 class ByLength(Forward):
-    """Another way for models whose rotary frequencies change with the text's length: texts are read again then.
+    """A forward for models whose rotary frequencies change with the text's length: it reads such a text again.
 
     Args:
-        inner: the way.
-        switch: the longest text with the short frequencies.
+        reason: as for :class:`Forward`.
+        inner: the forward that reads the tokens.
+        switch: length in tokens of the longest text with the short frequencies.
     """
 
     def __init__(self, reason: str, inner: Forward, switch: int) -> None:
@@ -341,18 +349,21 @@ class ByLength(Forward):
 
 
 def _autocasts(model: Any) -> bool:
+    """Return true if autocast is on for the model's device."""
     return torch.is_autocast_enabled(model.device.type)
 
 
 def choose_forward(
     model: Any, plain: PreTrainedModel, quantization: Quantization | None, graphs: Graphs, switch: int | None
 ) -> Forward:
-    """The fastest way for ``model``, a :class:`.causal_lm.CausalLM`, whose attribute ``packed`` this sets.
+    """Return the fastest forward for ``model``, and set the attribute ``packed`` of ``model``.
 
     Args:
-        plain: the model of transformers without what torch.compile has put around its parts.
+        model: a :class:`.causal_lm.CausalLM`.
+        plain: the model of transformers without the wrappers that torch.compile puts around modules.
         quantization: round the weights, those of a draft in bfloat16.
-        switch: longest text for longrope's short factors; None without longrope.
+        graphs: whether CUDA graphs replay short reads.
+        switch: length in tokens of the longest text with longrope's short factors; None without longrope.
 
     Raises:
         InputError: weights have sizes that cannot be quantized.
@@ -361,18 +372,18 @@ def choose_forward(
     if LeanForward.fits(plain):
         return Lean("it is a model of the Llama family on a CPU", LeanForward(plain, quantization))
     model.packed = pack(plain, quantization)
-    why_apart = _why_apart(model)
+    sharing_obstacle = _sharing_obstacle(model)
     padded = Padded("its attention follows masks")
-    if why_apart is None and not padded.follows_masks(model):
-        why_apart = "its attention does not follow masks"
-    way = padded if why_apart is None else OneByOne(why_apart)
+    if sharing_obstacle is None and not padded.follows_masks(model):
+        sharing_obstacle = "its attention does not follow masks"
+    forward = padded if sharing_obstacle is None else TextByText(sharing_obstacle)
     if switch is not None:
-        return ByLength("its rotary frequencies depend on the text's length", way, switch)
-    why_eager = _why_eager(model, plain, graphs)
-    if why_apart is not None or why_eager is not None:
+        return ByLength("its rotary frequencies depend on the text's length", forward, switch)
+    graph_obstacle = _graph_obstacle(model, plain, graphs)
+    if sharing_obstacle is not None or graph_obstacle is not None:
         if model.device.type == "cuda":
-            way.reason = f"{way.reason}, and without CUDA graphs: {why_apart or why_eager}"
-        return way
+            forward.reason = f"{forward.reason}, and without CUDA graphs: {sharing_obstacle or graph_obstacle}"
+        return forward
     fused = FusedLayers(plain, compiled=graphs == "compiled") if FusedLayers.fits(plain) else None
     if graphs == "compiled" and fused is None:
         warnings.warn(
@@ -383,8 +394,8 @@ def choose_forward(
     return FixedShapes(model, "it is on a GPU", fused)
 
 
-def _why_apart(model: Any) -> str | None:
-    """Why texts cannot share a forward, as far as the architecture says; None if they may."""
+def _sharing_obstacle(model: Any) -> str | None:
+    """Return the reason, known from the architecture, why texts cannot share a forward; None if there is none."""
     if not model.takes_positions:
         return "its forward takes no positions"
     if model.name in COLUMN_COUNTING or (model.name == "falcon" and model.model.config.alibi):
@@ -394,8 +405,8 @@ def _why_apart(model: Any) -> str | None:
     return None
 
 
-def _why_eager(model: Any, plain: PreTrainedModel, graphs: Graphs) -> str | None:
-    """Why CUDA graphs cannot replay forwards; None if they can."""
+def _graph_obstacle(model: Any, plain: PreTrainedModel, graphs: Graphs) -> str | None:
+    """Return the reason why CUDA graphs cannot replay forwards; None if they can."""
     if model.device.type != "cuda":
         return "it is not on a GPU"
     reasons = {
@@ -409,9 +420,9 @@ def _why_eager(model: Any, plain: PreTrainedModel, graphs: Graphs) -> str | None
 
 
 def reads_host(model: PreTrainedModel) -> bool:
-    """Whether the model's experts make the host wait for the device, which no CUDA graph can capture.
+    """Return true if the model's experts make the host wait for the device, which no CUDA graph can capture.
 
-    transformers multiplies experts in groups without reading their sizes only in bfloat16.
+    transformers multiplies experts in groups. Only in bfloat16 it does so without reading the groups' sizes.
     """
     config: Any = model.config.get_text_config(decoder=True)
     has_experts = any(type(module).__name__.endswith("Experts") for module in model.modules())
@@ -420,7 +431,7 @@ def reads_host(model: PreTrainedModel) -> bool:
 
 
 def padding_groups(reads: Sequence[Read]) -> list[list[int]]:
-    """Groups of indices into ``reads`` that share a padded forward: short reads, or reads of similar lengths."""
+    """Group the indices of ``reads`` that share a padded forward: short reads, or reads of similar lengths."""
     order = sorted(range(len(reads)), key=lambda i: len(reads[i].tokens))
     groups: list[list[int]] = []
     total = 0
@@ -436,12 +447,13 @@ def padding_groups(reads: Sequence[Read]) -> list[list[int]]:
 
 
 def _rows(values: Tensor, picked: list[int]) -> Tensor:
+    """Return the rows ``picked`` of ``values``."""
     return values if picked == list(range(len(values))) else values[torch.tensor(picked, device=values.device)]
 
 
-def _agree(found: Tensor, expected: Tensor) -> bool:
-    """Whether logits (1, V) are equal up to rounding, but for tokens without a logit."""
-    given = expected.isfinite()
+def _agree(logits: Tensor, expected: Tensor) -> bool:
+    """Return true if logits (1, V) are equal up to rounding; tokens with infinite logits are left out."""
+    finite = expected.isfinite()
     tolerance = AGREE if expected.dtype in (torch.float32, torch.float64) else AGREE_HALF
-    found, expected = found[given].float(), expected[given].float()
-    return bool((found - expected).norm() <= tolerance * (expected - expected.mean()).norm())
+    logits, expected = logits[finite].float(), expected[finite].float()
+    return bool((logits - expected).norm() <= tolerance * (expected - expected.mean()).norm())

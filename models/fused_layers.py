@@ -1,16 +1,16 @@
 """The layers of Llama, Mistral, Qwen2 and Qwen3 in few kernels, for forwards of fixed shapes (:mod:`.static_forward`).
 
-On a GPU every small kernel of a forward costs about two microseconds, whatever it computes. transformers runs 45
-kernels for each layer, these layers run 16 for one token and 18 for several:
+On a GPU every small kernel of a forward takes about two microseconds, independently of its computation. transformers
+runs 45 kernels for each layer. These layers run 16 kernels for one token and 18 for several:
 
 * ``F.rms_norm`` is one kernel instead of eight;
 * queries, keys and values are one product, and so are gate and up;
-* queries and keys are rotated together, and values with them by an angle of zero, so that one kernel writes keys and
-  values to the cache;
-* the queries of heads that share keys are rows of one product with these keys, which reads them once;
-* the output of attention and of the MLP is added to the residual by the product that computes it.
+* queries, keys and values are rotated together, values by an angle of zero, so that one kernel writes keys and values
+  to the cache;
+* the queries of heads with shared keys are rows of one product, which reads these keys once;
+* the product that computes the output of attention or of the MLP also adds it to the residual.
 
-No memory is added: the weights that are multiplied together become views of one buffer.
+The layers need no further memory: the weights that are multiplied together become views of one buffer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .eagle import state_input_of
+from .eagle import find_state_input
 from .kv_cache import size_above
 from .lean_forward import has_lean_layout, rotary_angles
 from .trimmed_head import TrimmedHead
@@ -39,8 +39,8 @@ class FusedLayer:
     Attributes:
         attention_norm, mlp_norm: (d,) weights of the root-mean-square norms.
         qkv: ((H + 2 H_kv)·D, d) projection to queries, keys and values.
-        bias: ((H + 2 H_kv)·D,) its bias, or None.
-        head_norm: (H + H_kv, D) weights by which queries and keys of each head are normalised, or None.
+        bias: ((H + 2 H_kv)·D,) bias of this projection, or None.
+        head_norm: (H + H_kv, D) weights of the norms of queries and keys of each head, or None.
         out: (d, H·D) output projection of attention.
         gate_up: (2·m, d) projection to gate and up.
         down: (d, m) output projection of the MLP.
@@ -57,6 +57,7 @@ class FusedLayer:
 
     @classmethod
     def of(cls, layer: Any, heads: int, kv_heads: int) -> FusedLayer:
+        """Return the weights of ``layer``, which has H = ``heads`` and H_kv = ``kv_heads``."""
         attention, mlp = layer.self_attn, layer.mlp
         qkv = attention.q_proj, attention.k_proj, attention.v_proj
         head_norm = None
@@ -76,10 +77,11 @@ class FusedLayer:
 
 
 class FusedLayers:
-    """The forward of one model of these families, which shares its weights.
+    """The forward of one model of these families, whose weights it shares.
 
     Args:
-        compiled: compile what lies between the products by ``torch.compile``.
+        model: the model.
+        compiled: whether ``torch.compile`` compiles the operations between the products.
     """
 
     def __init__(self, model: PreTrainedModel, *, compiled: bool = False) -> None:
@@ -96,32 +98,32 @@ class FusedLayers:
         head = self.model.lm_head
         self.head: Tensor = head.weight.detach()
         self.trimmed = head if isinstance(head, TrimmedHead) else None
-        self.state_input = state_input_of(model)
+        self.state_input = find_state_input(model)
         self.state_layers: tuple[int, ...] = ()
-        made: Callable[[Any], Any] = partial(torch.compile, dynamic=True) if compiled else _plain
-        self.norm_rows, self.rotate_and_write = made(F.rms_norm), made(rotate_and_write)
-        self.attention_weights, self.gated = made(attention_weights), made(gated)
+        wrap: Callable[[Any], Any] = partial(torch.compile, dynamic=True) if compiled else _identity
+        self.norm_rows, self.rotate_and_write = wrap(F.rms_norm), wrap(rotate_and_write)
+        self.attention_weights, self.gated = wrap(attention_weights), wrap(gated)
         self._tables: list[tuple[Tensor, Tensor]] = []  # a list, so that early exits share them
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether these layers compute what the model's own do, up to rounding."""
+        """Return true if these layers give the same results as the model's own, up to rounding."""
         return has_lean_layout(model) and model.config.rms_norm_eps == _epsilon(model)
 
     def first(self, layers: int) -> FusedLayers:
-        """A forward of only the first ``layers``, final norm and head."""
+        """Return a forward of the first ``layers`` layers, the final norm and the head."""
         shorter = copy(self)
         shorter.layers = self.layers[:layers]
         return shorter
 
     def with_layers(self, layers: tuple[int, ...]) -> FusedLayers:
-        """The same forward, which also returns the outputs of ``layers``."""
-        other = copy(self)
-        other.state_layers = layers
-        return other
+        """Return the same forward, which also returns the outputs of ``layers``."""
+        forward = copy(self)
+        forward.state_layers = layers
+        return forward
 
     def tables(self, capacity: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of the rotary angles of at least ``capacity`` positions, (capacity, D) each."""
+        """Return cosines and signed sines of the rotary angles of at least ``capacity`` positions, (…, D) each."""
         if not self._tables or len(self._tables[0][0]) < capacity:
             self._tables[:] = [rotary_angles(self.model, size_above(capacity))]
         return self._tables[0]
@@ -138,15 +140,19 @@ class FusedLayers:
         states: Tensor | None,
         keep: int,
     ) -> tuple[Tensor, Tensor]:
-        """Logits (B, keep, V) and states (B, keep, d + L·d) of the last of n tokens of each of B texts.
+        """Read n tokens of each of B texts.
 
         Args:
-            tokens, positions: (B, n).
-            rows, columns: (B, 1) and (B, n) places of the new keys and values.
+            tokens, positions: (B, n) token ids and positions.
+            rows, columns: (B, 1) and (B, n) places of the new keys and values in the buffers.
             mask: (B, 1, n, C) additive mask.
             buffers: (2, rows, H_kv, C, D) keys and values of each layer.
-            tables: those of :meth:`tables`.
+            tables: the result of :meth:`tables`.
             states: (B, n, d) the states before each token, for drafts that read them.
+            keep: number of last tokens with results.
+
+        Returns:
+            Logits (B, keep, V) and hidden states (B, keep, d + L·d).
         """
         batch, n = tokens.shape
         cos, sin = self._angles(positions.flatten(), tables)
@@ -164,8 +170,8 @@ class FusedLayers:
             normed = self.norm_rows(x, width, layer.attention_norm, self.eps)
             heads = F.linear(normed, layer.qkv, layer.bias).view(batch * n, -1, self.head_size)  # (N, H + 2 H_kv, D)
             if layer.head_norm is not None:
-                turned = heads[:, : self.heads + self.kv_heads]
-                torch.mul(F.rms_norm(turned, size, None, self.eps), layer.head_norm, out=turned)
+                rotated_heads = heads[:, : self.heads + self.kv_heads]
+                torch.mul(F.rms_norm(rotated_heads, size, None, self.eps), layer.head_norm, out=rotated_heads)
             q = self.rotate_and_write(heads, cos, sin, kept, rows, columns)
             mixed = self._attend(
                 q.reshape(batch, n, self.heads, self.head_size), kept[0, :batch], kept[1, :batch], mask
@@ -188,25 +194,26 @@ class FusedLayers:
         return logits.view(batch, keep, -1), hidden.view(batch, keep, -1)
 
     def _angles(self, positions: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines (N, H + 2 H_kv, D) by which heads are rotated: values not at all."""
+        """Return cosines and signed sines (N, H + 2 H_kv, D) of the heads' rotations; those of values are 1 and 0."""
         rotated = self.heads + self.kv_heads
         by_head = []
-        for table, still in zip(tables, (1.0, 0.0), strict=True):
-            angles = table.new_full((len(positions), rotated + self.kv_heads, self.head_size), still)
+        for table, unrotated in zip(tables, (1.0, 0.0), strict=True):
+            angles = table.new_full((len(positions), rotated + self.kv_heads, self.head_size), unrotated)
             angles[:, :rotated] = F.embedding(positions, table).unsqueeze(1)
             by_head.append(angles)
         return by_head[0], by_head[1]
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attention of queries (B, n, H, D) to keys and values (B, H_kv, C, D); (B·n, H·D).
+        """Return the attention (B·n, H·D) of queries (B, n, H, D) to keys and values (B, H_kv, C, D).
 
-        Two products are faster than PyTorch's attention kernels for the few rows of one draft: 11 instead of 22 µs (the
-        memory-efficient kernel) or 16 (the default choice) for one token and 512 columns on an H100, 26 instead of 320
-        or 165 for 8,192 columns. For 16 texts and 1,024 columns or more the default choice is faster, 35 instead of
-        39 µs. These were timed by hand in a CUDA graph; no command prints them.
+        For the few rows of one draft, two products are faster than PyTorch's attention kernels. On an H100 one token
+        with 512 columns takes 11 µs, instead of 22 µs with the memory-efficient kernel and 16 µs with the default
+        choice. With 8,192 columns it takes 26 µs instead of 320 µs and 165 µs. For 16 texts and 1,024 columns or more
+        the default choice is faster: 35 µs instead of 39 µs. These times were measured by hand in a CUDA graph; no
+        command prints them.
 
         Args:
-            mask: (B, 1, G·n, C) additive mask, by query head of a group of G = H / H_kv and token.
+            mask: (B, 1, G·n, C) additive mask, by query head of a group of G = H / H_kv and by token.
         """
         batch, n, heads, size = q.shape
         grouped = q.view(batch, n, self.kv_heads, -1, size).permute(0, 2, 3, 1, 4)
@@ -216,12 +223,13 @@ class FusedLayers:
         return by_head.reshape(batch * n, heads * size)
 
 
-def _plain(part: Any) -> Any:
+def _identity(part: Any) -> Any:
+    """Return ``part`` itself, in place of ``torch.compile``."""
     return part
 
 
 def _last(values: Tensor, batch: int, keep: int) -> Tensor:
-    """The last ``keep`` tokens of each text, (B·n, d) → (B·keep, d)."""
+    """Return the last ``keep`` tokens of each text, (B·n, d) → (B·keep, d)."""
     return values.view(batch, -1, values.shape[-1])[:, -keep:].reshape(batch * keep, -1)
 
 
@@ -231,8 +239,8 @@ def rotate_and_write(heads: Tensor, cos: Tensor, sin: Tensor, kept: Tensor, rows
     Args:
         heads: (N, H + 2 H_kv, D) queries, keys and values.
         cos, sin: (N, H + 2 H_kv, D) cosines and signed sines of the angles.
-        kept: (2, rows, H_kv, C, D) keys and values, changed in place.
-        rows, columns: (N,) where each token's are written.
+        kept: (2, rows, H_kv, C, D) the buffer of keys and values, changed in place.
+        rows, columns: (N,) places of each token's keys and values in the buffer.
     """
     heads = torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
     count = kept.shape[2]
@@ -241,20 +249,20 @@ def rotate_and_write(heads: Tensor, cos: Tensor, sin: Tensor, kept: Tensor, rows
 
 
 def attention_weights(scores: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Softmax of ``mask`` + ``scale`` · ``scores``, computed in float32 at least."""
+    """Return the softmax of ``mask`` + ``scale`` · ``scores``."""
     return torch.add(mask, scores, alpha=scale).softmax(-1)
 
 
 def gated(gate_up: Tensor) -> Tensor:
-    """SwiGLU: (N, 2·m) → (N, m)."""
+    """Return SwiGLU of gate and up, (N, 2·m) → (N, m)."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate).mul_(up)
 
 
 def joined_rows(parts: Sequence[nn.Parameter]) -> Tensor:
-    """One weight (Σ out, in) whose rows are those of ``parts``, which become views of it.
+    """Return one weight (Σ out, in) with the rows of all ``parts``, which become views of this weight.
 
-    Weights that were made in inference mode cannot become views; the one weight is then a copy.
+    Weights that were created in inference mode cannot become views. The result is then a copy.
     """
     first, place = parts[0], parts[0].data_ptr()
     consecutive = True
@@ -274,6 +282,6 @@ def joined_rows(parts: Sequence[nn.Parameter]) -> Tensor:
 
 
 def _epsilon(model: PreTrainedModel) -> float | None:
-    """The epsilon of all norms of a model of these families; None if they differ."""
+    """Return the common epsilon of the model's norms; None if they differ."""
     epsilons: set[Any] = {module.variance_epsilon for module in model.modules() if hasattr(module, "variance_epsilon")}
     return epsilons.pop() if len(epsilons) == 1 else None

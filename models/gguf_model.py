@@ -1,8 +1,9 @@
-"""A GGUF model: what its file holds, and its weights, loaded by llama.cpp once for any number of contexts.
+"""A GGUF model: the content of its file, and its weights, which llama.cpp loads once for any number of contexts.
 
-The format is that of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: a header, key-value pairs, a table of
-tensors, and the tensors' data, aligned. Integers are little-endian. The package gguf, which de-quantises, has a reader
-too: it takes 2.7 s of processor time for the file of SmolLM2-135M (49,152 tokens) where :class:`GgufFile` takes 0.09.
+The format is described in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: a header, key-value pairs, a table
+of tensors, and the tensors' data, aligned. Integers are little-endian. :class:`GgufFile` takes 0.09 s of processor time
+for the file of SmolLM2-135M (49,152 tokens). The reader of the package gguf, which is used to dequantise tensors, takes
+2.7 s.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-ALIGNMENT = 32  # of the tensors' data, unless the file names another
-DIMENSIONS = 4  # of a tensor, at most
-SAMPLES = 64  # bytes of each tensor that its digest is made of
-SMALL = 8 << 20  # bytes of weights that several threads read no faster than one
+ALIGNMENT = 32  # default alignment of the tensors' data, in bytes
+DIMENSIONS = 4  # maximum number of dimensions of a tensor
+SAMPLES = 64  # number of bytes of each tensor in the fingerprint
+SMALL = 8 << 20  # bytes of weights below which several threads are no faster than one
 CACHE_KINDS = {"float32": 0, "float16": 1, "bfloat16": 30, "auto": 1}  # ggml's types of keys and values, by dtype
 
 
@@ -47,7 +48,7 @@ class TensorEntry:
     Attributes:
         shape: rows first, as in torch.
         kind: ggml's type.
-        offset: of its data in the file.
+        offset: offset of the tensor's data in the file, in bytes.
     """
 
     shape: tuple[int, ...]
@@ -59,11 +60,11 @@ class GgufFile:
     """A file's metadata and table of tensors.
 
     Attributes:
-        metadata: by key; arrays are lists.
-        tensors: by name, in the file's order.
+        metadata: values by key; arrays are lists.
+        tensors: entries by name, in the file's order.
 
     Raises:
-        InputError: it is no GGUF file, or damaged.
+        InputError: the file is not a GGUF file, or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,6 +86,7 @@ class GgufFile:
             blob.close()
 
     def _parse(self, cursor: Cursor) -> None:
+        """Set ``metadata`` and ``tensors`` from the file's bytes."""
         cursor.place = len(MAGIC)
         version, tensors, pairs = cursor.scalars("IQQ")
         if version not in VERSIONS:
@@ -94,32 +96,32 @@ class GgufFile:
             key = cursor.string()
             (kind,) = cursor.scalars("I")
             self.metadata[key] = cursor.value(kind)
-        found = []
+        entries = []
         for _ in range(tensors):
             name = cursor.string()
             (dimensions,) = cursor.scalars("I")
             if dimensions > DIMENSIONS:
                 raise IndexError(f"{name} has {dimensions} dimensions")
             *sizes, kind, offset = cursor.scalars("Q" * dimensions + "IQ")
-            found.append((name, tuple(sizes[::-1]), kind, offset))
+            entries.append((name, tuple(sizes[::-1]), kind, offset))
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if type(alignment) is not int or alignment < 1:
             raise IndexError(f"general.alignment is {alignment!r}")
         start = -(-cursor.place // alignment) * alignment
-        self.tensors = {name: TensorEntry(shape, kind, start + offset) for name, shape, kind, offset in found}
+        self.tensors = {name: TensorEntry(shape, kind, start + offset) for name, shape, kind, offset in entries}
         if any(entry.offset > len(cursor.blob) for entry in self.tensors.values()):
             raise IndexError("a tensor begins behind the end")
 
     @property
     def architecture(self) -> str:
-        """Its name in llama.cpp."""
+        """The architecture's name in llama.cpp."""
         return str(self.metadata.get("general.architecture", "unknown"))
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of the architecture's settings and of evenly spaced bytes of every tensor."""
-        own = {key: value for key, value in self.metadata.items() if key.startswith(f"{self.architecture}.")}
-        digest = hashlib.sha256(json.dumps([self.architecture, own], sort_keys=True).encode())
+        settings = {key: value for key, value in self.metadata.items() if key.startswith(f"{self.architecture}.")}
+        digest = hashlib.sha256(json.dumps([self.architecture, settings], sort_keys=True).encode())
         ends = [*sorted(entry.offset for entry in self.tensors.values()), self.path.stat().st_size]
         following = dict(pairwise(ends))
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as blob:
@@ -130,10 +132,10 @@ class GgufFile:
         return digest.hexdigest()
 
     def tensor(self, name: str) -> Tensor:
-        """The values of a tensor, float32, de-quantised where it is not plain.
+        """Return the values of the tensor ``name`` in float32, dequantised if necessary.
 
         Raises:
-            InputError: the extra ``gguf`` is not installed, or does not know the type.
+            InputError: the extra ``gguf`` is not installed, or does not support the tensor's type.
         """
         import numpy as np
 
@@ -155,22 +157,30 @@ class GgufFile:
 
 
 class Cursor:
-    """A place in a file's bytes, that moves on as they are read."""
+    """Reads values from a file's bytes in order.
+
+    Attributes:
+        blob: the file's bytes.
+        place: offset of the next value.
+    """
 
     def __init__(self, blob: mmap.mmap) -> None:
         self.blob, self.place = blob, 0
 
     def scalars(self, layout: str) -> tuple[Any, ...]:
+        """Read the scalars of ``layout``, in the notation of :mod:`struct`."""
         values = struct.unpack_from(f"<{layout}", self.blob, self.place)
         self.place += struct.calcsize(f"<{layout}")
         return values
 
     def string(self) -> str:
+        """Read a string."""
         (length,) = self.scalars("Q")
         (value,) = self.scalars(f"{length}s")
         return str(value.decode())
 
     def value(self, kind: int) -> Any:
+        """Read a value of the type ``kind``."""
         if kind in SCALARS:
             return self.scalars(SCALARS[kind])[0]
         if kind == STRING:
@@ -185,7 +195,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class GgufConfig:
-    """The part of a configuration of transformers that is asked for whatever runs the model."""
+    """The fields of a transformers configuration that the package reads of every model."""
 
     model_type: str
     is_encoder_decoder: bool = False
@@ -195,21 +205,22 @@ class GgufModel(FingerprintedModel):
     """A model in a GGUF file.
 
     Attributes:
-        file: its metadata and tensors.
-        config: its kind, as of a model of transformers.
-        generation_config: the token that ends a text, by the file.
-        training: never.
+        file: the file's metadata and tensors.
+        config: the architecture, as in the configuration of a transformers model.
+        generation_config: the tokens that end a text according to the file.
+        training: always false.
         vocab_size, hidden_size, context: as for ``LanguageModel``.
-        parameters: how many it has.
-        threads: that share its work: PyTorch's number, one for a small model.
+        parameters: number of parameters.
+        threads: number of threads of a forward: PyTorch's number, or one for a small model.
 
     Args:
-        dtype: of keys and values: ``float32``, ``float16``, ``bfloat16``; ``auto`` is llama.cpp's own, float16. Weights
-            are computed with as they are in the file.
+        path: the file.
+        dtype: precision of keys and values: ``float32``, ``float16``, ``bfloat16``; ``auto`` is llama.cpp's default,
+            float16. Weights keep the precision of the file.
 
     Raises:
-        InputError: the extra ``gguf`` is missing, the file is damaged, or the model is none that llama.cpp knows and
-            that can be rolled back.
+        InputError: the extra ``gguf`` is missing, the file is damaged, llama.cpp does not support the model, or the
+            model cannot be rolled back.
     """
 
     training = False
@@ -220,11 +231,11 @@ class GgufModel(FingerprintedModel):
         llama = library()
         self.file = GgufFile(path)
         self.name_or_path = str(path)
-        self.device, self.dtype = torch.device("cpu"), torch.float32  # of its logits
+        self.device, self.dtype = torch.device("cpu"), torch.float32  # of the logits
         self._kind = CACHE_KINDS[dtype]
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = 0
-        _ = first_error()  # of something else
+        _ = first_error()  # removes earlier messages
         pointer = llama.llama_model_load_from_file(str(path).encode(), settings)
         if not pointer:
             raise InputError(f"{path}: llama.cpp cannot load it ({first_error()}); fetch it again, or another model")
@@ -246,6 +257,11 @@ class GgufModel(FingerprintedModel):
         self.config = GgufConfig(self.file.architecture)
 
     def _check(self, llama: Any) -> None:
+        """Check that the model is an autoregressive decoder whose cache can be rolled back.
+
+        Raises:
+            InputError: it is not.
+        """
         kind, problem = self.file.architecture, None
         if llama.llama_model_has_encoder(self.pointer) or not llama.llama_model_has_decoder(self.pointer):
             problem = "has an encoder; a decoder-only language model is needed"
@@ -257,14 +273,14 @@ class GgufModel(FingerprintedModel):
             raise InputError(f"{self.name_or_path}: {kind} {problem}")
 
     def new_context(self, cells: int, sequences: int) -> LlamaContext:
-        """A context that reads with these weights."""
+        """Return a context for ``cells`` tokens in ``sequences`` sequences, which uses these weights."""
         return LlamaContext(
             self.pointer, self, cells=cells, sequences=sequences,
             vocab_size=self.vocab_size, hidden_size=self.hidden_size, kind=self._kind, threads=self.threads,
         )  # fmt: skip
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of ``text`` by llama.cpp's own tokenizer, special tokens among them where their text stands."""
+        """Return the token ids of ``text`` by llama.cpp's tokenizer; the text of a special token becomes its id."""
         llama, data = library(), text.encode()
         vocabulary = llama.llama_model_get_vocab(self.pointer)
         tokens = (ctypes.c_int32 * (len(data) + 8))()
@@ -276,6 +292,6 @@ class GgufModel(FingerprintedModel):
 
     @cached_property
     def output_embedding(self) -> Tensor:
-        """(V, d) what logits are computed with, float32."""
+        """(V, d) the weights that compute the logits, in float32."""
         tied = "output.weight" not in self.file.tensors
         return self.file.tensor("token_embd.weight" if tied else "output.weight")

@@ -1,8 +1,8 @@
 """A KV cache of several texts, each in its own row and with its own length.
 
-Token i of the text in row r is at column i: columns are positions without gaps, and a row is rolled back by setting its
-length. Texts are added and removed between forwards; when one is removed, the last row moves to its place. Columns
-beyond a row's length are hidden by masks.
+Token i of the text in row r is at column i: columns are positions without gaps. Setting a row's length rolls the row
+back. Texts are added and removed between forwards. When a text is removed, the last row moves to its place. Masks hide
+the columns beyond a row's length.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from .read import Read
 from .text_cache import TextCache
 
 COMPACT_AT = 4  # buffers are shrunk if they are this many times as wide as needed
-FEWEST = 256  # columns of buffers of fixed sizes
+FEWEST = 256  # minimum number of columns of buffers of fixed sizes
 
 
 def size_above(needed: int, least: int = 1) -> int:
-    """``least`` if that is enough, else the smallest power of two that is at least ``needed``."""
+    """Return ``least`` if ``needed`` is not larger, else the smallest power of two that is at least ``needed``."""
     return least if needed <= least else 1 << (needed - 1).bit_length()
 
 
 @dataclass
 class WritePlan:
-    """Where one forward writes keys and values, and how many columns it reads.
+    """The places where one forward writes keys and values, and the number of columns that it reads.
 
     Attributes:
         low, high: the rows of the forward, [low, high).
         starts: each row's length before the forward.
-        counts: number of new tokens of each row, 0 for rows between others that take no part.
-        width: number of columns that attention reads, the longest row after the forward.
+        counts: number of new tokens of each row; 0 for rows in between without new tokens.
+        width: number of columns that attention reads: the length of the longest row after the forward.
         aligned: whether all rows have the same length and number of new tokens, so that one slice is written.
+        indices: results of :meth:`padded` by device.
     """
 
     low: int
@@ -54,7 +55,7 @@ class WritePlan:
         return max(self.counts)
 
     def padded(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows (B, 1) and columns (B, n) of the new tokens, aligned at the right; padding goes to column ``width``."""
+        """Return rows (B, 1) and columns (B, n) of the new tokens, aligned at the right; padding: column ``width``."""
         if device not in self.indices:
             n = self.new
             columns = torch.full((self.high - self.low, n), self.width)
@@ -68,10 +69,11 @@ class WritePlan:
 class RaggedLayer(CacheLayerMixin):
     """Keys and values of one layer, (rows, H, columns, D); attention reads a view of the rows and columns in use.
 
-    A layer that shares another layer's keys (Gemma 3n) is never written to and stays empty.
+    A layer that shares another layer's keys (Gemma 3n) stays empty.
 
     Attributes:
-        pair: (2, rows, H, columns, D) keys and values in one buffer, in a static cache where their shapes are the same;
+        rows, columns: the sizes of the buffers.
+        pair: (2, rows, H, columns, D) keys and values in one buffer, if the cache is static and their shapes are equal;
             otherwise None.
     """
 
@@ -80,13 +82,13 @@ class RaggedLayer(CacheLayerMixin):
 
     def __init__(self, cache: RaggedKVCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._cache = weakref.ref(cache)  # not a cycle: buffers on a GPU would wait for Python's collector
-        self.rows = self.columns = 0  # the sizes of the buffers
+        self._cache = weakref.ref(cache)  # a cycle would keep buffers on a GPU until Python's garbage collector runs
+        self.rows = self.columns = 0
         self.pair: Tensor | None = None
 
     @property
     def cache(self) -> RaggedKVCache:
-        """The cache that this is a layer of."""
+        """The cache that the layer belongs to."""
         cache = self._cache()
         assert cache is not None
         return cache
@@ -96,7 +98,7 @@ class RaggedLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def _make_buffers(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Buffers of zeros: masked columns are multiplied by zero and must not be NaN."""
+        """Create buffers of zeros: attention multiplies masked columns by zero, so that they must not be NaN."""
         rows, columns = self.rows, self.columns = self.cache.n_rows, self.cache.n_columns
         sizes = [(rows, states.shape[1], columns, states.shape[-1]) for states in (key_states, value_states)]
         self.pair = None
@@ -107,7 +109,7 @@ class RaggedLayer(CacheLayerMixin):
             self.keys, self.values = key_states.new_zeros(sizes[0]), value_states.new_zeros(sizes[1])
 
     def fit(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Resize the buffers to the sizes of the cache, keeping their content."""
+        """Resize the buffers to the sizes of the cache, and keep their content."""
         if self.rows == self.cache.n_rows and self.columns == self.cache.n_columns:
             return  # the usual case
         if not self.is_initialized:
@@ -116,15 +118,15 @@ class RaggedLayer(CacheLayerMixin):
         assert self.keys is not None
         assert self.values is not None
         rows, columns = self.rows, self.columns
-        kept = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
+        overlap = min(rows, self.cache.n_rows), min(columns, self.cache.n_columns)
         old_keys, old_values = self.keys, self.values
-        self.cache.forwards.clear()  # they are of the old buffers
+        self.cache.forwards.clear()  # they use the old buffers
         self._make_buffers(old_keys, old_values)
         for new, old in ((self.keys, old_keys), (self.values, old_values)):
-            new[: kept[0], :, : kept[1]] = old[: kept[0], :, : kept[1]]
+            new[: overlap[0], :, : overlap[1]] = old[: overlap[0], :, : overlap[1]]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Called by transformers' models: :meth:`write` with the cache's plan, or to its ``slots``."""
+        """Write keys and values by the cache's plan, or to the cache's ``slots``; called by transformers' models."""
         if self.cache.slots is None:
             return self.write(self.cache.plan, key_states, value_states)
         return LayerSlots(self, *self.cache.slots).update(key_states, value_states)
@@ -154,7 +156,7 @@ class RaggedLayer(CacheLayerMixin):
         return self.read(plan)
 
     def read(self, plan: WritePlan) -> tuple[Tensor, Tensor]:
-        """Keys and values of the plan's rows and columns, (B, H, width, D) each."""
+        """Return views of the keys and values of the plan's rows and columns, (B, H, width, D) each."""
         assert self.keys is not None
         assert self.values is not None
         keys, values = self.keys, self.values
@@ -169,16 +171,18 @@ class RaggedLayer(CacheLayerMixin):
         return self.cache.plan.starts[0]  # called only if all rows of a forward have one length
 
     def get_max_length(self) -> int:
-        return -1  # no limit: models take a limit as a sign of a static cache
+        return -1  # no limit; for models a limit means a static cache
 
     def move_row(self, source: int, place: int, length: int) -> None:
+        """Copy the first ``length`` columns of row ``source`` to row ``place``."""
         for buffer in (self.keys, self.values):
             if buffer is not None:
                 buffer[place, :, :length] = buffer[source, :, :length]
 
     def move_columns(self, row: int, start: int, columns: Tensor) -> None:
+        """Copy ``columns`` of ``row`` to the columns from ``start`` on."""
         for buffer in (self.keys, self.values):
-            # Indexing makes a copy before anything is written.
+            # Indexing copies all columns before the first is written.
             if buffer is not None:
                 buffer[row, :, start : start + len(columns)] = buffer[row][:, columns.to(buffer.device)]
 
@@ -189,13 +193,14 @@ class RaggedLayer(CacheLayerMixin):
 
 
 class LayerSlots:
-    """The buffers of one layer, and where a forward writes; the layers take it for their cache.
+    """The buffers of one layer and the places where a forward writes; a layer uses it as its cache.
 
     Args:
+        layer: the layer of the cache.
         rows, columns: (B, 1) and (B, n) places of the new keys and values.
 
     Raises:
-        ValueError: the layer has none, since it shares another's.
+        ValueError: the layer has no buffers, because it shares another layer's keys.
     """
 
     def __init__(self, layer: RaggedLayer, rows: Tensor, columns: Tensor) -> None:
@@ -204,8 +209,9 @@ class LayerSlots:
         self.keys, self.values, self.rows, self.columns = layer.keys, layer.values, rows, columns
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write (B, H, n, D); return the whole rows, (B, H, C, D)."""
-        self.keys[self.rows, :, self.columns] = key_states.transpose(1, 2).to(self.keys.dtype)  # autocast gives others
+        """Write keys and values (B, H, n, D); return the whole rows, (B, H, C, D)."""
+        # Under autocast the dtypes may differ.
+        self.keys[self.rows, :, self.columns] = key_states.transpose(1, 2).to(self.keys.dtype)
         self.values[self.rows, :, self.columns] = value_states.transpose(1, 2).to(self.values.dtype)
         return self.keys[: len(self.rows)], self.values[: len(self.rows)]
 
@@ -214,16 +220,19 @@ class RaggedKVCache(Cache, TextCache):
     """Texts by key, each in a row, with a :class:`RaggedLayer` for each layer of a decoder.
 
     Args:
-        static: whether the sizes of the buffers are powers of two, and the buffers stay when the texts have gone, so
-            that :mod:`.static_forward` has fixed shapes.
-        least: least number of columns of such buffers.
-        column_bytes: bytes of a column of a row in all layers together, if an earlier cache of the model has shown it.
+        layers: number of layers.
+        static: whether the sizes of the buffers are powers of two, and the buffers are kept without texts, so that
+            :mod:`.static_forward` has fixed shapes.
+        least: minimum number of columns of the buffers of a static cache.
+        column_bytes: bytes of one column of one row in all layers together, if an earlier cache has measured them.
 
     Attributes:
+        texts, lengths, reserved: for each row its text, the text's length, and the number of tokens it has room for.
+        rows: the row of each text.
         n_rows, n_columns: sizes of the buffers after the next forward.
         plan: plan of the current forward.
         slots: rows (B, 1) and columns (B, n) that a forward of fixed shape writes to; None in other forwards.
-        layer_slots: the same with the buffers of each layer, for layers that take these for their cache.
+        layer_slots: the slots with the buffers of each layer, for layers that use them as their cache.
         forwards: the forwards of fixed shapes on these buffers.
     """
 
@@ -233,8 +242,8 @@ class RaggedKVCache(Cache, TextCache):
         self.layer_slots: Sequence[LayerSlots] = ()
         self.forwards: dict[Hashable, Any] = {}
         self._pool: Any = None
-        self.own = [RaggedLayer(self) for _ in range(layers)]
-        super().__init__(layers=list(self.own))
+        self.ragged_layers = [RaggedLayer(self) for _ in range(layers)]
+        super().__init__(layers=list(self.ragged_layers))
         self.texts: list[Hashable] = []  # by row
         self.rows: dict[Hashable, int] = {}
         self.lengths: list[int] = []  # by row
@@ -253,6 +262,7 @@ class RaggedKVCache(Cache, TextCache):
         self._set_columns()
 
     def _rows_for(self, texts: int) -> int:
+        """Return the number of rows of buffers for ``texts`` texts."""
         return size_above(texts) if self.static else texts
 
     def growth(self, reserves: Sequence[int]) -> int:
@@ -262,21 +272,23 @@ class RaggedKVCache(Cache, TextCache):
         each = self.column_bytes
         before = self.n_rows * self.n_columns if self.initialized else 0
         # A layer's buffers are copied to larger ones before they are freed.
-        copied = each * before // len(self.own) if rows * columns > before else 0
+        copied = each * before // len(self.ragged_layers) if rows * columns > before else 0
         return each * (rows * columns - before) + copied
 
     @property
     def column_bytes(self) -> int:
-        """Bytes of a column of a row in all layers together; 0 if no buffers have shown it."""
-        buffers = [buffer for layer in self.own for buffer in (layer.keys, layer.values) if buffer is not None]
+        """Bytes of one column of one row in all layers together; 0 if they were not measured yet."""
+        buffers = [
+            buffer for layer in self.ragged_layers for buffer in (layer.keys, layer.values) if buffer is not None
+        ]
         return sum(buffer[:1, :, :1].nbytes for buffer in buffers) or self._shown_column_bytes
 
     def remove(self, text: Hashable) -> None:
-        """Remove a text; the last row moves to its place. Without texts a cache holds no memory, unless ``static``."""
+        """Remove a text; the last row moves to its place. Without texts only a static cache holds memory."""
         row, last = self.rows.pop(text), len(self.texts) - 1
         if row != last:
             if self.lengths[last]:
-                for layer in self.own:
+                for layer in self.ragged_layers:
                     layer.move_row(last, row, self.lengths[last])
             self.texts[row], self.lengths[row] = self.texts[last], self.lengths[last]
             self.reserved[row] = self.reserved[last]
@@ -289,12 +301,14 @@ class RaggedKVCache(Cache, TextCache):
             self._reset()
 
     def _reset(self) -> None:
+        """Free the buffers."""
         self.n_rows = self.n_columns = 0
         self.forwards.clear()
-        for layer in self.own:
+        for layer in self.ragged_layers:
             layer.reset()
 
     def _set_columns(self) -> None:
+        """Set ``n_columns`` by the texts' lengths and reserved lengths."""
         needed = max(*self.reserved, *self.lengths) + 1  # one more, for padding
         if self.static:
             self.n_columns = max(self.n_columns, size_above(needed, self.least))
@@ -322,25 +336,26 @@ class RaggedKVCache(Cache, TextCache):
         self.lengths[row] = length
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        """Keep the first ``length`` columns of ``text``, and ``columns``, the path of a tree, moved to follow them."""
+        """Keep the first ``length`` columns of ``text``, and move ``columns``, a path of a tree, to follow them."""
         row = self.rows[text]
         assert all(length <= column < self.lengths[row] for column in columns)
         if list(columns) != list(range(length, length + len(columns))):
             index = torch.tensor(columns)
-            for layer in self.own:
+            for layer in self.ragged_layers:
                 layer.move_columns(row, length, index)
         self.lengths[row] = length + len(columns)
 
     def start_forward(self, texts: Sequence[Hashable], counts: Sequence[int]) -> WritePlan:
-        """Plan a forward that appends ``counts`` tokens to ``texts``; finished by :meth:`end_forward`."""
+        """Plan a forward that appends ``counts`` tokens to ``texts``; :meth:`end_forward` completes it."""
         self.plan = self._plan([self.rows[text] for text in texts], counts)
         return self.plan
 
     def plan_forward(self, reads: Sequence[Read]) -> WritePlan:
-        """Plan a part of a forward, for ``reads``; finished by :meth:`end_forward`."""
+        """Plan a part of a forward, for ``reads``; :meth:`end_forward` completes it."""
         return self._plan([self.rows[read.text] for read in reads], [len(read.tokens) for read in reads])
 
     def _plan(self, rows: Sequence[int], counts: Sequence[int]) -> WritePlan:
+        """Return the plan of a forward that appends ``counts`` tokens to ``rows``, and set ``n_columns``."""
         low, high = min(rows), max(rows) + 1
         starts = self.lengths[low:high]
         new = [0] * (high - low)
@@ -355,11 +370,11 @@ class RaggedKVCache(Cache, TextCache):
     @property
     def initialized(self) -> bool:
         """Whether the layers have buffers."""
-        return any(layer.is_initialized for layer in self.own)
+        return any(layer.is_initialized for layer in self.ragged_layers)
 
     def fit(self) -> None:
         """Resize all buffers to ``n_rows`` and ``n_columns``."""
-        for layer in self.own:
+        for layer in self.ragged_layers:
             if layer.is_initialized:
                 assert layer.keys is not None
                 assert layer.values is not None
@@ -372,20 +387,26 @@ class RaggedKVCache(Cache, TextCache):
         return self._pool
 
     def end_forward(self, plan: WritePlan | None = None) -> None:
-        """Add the tokens written by ``plan`` to the lengths. Default: the plan of :meth:`start_forward`."""
+        """Add the numbers of tokens of ``plan`` to the lengths. Default: the plan of :meth:`start_forward`."""
         plan = plan or self.plan
         for row, count in enumerate(plan.counts, plan.low):
             self.lengths[row] += count
 
     def spread(self, text: Hashable, columns: Sequence[Sequence[int]], reserve: int) -> RaggedKVCache:
-        """A new cache with a row for each of ``columns`` (equal lengths), copied from these columns of ``text``."""
+        """Return a new cache with a row for each list of ``columns`` (of equal lengths), copied from ``text``.
+
+        Args:
+            text: the text.
+            columns: for each row the columns of ``text`` that it consists of.
+            reserve: number of tokens that each row has room for.
+        """
         row = self.rows[text]
-        spread = type(self)(len(self.own))
+        spread = type(self)(len(self.ragged_layers))
         for path in range(len(columns)):
             spread.add(path, reserve)
         spread.lengths = [len(columns[0])] * len(columns)
         index = torch.tensor(columns, dtype=torch.long)
-        for layer, source in zip(spread.own, self.own, strict=True):
+        for layer, source in zip(spread.ragged_layers, self.ragged_layers, strict=True):
             if source.is_initialized:
                 assert source.keys is not None
                 assert source.values is not None
@@ -397,10 +418,10 @@ class RaggedKVCache(Cache, TextCache):
         return spread
 
     def append_from(self, text: Hashable, places: Sequence[tuple[RaggedKVCache, int, int]]) -> None:
-        """Append tokens of other caches to ``text``, each given by cache, row and column."""
+        """Append tokens of other caches to ``text``; ``places`` holds cache, row and column of each token."""
         self.start_forward([text], [len(places)])
-        for index, layer in enumerate(self.own):
-            sources = [(other.own[index], row, column) for other, row, column in places]
+        for index, layer in enumerate(self.ragged_layers):
+            sources = [(other.ragged_layers[index], row, column) for other, row, column in places]
             if sources[0][0].is_initialized:
                 keys, values = [], []
                 for source, row, column in sources:

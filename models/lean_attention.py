@@ -1,4 +1,4 @@
-"""Texts of different lengths in one forward without padding, except in attention: their tokens are concatenated.
+"""Attention of texts of different lengths whose tokens are concatenated; only attention pads them.
 
 Attention works on groups: short reads of several texts form one padded batch, and a long read (a prompt) is a separate
 group.
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .kv_cache import RaggedKVCache, RaggedLayer, WritePlan
-from .masks import FULL, MaskTypes, as_scores, layer_masks, placed
+from .masks import FULL, MaskTypes, additive_mask, layer_masks, place_tokens
 from .read import Read, ends
 
 WHOLE = MaskTypes({FULL: None}, False)
@@ -23,7 +23,13 @@ SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed t
 
 
 class Tables(NamedTuple):
-    """Cosines and signed sines by position, (capacity, 1, D) each, and draft masks, (SHORT, capacity + SHORT)."""
+    """Cosines and signed sines by position, (capacity, 1, D) each, and a table of draft masks.
+
+    Attributes:
+        capacity: number of positions.
+        cos, sin: (capacity, 1, D) cosines and signed sines of the rotary angles.
+        triangle: (SHORT, capacity + SHORT) additive mask, of which the mask of any short read is a part.
+    """
 
     capacity: int
     cos: Tensor
@@ -31,16 +37,16 @@ class Tables(NamedTuple):
     triangle: Tensor
 
 
-@dataclass(slots=True)  # made for every forward: frozen ones take twice as long
+@dataclass(slots=True)  # created in every forward; creating a frozen instance takes twice as long
 class AttentionGroup:
     """N new tokens that attention reads together; queries are (1, H, N, D), keys and values (1, H_kv, N, D).
 
     Attributes:
-        plan: plan of their keys and values.
-        tokens: (N,) ids.
-        cos, sin: (N, 1, D) their rotary angles.
-        mask: additive mask, broadcast to (B, H, n, width), or :func:`per_group` of such a mask; None for none.
-        causal: each token attends to the earlier ones of the group, without a mask.
+        plan: the plan for the tokens' keys and values.
+        tokens: (N,) token ids.
+        cos, sin: (N, 1, D) cosines and signed sines of the tokens' rotary angles.
+        mask: additive mask, broadcast to (B, H, n, width), or :func:`per_group` of such a mask; None for no mask.
+        causal: whether each token attends to the earlier tokens of the group, without a mask.
         places: rows and columns (N,) in the cache's buffers; None for a group of one text.
         slots: (N,) indices in the padded batch of B·n; None without padding.
     """
@@ -63,7 +69,7 @@ class AttentionGroup:
         return self._unpad(attention(self._pad(q), keys, values, self.mask, False))
 
     def _pad(self, packed: Tensor) -> Tensor:
-        """(1, H, N, D) → (B, H, n, D), zeros at padding."""
+        """Pad ``packed``, (1, H, N, D) → (B, H, n, D), with zeros."""
         batch, n = self.plan.high - self.plan.low, self.plan.new
         packed = packed[0].transpose(0, 1)
         if self.slots is None:
@@ -73,28 +79,29 @@ class AttentionGroup:
         return padded.view(batch, n, *packed.shape[1:]).transpose(1, 2)
 
     def _unpad(self, padded: Tensor) -> Tensor:
-        """(B, H, n, D) → (1, H, N, D)."""
+        """Remove the padding, (B, H, n, D) → (1, H, N, D)."""
         flat = padded.transpose(1, 2).flatten(0, 1)
         return (flat if self.slots is None else flat[self.slots]).transpose(0, 1).unsqueeze(0)
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Attention of q (B, H, n, D) over keys and values (B, H_kv, m, D), H a multiple of H_kv.
+    """Return the attention (B, H, n, D) of q (B, H, n, D) to keys and values (B, H_kv, m, D); H_kv divides H.
 
     Args:
-        mask: additive, broadcast to (B, H, n, m), or :func:`per_group` of such a mask.
+        mask: additive mask, broadcast to (B, H, n, m), or :func:`per_group` of such a mask.
+        causal: whether each query attends to earlier positions only.
     """
     batch, heads, n, size = q.shape
     group = heads // keys.shape[1]
     slow = n == 1 and q.dtype == torch.bfloat16  # PyTorch's kernel takes up to twice as long for one query as for two
     if n == 1 and batch > 1 and not (slow and group > 1):
-        # One new token per row is limited by reading keys and values, for which matrix products are faster.
+        # With one new token per row the reading of keys and values takes most of the time; products are faster at it.
         grouped = (q * size**-0.5).reshape(batch, -1, group, size)
         scores = torch.matmul(grouped, keys.transpose(-1, -2))  # (B, H_kv, H / H_kv, m)
         mixed = torch.matmul((scores if mask is None else scores + mask).softmax(-1), values)
         return mixed.view(q.shape)
     if group > 1 and (slow if n == 1 else mask is not None and mask.shape[-2] == n * group):
-        # Heads that share keys become further queries of one head: the kernel reads the keys once.
+        # The queries of heads with shared keys become queries of one head, so that the kernel reads the keys once.
         return attention(q.reshape(batch, -1, n * group, size), keys, values, mask, False).view(q.shape)
     if slow:
         return attention(q.expand(-1, -1, 2, -1), keys, values, mask, False)[:, :, :1]
@@ -102,9 +109,9 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, caus
 
 
 def per_group(mask: Tensor | None, group: int) -> Tensor | None:
-    """``mask`` (…, n, m) for n queries of each of ``group`` heads that share keys, (…, n · group, m).
+    """Repeat ``mask`` (…, n, m) for ``group`` heads with shared keys, (…, n · group, m).
 
-    Returned as it is where nothing is gained: for one query, which broadcasts, and for many, whose mask is large.
+    The mask is returned unchanged for one query, which broadcasts, and for many queries, whose mask is large.
     """
     if mask is None or group == 1 or not 1 < mask.shape[-2] <= SHORT:
         return mask
@@ -112,7 +119,7 @@ def per_group(mask: Tensor | None, group: int) -> Tensor | None:
 
 
 def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
-    """The groups of reads."""
+    """Split ``reads`` into groups: one of all short reads, and one for each long read."""
     if len(reads) == 1:
         return [reads]
     short = [read for read in reads if len(read.tokens) <= SHORT]
@@ -123,9 +130,11 @@ def group_reads(reads: Sequence[Read]) -> list[Sequence[Read]]:
 def attention_group(
     cache: RaggedKVCache, reads: Sequence[Read], tables: Tables, plan: WritePlan, group: int
 ) -> AttentionGroup:
-    """The group of ``reads``, with keys and values at the positions of ``plan``.
+    """Return the group of ``reads``, whose keys and values are written by ``plan``.
 
     Args:
+        cache: the cache of the texts.
+        tables: tables for at least the positions of ``plan``.
         group: number of heads that share keys, H / H_kv.
     """
     if len(reads) == 1:
@@ -136,12 +145,12 @@ def attention_group(
             mask = per_group(_chain_mask(n, past, tables), group)
             cos, sin = tables.cos[past : past + n], tables.sin[past : past + n]
             return AttentionGroup(plan, tokens, cos, sin, mask, causal=mask is None and n > 1)
-        inputs = placed(plan, reads, cache)
+        inputs = place_tokens(plan, reads, cache)
         positions = inputs[0, :, 1]
         return AttentionGroup(
             plan, tokens, tables.cos[positions], tables.sin[positions], _mask(inputs, plan, tables, group)
         )
-    inputs = placed(plan, reads, cache)
+    inputs = place_tokens(plan, reads, cache)
     slots = ends([cache.rows[read.text] - plan.low for read in reads], [len(read.tokens) for read in reads], plan.new)
     index = torch.tensor(slots)
     tokens, positions, columns = inputs.flatten(0, 1)[index, :3].unbind(-1)
@@ -158,17 +167,18 @@ def attention_group(
 
 
 def _mask(inputs: Tensor, plan: WritePlan, tables: Tables, group: int) -> Tensor | None:
+    """Return the additive mask of a padded batch ``inputs`` (B, n, 4 + E)."""
     mask = layer_masks(WHOLE, inputs, torch.arange(plan.width))[FULL]
-    return per_group(as_scores(mask, tables.triangle.dtype), group)
+    return per_group(additive_mask(mask, tables.triangle.dtype), group)
 
 
 def _chain_mask(n: int, past: int, tables: Tables) -> Tensor | None:
-    """Additive mask (n, past + n) of n tokens after ``past`` others; None if no mask is needed.
+    """Return the additive mask (n, past + n) of n tokens after ``past`` tokens; None if no mask is needed.
 
-    A single token attends to everything, and without earlier tokens attention applies the causal mask itself.
+    A single token attends to all tokens. Without earlier tokens attention applies the causal mask itself.
     """
     if n == 1 or past == 0:
         return None
     if n <= SHORT:
         return tables.triangle[:n, tables.capacity - past : tables.capacity + n]
-    return as_scores(torch.ones(1, n, past + n, dtype=torch.bool).tril(past), tables.triangle.dtype)[0, 0]
+    return additive_mask(torch.ones(1, n, past + n, dtype=torch.bool).tril(past), tables.triangle.dtype)[0, 0]

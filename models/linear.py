@@ -2,15 +2,16 @@
 
 *Reordered.* On some processors, such as AMD's, the default product of few rows with a weight matrix reaches only a
 fraction of the memory bandwidth, so that verifying a draft takes longer than generating its tokens one by one. oneDNN's
-product on reordered weights comes close to it, and is hardly slower for eight rows than for one. The copy needs as much
-memory as the weights. On Intel processors the default float32 product is faster up to a dozen rows within a forward.
+product on reordered weights comes close to the memory bandwidth, and is hardly slower for eight rows than for one. The
+reordered copy needs as much memory as the weights. On Intel processors the default float32 product is faster up to a
+dozen rows within a forward.
 
 *Rounded.* A draft step of one text takes as long as reading the draft's weights, so that fewer bits make it faster.
-Rounding changes q alone, and verification is exact for every q. PyTorch's products of few rows in bfloat16 read the
-rounded weights; for more rows the same weights are also kept in bfloat16, reordered.
+Rounding changes q only, and verification is exact for every q. PyTorch's products of few rows in bfloat16 read the
+rounded weights. For more rows the rounded weights are also stored in bfloat16, reordered.
 
-What libraries take for the 48 products of 12 layers of SmolLM2-135M, in milliseconds by number of rows (AMD EPYC, one
-thread, PyTorch 2.13, medians in turn):
+The table shows the milliseconds of the 48 products of 12 layers of SmolLM2-135M, by library and number of rows (AMD
+EPYC, one thread, PyTorch 2.13, medians of alternating runs):
 
 ==========================================  =====  =====  =====  =====
 float32                                         1      2      4      9
@@ -31,7 +32,7 @@ torchao 0.18, ``Int8WeightOnlyConfig``       14.5   13.6   14.0   15.9
 :class:`Int4Linear`                           2.7    3.4    4.7    9.3
 ==========================================  =====  =====  =====  =====
 
-Freezing compiles for 15 s for each of two graphs; torchao 0.18 has no weights of 4 bits on CPUs.
+With ``freezing``, compilation takes 15 s for each of two graphs. torchao 0.18 has no weights of 4 bits on CPUs.
 """
 
 from __future__ import annotations
@@ -48,34 +49,35 @@ from transformers.pytorch_utils import Conv1D
 from ..common.errors import InputError
 from ..common.machine import processor
 from .base import is_dispatched
-from .given import is_known, mirrored
+from .model_snapshot import is_library_module, mirror
 from .trimmed_head import TrimmedHead
 
-FEW = 150_000  # multiplications below which calling oneDNN costs more than the product
-# Longer inputs are padded to a multiple of this many rows: for every number of rows oneDNN generates code, which takes
+FEW = 150_000  # multiplications below which the call of oneDNN takes longer than the product
+# Longer inputs are padded to a multiple of this many rows. oneDNN generates code for every number of rows, which takes
 # milliseconds and up to a MiB.
 STEP = 16
-# By vendor instead of by a measurement, so that rounding is the same in every run.
+# Rows up to which the default product is used. It depends on the vendor, not on a measurement, so that rounding is the
+# same in every run.
 PLAIN_ROWS = 12 if "Intel" in processor() else 0
-# Up to three rows take longer than four with large weights: 44 instead of 38 ms for one token of SmolLM2-135M and 52
-# instead of 41 ms for two, in float32 on one thread.
+# With large weights, up to three rows take longer than four: 44 instead of 38 ms for one token of SmolLM2-135M and 52
+# instead of 41 ms for two, in float32 on one thread. Inputs are padded to this many rows.
 FULL_ROWS = 1 if "Intel" in processor() else 4
-LARGE = 800_000  # elements of such weights
+LARGE = 800_000  # minimum number of elements of large weights
 
 Quantization = Literal["int8", "int4"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
 Linear = Callable[[Tensor], Tensor]  # (N, in) → (N, out)
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # of a weight (out, in) and a bias (out,)
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # weight (out, in), bias (out,) → product
 
-GROUP = 32  # inputs that share a scale and an offset in 4 bits
-OUTPUTS = 16  # of a weight in 4 bits there must be a multiple
-# Rows up to which the product is faster than that of the weights in bfloat16 (docs/performance.md).
+GROUP = 32  # number of inputs that share a scale and an offset in 4 bits
+OUTPUTS = 16  # the number of outputs of a weight in 4 bits must be a multiple of this
+# Rows up to which the product with rounded weights is faster than with weights in bfloat16 (docs/performance.md).
 INT8_ROWS = 3
 INT4_ROWS = 8
 
 LINEAR = {nn.Linear, Conv1D, TrimmedHead}
-SMALLEST = FEW  # elements of weights of a model that are reordered: the product of others is never packed
-MOST_GIB = 4  # of such weights, since they are copied
+SMALLEST = FEW  # minimum number of elements of a weight that is reordered or rounded
+MAX_GIB = 4  # maximum GiB of these weights in a model, because they are copied
 
 
 class PackedLinear:
@@ -83,7 +85,7 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.size, self.bias = weight.numel(), bias
-        # The operators that PyTorch's compiler uses for frozen weights; not in every build.
+        # The operators that PyTorch's compiler uses for frozen weights. Not every build has them.
         self.packed: Tensor | None = None
         if torch.backends.mkldnn.is_available() and _reorders(weight.dtype):  # type: ignore[no-untyped-call]
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -108,7 +110,7 @@ class PackedLinear:
 
 
 def packing_pays(dtype: torch.dtype) -> bool:
-    """Whether products of few rows are faster with reordered weights on this processor."""
+    """Return true if products of few rows are faster with reordered weights on this processor."""
     return (
         torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and _reorders(dtype)
@@ -117,13 +119,14 @@ def packing_pays(dtype: torch.dtype) -> bool:
 
 
 def _reorders(dtype: torch.dtype) -> bool:
+    """Return true if oneDNN multiplies reordered weights of ``dtype`` on this processor."""
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype == torch.float32
 
 
 class Int8Linear:
-    """``F.linear(x, weight, bias)`` for x in bfloat16, the rows of the weight rounded to multiples of a scale each."""
+    """``F.linear(x, weight, bias)`` for x in bfloat16; each row of the weight is rounded to multiples of a scale."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         check_size("int8", weight)
@@ -145,7 +148,7 @@ class Int8Linear:
 
 
 class Int4Linear:
-    """``F.linear(x, weight, bias)`` for x in bfloat16, each ``GROUP`` weights of a row rounded to sixteen values."""
+    """``F.linear(x, weight, bias)`` for x in bfloat16; ``GROUP`` weights of a row share one set of sixteen values."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         check_size("int4", weight, OUTPUTS)
@@ -153,7 +156,7 @@ class Int4Linear:
         least, most = groups.aminmax(dim=2, keepdim=True)
         scale = ((most - least) / 15).bfloat16()
         zero = (least + 8 * scale.float()).bfloat16()  # the value of the number 8
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))  # equal weights are all the number 8
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))  # equal weights all become the number 8
         rounded = ((groups - zero.float()) / scale.float() + 8).round().clamp(0, 15)
         self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(rounded.flatten(1).int(), 1)
         self.scale = torch.cat([scale, zero], 2).transpose(0, 1).contiguous()  # (in / GROUP, out, 2)
@@ -170,9 +173,10 @@ class Int4Linear:
 
 
 def linears(quantization: Quantization | None) -> tuple[MakeLinear, MakeLinear]:
-    """What makes the products of a model's layers and of its output projection.
+    """Return the classes that compute the products of a model's layers and of its output projection.
 
-    The output projection has 8 bits at least: rounded to 4 it costs more acceptance than all layers.
+    The output projection has at least 8 bits, because rounding it to 4 bits lowers the acceptance rate more than
+    rounding all layers.
     """
     if quantization is None:
         return PackedLinear, PackedLinear
@@ -180,7 +184,7 @@ def linears(quantization: Quantization | None) -> tuple[MakeLinear, MakeLinear]:
 
 
 def not_quantized(quantization: Quantization, draft: str, reason: str) -> InputError:
-    """The error for a draft that has no forward with rounded weights."""
+    """Return the error for a draft that has no forward with rounded weights."""
     return InputError(
         f"draft_dtype={quantization!r}: the weights of {draft} cannot be rounded, since {reason}; take "
         "another draft_dtype"
@@ -188,10 +192,10 @@ def not_quantized(quantization: Quantization, draft: str, reason: str) -> InputE
 
 
 def check_size(quantization: Quantization, weight: Tensor, multiple: int = 1) -> None:
-    """Refuse weights (out, in) that PyTorch's products do not take.
+    """Check that PyTorch's products support a weight (out, in).
 
     Raises:
-        InputError: ``in`` is no multiple of ``GROUP``, or ``out`` none of ``multiple``.
+        InputError: ``in`` is not a multiple of ``GROUP``, or ``out`` not a multiple of ``multiple``.
     """
     outputs, inputs = weight.shape
     if inputs % GROUP or outputs % multiple:
@@ -203,7 +207,12 @@ def check_size(quantization: Quantization, weight: Tensor, multiple: int = 1) ->
 
 
 class PackedForward:
-    """The forward of one linear layer in inference, with a copy of its weights in the form of ``linear``."""
+    """The forward of one linear layer in inference, with a copy of its weights.
+
+    Args:
+        module: the layer.
+        linear: makes the product of weight and bias.
+    """
 
     def __init__(self, module: Any, linear: MakeLinear) -> None:
         weight = module.weight.detach()
@@ -221,48 +230,51 @@ class PackedForward:
 
 
 def pack(model: PreTrainedModel, quantization: Quantization | None = None) -> PreTrainedModel:
-    """``model`` with reordered weights, sharing everything else with it; ``model`` itself where that gains nothing.
+    """Return ``model`` with reordered or rounded weights; ``model`` itself if they would not be faster.
 
-    The modules keep their classes, parameters and hooks. Later changes of the packed weights have no effect.
+    The result shares everything else with ``model``. Its modules keep their classes, parameters and hooks. Later
+    changes of the packed weights have no effect.
 
     Args:
+        model: the model.
         quantization: round the weights, those of a draft in bfloat16.
 
     Raises:
         InputError: weights have sizes that cannot be quantized.
     """
-    if why_not_packed(model) is not None or (quantization is None and not packing_pays(model.dtype)):
+    if packing_obstacle(model) is not None or (quantization is None and not packing_pays(model.dtype)):
         return model
     inner, output = linears(quantization)
     head = model.get_output_embeddings()
 
-    def packed(other: nn.Module, module: nn.Module) -> None:
+    def packed(module_copy: nn.Module, module: nn.Module) -> None:
+        """Replace the forward of the copy ``module_copy`` of a linear layer ``module``."""
         if _packs(module):
-            other.forward = PackedForward(module, output if module is head else inner)
+            module_copy.forward = PackedForward(module, output if module is head else inner)
 
     with torch.inference_mode():
-        result = mirrored(model, packed)
+        result = mirror(model, packed)
     assert isinstance(result, PreTrainedModel)
     return result
 
 
-def why_not_packed(model: PreTrainedModel) -> str | None:
-    """Why :func:`pack` leaves ``model`` as it is, as a sentence about the model; None if it does not."""
+def packing_obstacle(model: PreTrainedModel) -> str | None:
+    """Return the reason why :func:`pack` cannot change ``model``, as a clause; None if it can."""
     if model.device.type != "cpu" or is_dispatched(model):
         return "it is not on the CPU"
-    if not all(is_known(module) for module in model.modules()):
+    if not all(is_library_module(module) for module in model.modules()):
         return "it has adapters or quantized layers"
     if any("forward" in vars(module) and module._modules for module in model.modules()):
         return "its forward was replaced"
     weights: list[Any] = [module.weight for module in model.modules() if _packs(module)]
     size = sum(weight.numel() * weight.element_size() for weight in weights) / 2**30
-    if size > MOST_GIB:
-        return f"its weights take {size:.1f} GiB, more than {MOST_GIB}"
+    if size > MAX_GIB:
+        return f"its weights take {size:.1f} GiB, more than {MAX_GIB}"
     return None if weights else f"its linear layers have fewer than {SMALLEST} weights each"
 
 
 def _packs(module: Any) -> bool:
-    """Whether the module is a linear layer with many weights, whose forward nobody has replaced."""
+    """Return true if the module is a linear layer with many weights and the forward of its class."""
     if type(module) not in LINEAR or "forward" in vars(module):
         return False
     return type(module.weight) in (nn.Parameter, Tensor) and module.weight.numel() >= SMALLEST

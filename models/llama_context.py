@@ -1,7 +1,7 @@
-"""One context of llama.cpp: keys and values of some sequences, and the batches that are read into them.
+"""One context of llama.cpp: the keys and values of some sequences, and the batches that are read into them.
 
-Calls go through the library's functions as ``llama_cpp`` binds them, with pointers as plain integers and batches in
-numpy arrays: drafts are small, and building a batch field by field would cost more than reading it.
+Calls use the library's functions as ``llama_cpp`` binds them, with pointers as plain integers and batches in numpy
+arrays. Drafts are small, so that building a batch field by field would take longer than reading it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 
 from ..common.errors import InputError, optional_import
 
-MOST_SEQUENCES = 256  # that llama.cpp knows
-BATCH = 512  # tokens that one call of llama_decode reads
+MAX_SEQUENCES = 256  # maximum number of sequences of a context in llama.cpp
+BATCH = 512  # maximum number of tokens of one call of llama_decode
 FLOAT32 = 0  # ggml's type
-PAD = 256  # cells of a context come in multiples of this
+PAD = 256  # the number of cells of a context is a multiple of this
 
-_LOG: list[str] = []  # llama.cpp's latest errors, instead of its standard error
+_LOG: list[str] = []  # llama.cpp's latest error messages, which it would otherwise print to standard error
 
 
 @cache
 def library() -> Any:
-    """The module of llama.cpp's own functions, its messages kept instead of printed.
+    """Return the module of llama.cpp's functions, with a callback that collects its messages.
 
     Raises:
         InputError: the extra ``gguf`` is not installed, or its library cannot be loaded.
@@ -48,28 +48,31 @@ def library() -> Any:
 ERROR = 4  # GGML_LOG_LEVEL_ERROR
 
 
-def _note(level: int, text: bytes, data: object) -> None:
+def _store_error(level: int, text: bytes, data: object) -> None:
+    """Store an error message of llama.cpp."""
     if level == ERROR:
         _LOG.append(text.decode(errors="replace").strip())
         del _LOG[:-20]
 
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_note)  # for as long as llama.cpp
+# A global, because llama.cpp calls it until the process ends.
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_store_error)
 
 
 def first_error() -> str:
-    """What llama.cpp last complained of, the cause before the consequences; forgotten afterwards."""
-    found = _LOG[0] if _LOG else "it gives no reason"
+    """Return the first stored error message of llama.cpp, which names the cause, and remove all stored messages."""
+    message = _LOG[0] if _LOG else "it gives no reason"
     _LOG.clear()
-    return found.partition(": ")[2] or found
+    return message.partition(": ")[2] or message
 
 
 class Entry(NamedTuple):
     """A token to read.
 
     Attributes:
-        position: how many tokens come before it in its own text.
-        sequence: the one it becomes part of; it attends to what that holds.
+        token: token id.
+        position: number of tokens before it in its text.
+        sequence: the sequence that it becomes part of; the token attends to earlier tokens of this sequence.
     """
 
     token: int
@@ -78,16 +81,21 @@ class Entry(NamedTuple):
 
 
 class LlamaContext:
-    """Cells for ``cells`` tokens, shared by ``sequences`` sequences.
+    """A context with cells for ``cells`` tokens, which ``sequences`` sequences share.
 
     Args:
         model: llama.cpp's model.
-        owner: what frees the model when nothing refers to it any longer.
+        owner: the object that frees the model when nothing refers to the object any longer.
+        vocab_size: V.
+        hidden_size: d.
         kind: ggml's type of keys and values.
-        threads: that share a batch's work.
+        threads: number of threads that read a batch.
+
+    Attributes:
+        states: whether hidden states are computed with the logits.
 
     Raises:
-        InputError: there is no memory for it.
+        InputError: there is not enough memory for the context.
     """
 
     def __init__(
@@ -112,7 +120,7 @@ class LlamaContext:
         settings.type_k = settings.type_v = kind
         settings.pooling_type = llama.LLAMA_POOLING_TYPE_NONE
         settings.embeddings = settings.kv_unified = settings.swa_full = True
-        if kind == FLOAT32:  # flash attention rounds to float16 whatever the cache holds
+        if kind == FLOAT32:  # flash attention rounds to float16, independently of the cache's type
             settings.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
         settings.no_perf = True
         pointer = llama.llama_init_from_model(model, settings)
@@ -121,29 +129,29 @@ class LlamaContext:
         self.pointer = ctypes.c_void_p(pointer)
         self.close = weakref.finalize(self, llama.llama_free, self.pointer)
         self.memory = ctypes.c_void_p(llama.llama_get_memory(self.pointer))
-        self.states = True  # whether hidden states come with the logits
+        self.states = True
         self._batch = Batch(llama)
         self._views: dict[tuple[int, int, int], Tensor] = {}
-        self._logits = _address_of(llama, "llama_get_logits")
-        self._states = _address_of(llama, "llama_get_embeddings")
+        self._logits = _integer_function(llama, "llama_get_logits")
+        self._states = _integer_function(llama, "llama_get_embeddings")
 
     def read(self, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
-        """Read ``entries``: their logits (n, V) and hidden states (n, d), which belong to the caller."""
+        """Read ``entries``; return copies of their logits (n, V) and hidden states (n, d)."""
         if not self.states:
             self.llama.llama_set_embeddings(self.pointer, True)
             self.states = True
         parts = []
         for start in range(0, len(entries), BATCH):
-            some = entries[start : start + BATCH]
-            self._decode(self._batch.fill(some, outputs=True))
-            logits = self._view(self._logits, len(some), self.vocab_size)
-            parts.append((logits.clone(), self._view(self._states, len(some), self.hidden_size).clone()))
+            batch = entries[start : start + BATCH]
+            self._decode(self._batch.fill(batch, outputs=True))
+            logits = self._view(self._logits, len(batch), self.vocab_size)
+            parts.append((logits.clone(), self._view(self._states, len(batch), self.hidden_size).clone()))
         if len(parts) == 1:
             return parts[0]
         return torch.cat([logits for logits, _ in parts]), torch.cat([states for _, states in parts])
 
     def _view(self, function: Any, n: int, width: int) -> Tensor:
-        """(n, width) the numbers where ``function`` points to, in llama.cpp's memory: good until the next call."""
+        """Return a view (n, width) of the numbers that ``function`` points to, which is valid until the next call."""
         address = function(self.pointer)
         view = self._views.get((address, n, width))
         if view is None:
@@ -152,7 +160,7 @@ class LlamaContext:
         return view
 
     def skim(self, entries: Sequence[Entry]) -> None:
-        """Read ``entries`` for their keys and values alone."""
+        """Read ``entries`` without computing logits and hidden states."""
         if self.states:
             self.llama.llama_set_embeddings(self.pointer, False)
             self.states = False
@@ -160,22 +168,27 @@ class LlamaContext:
             self._decode(self._batch.fill(entries[start : start + BATCH], outputs=False))
 
     def _decode(self, batch: Any) -> None:
+        """Run llama.cpp on a batch.
+
+        Raises:
+            RuntimeError: llama.cpp reports an error.
+        """
         status = self.llama.llama_decode(self.pointer, batch)
         if status != 0:
             raise RuntimeError(f"llama_decode: {status} ({first_error()})")
 
     def forget(self, sequence: int, start: int = 0) -> None:
-        """Of ``sequence`` keep the tokens before position ``start``."""
+        """Remove the tokens of ``sequence`` from position ``start`` on."""
         self.llama.llama_memory_seq_rm(self.memory, sequence, start, -1)
 
     def copy(self, source: int, to: int, start: int, end: int) -> None:
-        """Have sequence ``to`` share the tokens of ``source`` at positions from ``start`` up to ``end``."""
+        """Let sequence ``to`` share the tokens of ``source`` at positions from ``start`` up to ``end``."""
         if start < end:
             self.llama.llama_memory_seq_cp(self.memory, source, to, start, end)
 
 
 class Batch:
-    """A ``llama_batch`` whose arrays are written through views: field by field it would take longer than reading it."""
+    """A ``llama_batch`` whose arrays are written through numpy views, which is faster than field by field."""
 
     def __init__(self, llama: Any) -> None:
         self.struct = llama.llama_batch_init(BATCH, 0, 1)
@@ -188,7 +201,7 @@ class Batch:
         self.sequences = [self.struct.seq_id[i] for i in range(BATCH)]
 
     def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
-        """The batch of ``entries``, all of them with results or none."""
+        """Return the batch of ``entries``; all of them have results if ``outputs`` is true, otherwise none."""
         for i, (token, position, sequence) in enumerate(entries):
             self.tokens[i], self.positions[i], self.sequences[i][0] = token, position, sequence
         self.outputs[: len(entries)] = outputs
@@ -196,6 +209,6 @@ class Batch:
         return self.struct
 
 
-def _address_of(llama: Any, name: str) -> Any:
-    """llama.cpp's function ``name`` of a context; its result is an integer, a pointer object would cost more."""
+def _integer_function(llama: Any, name: str) -> Any:
+    """Return llama.cpp's function ``name`` of a context with an integer result, which is faster than a pointer."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)((name, llama._lib))

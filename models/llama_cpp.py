@@ -1,13 +1,13 @@
 """GGUF models behind the model protocol, and their texts in llama.cpp's KV cache.
 
-Logits and hidden states of every token read come out of one ``llama_decode``. Results are not bit for bit those of
-another batch size, as with any engine.
+One call of ``llama_decode`` gives logits and hidden states of all tokens that it reads. As in any engine, results
+depend on the batch size within rounding.
 
-llama.cpp knows no masks, only sequences: a token attends to what its sequence holds before it. A text is a sequence.
-Drafts of a GGUF target are chains. The branches that training data, traces and tree drafters ask for are read in turn:
-each path in a sequence of its own, which shares the cells of the text before it and is forgotten afterwards. Of a tree
-:meth:`LlamaCache.keep` therefore keeps the nodes that follow the text in its own sequence; the engine reads the end of
-the path again.
+llama.cpp has no masks, only sequences: a token attends to the earlier tokens of its sequence. A text is a sequence.
+Drafts of a GGUF target are chains. Training data, traces and tree drafters also read branches. Each branch is read in a
+sequence of its own, which shares the cells of the text before it and is removed afterwards. :meth:`LlamaCache.keep`
+therefore keeps only those nodes of a tree that continue the text's sequence; the engine reads the end of the path
+again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from torch import Tensor
 from ..common.errors import InputError
 from .base import LanguageModel
 from .gguf_model import GgufModel
-from .llama_context import MOST_SEQUENCES, PAD, Entry, LlamaContext
+from .llama_context import MAX_SEQUENCES, PAD, Entry, LlamaContext
 from .read import Read, TreeMask
 from .text_cache import TextCache
 
-MOST_TEXTS = 192  # at once
-SEQUENCES = (1, 16, 64, MOST_SEQUENCES)  # a context's; every call looks at all pairs of them
-SPARE = 64  # cells beyond what the texts have reserved
-SKIM = 32  # tokens without results that are worth a call of their own: each result costs V numbers
+MAX_TEXTS = 192  # maximum number of texts in a cache
+SEQUENCES = (1, 16, 64, MAX_SEQUENCES)  # sizes of a context; every call takes time for all pairs of its sequences
+SPARE = 64  # cells beyond those that the texts have reserved
+SKIM = 32  # more tokens without results than this get a call of their own, because each result takes V numbers
 
 
 class Branch(NamedTuple):
-    """The path to a node: the first ``root`` columns of the chain, then ``nodes``."""
+    """The path to a node: the first ``root`` columns of the text's chain, followed by the columns ``nodes``."""
 
     root: int
     nodes: list[int]
@@ -44,11 +44,12 @@ class Text:
     """One text.
 
     Attributes:
-        sequence: its own, which holds its chain.
-        reserve: tokens it is expected to grow to.
-        tokens: of every column.
-        chain: columns that follow one after another; those behind are nodes of a tree, which llama.cpp does not hold.
-        above: for each node its path behind the tree's trunk, itself the last.
+        sequence: the sequence that holds the text's chain.
+        reserve: number of tokens that the text is expected to grow to.
+        tokens: the token of every column.
+        chain: number of first columns that form a chain. Later columns are nodes of a tree, which llama.cpp's cache
+            does not hold.
+        above: for each node the columns of its path after the tree's trunk, including its own.
     """
 
     sequence: int
@@ -58,7 +59,7 @@ class Text:
     above: dict[int, list[int]] = field(default_factory=dict)
 
     def append(self, tokens: Sequence[int], tree: TreeMask | None) -> tuple[range, list[Branch]]:
-        """Add columns: those of the chain, and the paths to the leaves among the new nodes."""
+        """Append columns; return the columns of the chain, and the paths to the leaves among the new nodes."""
         start = len(self.tokens)
         self.tokens += tokens
         above = [] if tree is None else tree.above
@@ -73,38 +74,43 @@ class Text:
         return range(start, first), [self._branch(tree.trunk, self.above[leaf]) for leaf in leaves]
 
     def _branch(self, trunk: int, path: list[int]) -> Branch:
-        """A branch may leave the chain further down than at the trunk's end."""
+        """Return the branch of a path after ``trunk`` columns; the branch may leave the chain after the trunk's end."""
         along = next((i for i, c in enumerate(path) if c != trunk + i or c >= self.chain), len(path))
         return Branch(trunk + along, path[along:])
 
 
 class LlamaCache(TextCache):
-    """Texts in one context, which is made when they are first read, and anew where they need more room.
+    """Texts in one context, which is created by the first read, and replaced by a larger one when texts need more room.
 
     Args:
-        make: a context of so many cells and sequences.
+        make: returns a context, for a number of cells and a number of sequences.
+
+    Attributes:
+        context: the current context; None before the first read.
+        texts: the texts by key.
+        free: the unused sequences of the context.
     """
 
     def __init__(self, make: Callable[[int, int], LlamaContext]) -> None:
         self._make = make
         self.context: LlamaContext | None = None
         self.texts: dict[Hashable, Text] = {}
-        self.free: list[int] = []  # sequences of the context that nothing uses
+        self.free: list[int] = []
 
     def add(self, text: Hashable, reserve: int) -> None:
         assert text not in self.texts
-        if len(self.texts) == MOST_TEXTS:
-            raise InputError(f"llama.cpp decodes at most {MOST_TEXTS} texts at once; give a smaller max_running")
-        self.texts[text] = Text(self.free.pop() if self.free else -1, reserve)  # -1: until there is a larger context
+        if len(self.texts) == MAX_TEXTS:
+            raise InputError(f"llama.cpp decodes at most {MAX_TEXTS} texts at once; give a smaller max_running")
+        self.texts[text] = Text(self.free.pop() if self.free else -1, reserve)  # -1: waits for a larger context
 
     def remove(self, text: Hashable) -> None:
-        gone = self.texts.pop(text)
-        if self.context is not None and gone.sequence >= 0:
-            self._release(gone.sequence)
+        removed = self.texts.pop(text)
+        if self.context is not None and removed.sequence >= 0:
+            self._release(removed.sequence)
 
     def clear(self) -> None:
         self.texts.clear()
-        self.context, self.free = None, []  # in whatever state a round has left it
+        self.context, self.free = None, []  # an interrupted round may have left any state
 
     def __contains__(self, text: Hashable) -> bool:
         return text in self.texts
@@ -116,36 +122,36 @@ class LlamaCache(TextCache):
         self.keep(text, length, ())
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        """See :meth:`.TextCache.keep`; a path is cut at its first column that is a node of a tree."""
-        kept = self.texts[text]
+        """Keep columns as in :meth:`.TextCache.keep`; the path is cut before its first column outside the chain."""
+        entry = self.texts[text]
         for column in columns:
-            if column != length or column >= kept.chain:
+            if column != length or column >= entry.chain:
                 break
             length += 1
-        assert length <= kept.chain
-        if length == len(kept.tokens):
+        assert length <= entry.chain
+        if length == len(entry.tokens):
             return
         assert self.context is not None
-        if length < kept.chain:
-            self.context.forget(kept.sequence, length)
-        del kept.tokens[length:]
-        kept.chain, kept.above = length, {}
+        if length < entry.chain:
+            self.context.forget(entry.sequence, length)
+        del entry.tokens[length:]
+        entry.chain, entry.above = length, {}
 
     def fit(self, tokens: int, *, branches: bool) -> LlamaContext:
-        """The context, with room for so many new tokens, and a free sequence where ``branches`` are read."""
+        """Return the context with room for ``tokens`` new tokens, and with a free sequence if ``branches`` are read."""
         columns = sum(max(len(text.tokens), text.reserve) for text in self.texts.values()) + tokens + SPARE
-        wanted = len(self.texts) + branches
+        sequences = len(self.texts) + branches
         context = self.context
         unplaced = any(text.sequence < 0 for text in self.texts.values())
-        if context is None or columns > context.cells or wanted > context.sequences or unplaced:
-            held = 0 if context is None else context.cells
-            cells = max(held, columns + (columns // 4 if columns > held > 0 else 0))
-            self._move(-(-cells // PAD) * PAD, next(size for size in SEQUENCES if size >= wanted))
+        if context is None or columns > context.cells or sequences > context.sequences or unplaced:
+            current_cells = 0 if context is None else context.cells
+            cells = max(current_cells, columns + (columns // 4 if columns > current_cells > 0 else 0))
+            self._move(-(-cells // PAD) * PAD, next(size for size in SEQUENCES if size >= sequences))
         assert self.context is not None
         return self.context
 
     def _move(self, cells: int, sequences: int) -> None:
-        """Have a larger context read the chains of all texts."""
+        """Replace the context by a larger one, which reads the chains of all texts."""
         if self.context is not None:
             self.context.close()
             sequences = max(sequences, self.context.sequences)
@@ -157,7 +163,7 @@ class LlamaCache(TextCache):
                 self.context.skim([Entry(text.tokens[i], i, text.sequence) for i in range(text.chain)])
 
     def read_branch(self, text: Text, branch: Branch) -> tuple[Tensor, Tensor]:
-        """Logits (n, V) and hidden states (n, d) of the n nodes of ``branch``, in a sequence that is then freed."""
+        """Return logits (n, V) and hidden states (n, d) of the n nodes of ``branch``; its sequence is freed again."""
         assert self.context is not None
         sequence = self.free.pop()
         self.context.copy(text.sequence, sequence, 0, branch.root)
@@ -167,13 +173,14 @@ class LlamaCache(TextCache):
         return results
 
     def _release(self, sequence: int) -> None:
+        """Empty and free a sequence."""
         assert self.context is not None
         self.context.forget(sequence)
         self.free.append(sequence)
 
 
 class LlamaCpp(LanguageModel):
-    """A decoder-only GGUF model; may be used from several threads, each with caches of its own."""
+    """A decoder-only GGUF model. Several threads may use it, each with its own caches."""
 
     model: GgufModel
     decodes_trees = False
@@ -190,9 +197,9 @@ class LlamaCpp(LanguageModel):
     def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         assert isinstance(cache, LlamaCache)
         context = cache.fit(sum(len(read.tokens) for read in reads), branches=any(read.tree for read in reads))
-        entries: list[Entry] = []  # the ends of the chains, of all reads
-        rows: list[int] = []  # where the results of each chain are among those of ``entries``
-        counts: list[int] = []  # results of each chain
+        entries: list[Entry] = []  # the ends of the chains of all reads
+        rows: list[int] = []  # indices of the chains' results among the results of ``entries``
+        counts: list[int] = []  # number of results of each chain
         branches: list[list[Branch]] = []
         for read in reads:
             text = cache.texts[read.text]
@@ -222,10 +229,10 @@ class LlamaCpp(LanguageModel):
         return logits, hidden
 
     def _nodes(self, cache: LlamaCache, text: Text, leaves: Sequence[Branch], keep: int) -> list[tuple[Tensor, Tensor]]:
-        """Logits (1, V) and hidden states (1, d) of each of the last ``keep`` nodes of ``text``."""
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        """Return logits (1, V) and hidden states (1, d) of each of the last ``keep`` nodes of ``text``."""
+        results: dict[int, tuple[Tensor, Tensor]] = {}
         for branch in leaves:
             logits, hidden = cache.read_branch(text, branch)
             for row, column in enumerate(branch.nodes):
-                found.setdefault(column, (logits[row : row + 1], hidden[row : row + 1]))
-        return [found[column] for column in range(len(text.tokens) - keep, len(text.tokens))]
+                results.setdefault(column, (logits[row : row + 1], hidden[row : row + 1]))
+        return [results[column] for column in range(len(text.tokens) - keep, len(text.tokens))]

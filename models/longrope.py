@@ -1,7 +1,7 @@
-"""Longrope (Phi-3's 128k models): two sets of rotary factors, one for short texts and one for long ones.
+"""Longrope (Phi-3's 128k models): two sets of rotary factors, one for short texts and one for long texts.
 
-When a text grows past the original context, all its keys change; transformers then reads it again from its start, and
-so do we. One call of the model uses one set of factors, so results on both sides of the switch need two calls.
+When a text grows beyond the original context, all its keys change. The text is then read again from its start, as in
+transformers. One call of the model uses one set of factors, so that results on both sides of the switch need two calls.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ Forward = Callable[[RaggedKVCache, Sequence[Read]], Results]  # of texts that ne
 
 
 def longrope_switch(config: Any) -> int | None:
-    """The original context of a model with longrope; None without longrope."""
+    """Return the original context, in tokens, of a model with longrope; None without longrope."""
     parameters = getattr(config, "rope_parameters", None) or {}
-    each = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
-    found = [p["original_max_position_embeddings"] for p in each if p.get("rope_type") == "longrope"]
-    return min(found) if found else None
+    rope_configs = (
+        [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+    )
+    contexts = [p["original_max_position_embeddings"] for p in rope_configs if p.get("rope_type") == "longrope"]
+    return min(contexts) if contexts else None
 
 
 class TokenKVCache(RaggedKVCache):
-    """A cache that stores the tokens of its texts, so that they can be read again.
+    """A cache that also stores the tokens of its texts, so that texts can be read again.
 
     Attributes:
-        tokens: token of each column, by text.
-        long: whether a text's keys were computed with the factors of long texts; None if some keys are missing.
+        tokens: for each text the token of each column.
+        long: for each text whether its keys were computed with the factors of long texts; None if keys are missing.
     """
 
     def __init__(self, layers: int) -> None:
@@ -50,7 +52,7 @@ class TokenKVCache(RaggedKVCache):
         self.long.clear()
 
     def note(self, text: Hashable, tokens: Sequence[int], *, long: bool | None) -> None:
-        """Record ``tokens`` that will be appended to ``text``; ``long`` as for the class."""
+        """Record ``tokens`` that will be appended to ``text``; ``long`` becomes the entry of ``text`` in ``long``."""
         self.tokens[text] = [*self.tokens[text], *tokens]
         self.long[text] = long
 
@@ -59,7 +61,7 @@ class TokenKVCache(RaggedKVCache):
         self.tokens[text] = self.tokens[text][:length]
 
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        if self.long[text] is None:  # the keys will be recomputed: only the tokens matter
+        if self.long[text] is None:  # the keys will be recomputed from the tokens
             self.lengths[self.rows[text]] = length + len(columns)
         else:
             super().keep(text, length, columns)
@@ -68,13 +70,20 @@ class TokenKVCache(RaggedKVCache):
 
 
 def read_by_factors(forward: Forward, cache: TokenKVCache, reads: Sequence[Read], switch: int) -> Results:
-    """Read texts below and above the switch separately; a text that crosses it is read from its start."""
+    """Read texts below and above the switch separately; read a text that crosses the switch from its start.
+
+    Args:
+        forward: reads texts that need the same factors.
+        cache: the cache of the texts.
+        reads: the new tokens.
+        switch: length in tokens of the longest text with short factors.
+    """
     groups: dict[tuple[bool, bool], list[int]] = {}
     for i, read in enumerate(reads):
         shortest, longest = _lengths_read(cache, read)
         groups.setdefault((shortest > switch, longest > switch), []).append(i)
     if len(groups) > 1:
-        return read_in_groups(reads, groups.values(), lambda own: read_by_factors(forward, cache, own, switch))
+        return read_in_groups(reads, groups.values(), lambda group: read_by_factors(forward, cache, group, switch))
     ((short, long),) = groups
     if short != long:
         return joined([_read_across(forward, cache, read, switch) for read in reads])
@@ -83,28 +92,28 @@ def read_by_factors(forward: Forward, cache: TokenKVCache, reads: Sequence[Read]
         if changing[i] and read.tree is not None and cache.length(read.text) > read.tree.trunk:
             if len(reads) == 1:
                 return _read_fresh(forward, cache, read, switch)
-            return joined([read_by_factors(forward, cache, [one], switch) for one in reads])
+            return joined([read_by_factors(forward, cache, [single], switch) for single in reads])
     ready = []
     for read, changes in zip(reads, changing, strict=True):
-        known = cache.tokens[read.text] if changes else []
+        cached = cache.tokens[read.text] if changes else []
         if changes:
             cache.crop_text(read.text, 0)
-        ready.append(read._replace(tokens=[*known, *read.tokens]))
+        ready.append(read._replace(tokens=[*cached, *read.tokens]))
         cache.note(read.text, ready[-1].tokens, long=long)
     return forward(cache, ready)
 
 
 def _lengths_read(cache: RaggedKVCache, read: Read) -> tuple[int, int]:
-    """Lengths of the shortest and the longest prefix for which ``read`` needs results."""
+    """Return the lengths of the shortest and the longest prefix for which ``read`` needs results."""
     past, count = cache.length(read.text), len(read.tokens)
     nodes = [] if read.tree is None else [position + 1 for position in read.tree.positions()]
     lengths = [*range(past + 1, past + count - len(nodes) + 1), *nodes]
-    wanted = lengths[-read.keep :]
-    return min(wanted), max(wanted)
+    lengths_with_results = lengths[-read.keep :]
+    return min(lengths_with_results), max(lengths_with_results)
 
 
 def _read_across(forward: Forward, cache: TokenKVCache, read: Read, switch: int) -> Results:
-    """Read when results are needed on both sides of the switch: a tree node by node, a chain in two parts."""
+    """Read a text with results on both sides of the switch: a tree node by node, a chain in two parts."""
     if read.tree is not None:
         return _read_fresh(forward, cache, read, switch)
     short = switch - cache.length(read.text)
@@ -127,7 +136,7 @@ def _read_fresh(forward: Forward, cache: TokenKVCache, read: Read, switch: int) 
         path = [*range(column + 1)]
         if column >= first:
             path = [*range(read.tree.trunk), *read.tree.above[column - first], column]
-        own = TokenKVCache(len(cache.own))
-        own.add(0, len(path))
-        results.append(read_by_factors(forward, own, [Read(0, [tokens[place] for place in path])], switch))
+        fresh = TokenKVCache(len(cache.ragged_layers))
+        fresh.add(0, len(path))
+        results.append(read_by_factors(forward, fresh, [Read(0, [tokens[place] for place in path])], switch))
     return joined(results)

@@ -1,14 +1,14 @@
-"""The memory of a device that keys and values may take."""
+"""The memory of a device that is available for keys and values."""
 
 from __future__ import annotations
 
 import torch
 
-KEPT = 1 << 30  # bytes that are left for what a forward computes and for CUDA graphs
+KEPT = 1 << 30  # bytes that are reserved for the results of a forward and for CUDA graphs
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that new buffers on ``device`` may take; None where this is not known, as on a CPU."""
+    """Return the bytes that new buffers on ``device`` may take; None if they are unknown, as on a CPU."""
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)

@@ -1,7 +1,7 @@
-"""What a forward reads: new tokens of texts, and draft trees.
+"""The inputs of a forward: new tokens of texts, and draft trees.
 
-A forward appends the new tokens of any number of texts, a :class:`Read` each; a :class:`TreeMask` says which columns
-the nodes of a draft tree attend to.
+A forward appends new tokens to any number of texts. A :class:`Read` describes the new tokens of one text. A
+:class:`TreeMask` holds the columns that the nodes of a draft tree attend to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Results = tuple[Tensor, Tensor]  # logits (N, V) and hidden states (N', d) of some reads, in their order
+Results = tuple[Tensor, Tensor]  # logits (N, V) and hidden states (N', d) of some reads, in the order of the reads
 
 
 @dataclass(frozen=True)
@@ -21,33 +21,33 @@ class TreeMask:
     """The mask of new tokens that form a tree.
 
     Attributes:
-        trunk: every node attends to the first ``trunk`` columns of its row.
-        above: for each node, the columns of its ancestors from ``trunk`` on, the nearest last. The nodes are the last
-            ``len(above)`` of the tokens that are read; earlier ones are the end of the trunk.
+        trunk: number of first columns of the row that every node attends to.
+        above: for each node the columns of its ancestors from ``trunk`` on, the nearest last. The nodes are the last
+            ``len(above)`` tokens of the read; earlier tokens are the end of the trunk.
     """
 
     trunk: int
     above: list[list[int]]
 
     @classmethod
-    def of_parents(cls, trunk: int, parents: Sequence[int]) -> TreeMask:
-        """The mask of all nodes of a tree, in order after the trunk; ``parents`` holds -1 for children of the root."""
+    def from_parents(cls, trunk: int, parents: Sequence[int]) -> TreeMask:
+        """Return the mask of a tree whose nodes follow the trunk; ``parents`` holds -1 for children of the root."""
         above = [[trunk + ancestor for ancestor in ancestors_of(parents, node)] for node in range(len(parents))]
         return cls(trunk, above)
 
     def positions(self) -> list[int]:
-        """Position of each node: the number of tokens before it in its own text."""
+        """Return the position of each node, the number of tokens before it on its path."""
         return [self.trunk + len(ancestors) for ancestors in self.above]
 
     def paths(self, first: int) -> list[list[int]]:
-        """Columns of the path to each leaf, from the trunk on; nodes begin at column ``first``."""
+        """Return the columns of the path to each leaf, from the trunk on; the nodes begin at column ``first``."""
         inner = {column for ancestors in self.above for column in ancestors}
         below = [[*ancestors, first + new] for new, ancestors in enumerate(self.above)]
         return [path for path in below if path[-1] not in inner]
 
 
 def children_of(parents: Sequence[int]) -> dict[int, list[int]]:
-    """The children of each node that has some, in order; the root is -1."""
+    """Return the children, in order, of each node that has children; the root is -1."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         children.setdefault(parent, []).append(node)
@@ -55,7 +55,7 @@ def children_of(parents: Sequence[int]) -> dict[int, list[int]]:
 
 
 def ancestors_of(parents: Sequence[int], node: int) -> list[int]:
-    """The ancestors of ``node``, the root's child first; ``parents`` holds -1 for children of the root."""
+    """Return the ancestors of ``node`` from the top; ``parents`` holds -1 for children of the root."""
     above: list[int] = []
     while parents[node] >= 0:
         node = parents[node]
@@ -73,8 +73,8 @@ class Read(NamedTuple):
         tree: tree mask of the last tokens; None for a chain.
         hidden: number of last tokens whose hidden states are returned, at least ``keep``; None for ``keep``.
         states: (n, d) the states before each token, for models that read them; None for zeros.
-        drawn: (m,) the last tokens on the device, if the host has not read them: ``tokens`` has any others in their
-            places.
+        drawn: (m,) the last tokens on the device, if the host has not read them. ``tokens`` then has arbitrary ids in
+            their places.
     """
 
     text: Hashable
@@ -92,7 +92,7 @@ class Read(NamedTuple):
 
 
 def put_drawn(reads: Sequence[Read], rows: Sequence[int], tokens: Tensor) -> None:
-    """Put what the host has not read of ``reads`` at the ends of ``rows`` of ``tokens`` (B, n), all at once."""
+    """Write the tokens of ``reads`` that the host has not read to the ends of ``rows`` of ``tokens`` (B, n)."""
     drawn = [(row, read.drawn) for row, read in zip(rows, reads, strict=True) if read.drawn is not None]
     if not drawn:
         return
@@ -107,14 +107,14 @@ def put_drawn(reads: Sequence[Read], rows: Sequence[int], tokens: Tensor) -> Non
 
 
 def put_states(reads: Sequence[Read], rows: Sequence[int], states: Tensor) -> None:
-    """Put the states of ``reads`` at the ends of ``rows`` of ``states`` (B, n, d)."""
+    """Write the states of ``reads`` to the ends of ``rows`` of ``states`` (B, n, d)."""
     for row, read in zip(rows, reads, strict=True):
         if read.states is not None:
             states[row, states.shape[1] - len(read.states) :] = read.states
 
 
 def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
-    """Where the last ``counts`` of ``rows`` of a flattened (B, width) are, one row after another."""
+    """Return the indices, in a flattened (B, width), of the last ``counts`` entries of ``rows``, row after row."""
     whole = [(row + 1) * width for row in rows]
     return [place for end, count in zip(whole, counts, strict=True) for place in range(end - count, end)]
 
@@ -122,19 +122,19 @@ def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
 def read_in_groups(
     reads: Sequence[Read], groups: Iterable[Sequence[int]], forward: Callable[[Sequence[Read]], Results]
 ) -> Results:
-    """Results of ``reads`` from a forward for each of ``groups``, which are indices into ``reads``."""
+    """Read each of ``groups``, lists of indices of ``reads``, by a call of ``forward``; return all results in order."""
     results: dict[int, Results] = {}
     for group in groups:
-        own = [reads[i] for i in group]
-        logits, hidden = forward(own)
+        group_reads = [reads[i] for i in group]
+        logits, hidden = forward(group_reads)
         parts = (
-            torch.split(logits, [read.keep for read in own]),
-            torch.split(hidden, [read.kept_states for read in own]),
+            torch.split(logits, [read.keep for read in group_reads]),
+            torch.split(hidden, [read.kept_states for read in group_reads]),
         )
         results.update(zip(group, zip(*parts, strict=True), strict=True))
     return joined([results[i] for i in range(len(reads))])
 
 
 def joined(results: Sequence[Results]) -> Results:
-    """The results one after another."""
+    """Concatenate results."""
     return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])

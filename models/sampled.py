@@ -14,9 +14,9 @@ class Sampled(NamedTuple):
 
     Attributes:
         sampling: sampling parameters.
-        size: number of the target's tokens, to which logits are cut.
-        distributions: whether the distributions are kept, for a verification rule.
-        shared: whether the numbers that tokens are drawn with are keys of noise that target and draft share.
+        size: the target's vocabulary size, to which logits are cut.
+        distributions: whether the distributions are stored, for a verification rule.
+        shared: whether the tokens' random numbers are keys of noise that target and draft share.
     """
 
     sampling: SamplingParams
@@ -29,10 +29,10 @@ class DraftedTokens(NamedTuple):
     """K tokens of each of B texts, on the device.
 
     Attributes:
-        probabilities: (K, B, k) of the distribution that each token was drawn from; k = 0 if these are not kept.
+        probabilities: (K, B, k) probabilities that each token was drawn from; k = 0 if they are not stored.
         tokens: (K, B, k) the tokens of these probabilities.
-        drawn: (K, B) the tokens that were drawn.
-        chosen: (K, B) their probabilities.
+        drawn: (K, B) the sampled tokens.
+        chosen: (K, B) the probabilities of the sampled tokens.
     """
 
     probabilities: Tensor

@@ -1,7 +1,7 @@
-"""A check, when a model is loaded, that it can be decoded exactly: reading a text in parts is reading it whole.
+"""A check of a loaded model: reading a text in parts must give the same logits as reading it at once.
 
-Decoding reads a text piece by piece into the KV cache and removes rejected tokens from it. With a model that attends to
-later tokens, or whose cache is not what its forward takes it for, that would give other text without a word.
+Decoding reads a text in parts into the KV cache and removes rejected tokens from the cache. If a model attends to later
+tokens, or its forward misinterprets the cache, decoding would give wrong text without an error.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ from torch import Tensor
 from ..common.errors import InputError
 from .causal_lm import CausalLM
 from .forwards import Lean
-from .given import drops
+from .model_snapshot import has_active_dropout
 from .read import Read
 
 PART = 5  # tokens read at a time
 REJECTED = 2  # tokens read and removed again
-DIFFERENT = 0.2  # relative error of half of a part's logits: far above rounding, that of 8-bit activations included
+DIFFERENT = 0.2  # maximum median relative error of a part's logits: far above rounding, also of 8-bit activations
 
 
 @torch.no_grad()
 def check_reading_in_parts(model: CausalLM) -> None:
-    """Compare the model's logits of a text read in parts, with rejected tokens in between, with those without a cache.
+    """Compare the logits of a text read in parts, with rejected tokens in between, with those without a cache.
 
-    The lean forward is known to be right; a draft that reads states has no other forward to compare with; and the
-    decoder refuses a model with dropout.
+    The check is left out for the lean forward, which is tested; for a draft that reads states, which has no other
+    forward; for a model with dropout, which the decoder refuses; and for a context of fewer than fifteen tokens.
 
     Raises:
-        InputError: they differ, or the model cannot read a text in parts.
+        InputError: the logits differ, or the model cannot read a text in parts.
     """
-    if isinstance(model.strategy, Lean) or model.reads_states or any(drops(module) for module in model.model.modules()):
+    if (
+        isinstance(model.strategy, Lean)
+        or model.reads_states
+        or any(has_active_dropout(module) for module in model.model.modules())
+    ):
         return
     if model.context is not None and model.context < 3 * PART:
         return
@@ -51,17 +55,17 @@ def check_reading_in_parts(model: CausalLM) -> None:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{model.name}: cannot read a text in parts ({reason}); choose another model") from error
-    for found, wanted in zip(parts, expected.split(PART), strict=True):
-        if relative_error(found, wanted[:, : found.shape[-1]]) > DIFFERENT:
+    for part_logits, expected_part in zip(parts, expected.split(PART), strict=True):
+        if relative_error(part_logits, expected_part[:, : part_logits.shape[-1]]) > DIFFERENT:
             raise InputError(
                 f"{model.name}: reading a text in parts gives other logits than reading it whole, so that it cannot be "
                 "decoded exactly; choose a causal model (BERT and its relatives: with is_decoder=True in the config)"
             )
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """The median over rows of the error of ``found`` (n, V) relative to the spread of ``expected`` (n, V)."""
-    given = expected.isfinite().all(0)  # some models leave tokens out
-    found, expected = found[:, given].float(), expected[:, given].float()
+def relative_error(logits: Tensor, expected: Tensor) -> float:
+    """Return the median over rows of the error of ``logits`` (n, V) relative to the spread of ``expected`` (n, V)."""
+    finite = expected.isfinite().all(0)  # some models have no logits for some tokens
+    logits, expected = logits[:, finite].float(), expected[:, finite].float()
     spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
-    return float(((found - expected).norm(dim=-1) / spread).median())
+    return float(((logits - expected).norm(dim=-1) / spread).median())

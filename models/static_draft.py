@@ -1,8 +1,8 @@
-"""Steps of fixed shapes: the forward, the distribution and the draw of a token without the host.
+"""Steps of fixed shapes: forward, distribution and sampling of a token without the host.
 
-A step draws the next token of every text and makes it the input of the next step, so that a chain of K tokens is K
-replays of a CUDA graph. The host sends the random numbers once and reads nothing. It is for drafts whose length depends
-on none of their tokens, and for a target that decodes without drafts.
+A step samples the next token of every text and makes it the input of the next step, so that a chain of K tokens is K
+replays of a CUDA graph. The host sends the random numbers once and reads nothing. Such steps are used for drafts whose
+length does not depend on their tokens, and for a target that decodes without drafts.
 """
 
 from __future__ import annotations
@@ -15,27 +15,36 @@ from torch import Tensor
 
 from ..controllers.sampling import draw_by
 from .kv_cache import RaggedKVCache, size_above
-from .masks import laid_out
+from .masks import lay_out
 from .read import Read, Results, put_drawn
 from .sampled import DraftedTokens, Sampled
-from .static_forward import MOST_TOKENS, Shape, StaticForward
+from .static_forward import MAX_TOKENS, Shape, StaticForward
 
-LONGEST_READ = 8  # tokens of a text before its first drafted token that such a step reads
-LARGEST_SUPPORT = 1024  # tokens of positive probability: the distributions of all steps are kept on the device
+LONGEST_READ = 8  # maximum number of tokens that the first step reads of a text
+LARGEST_SUPPORT = 1024  # maximum number of tokens of a distribution; the device stores the distributions of all steps
 
 
 class Draws:
-    """Draws the tokens of up to S steps of B texts.
+    """Samples the tokens of up to S steps of B texts.
+
+    Args:
+        model: a :class:`.causal_lm.CausalLM`.
+        cache: the cache of the texts.
+        rows: B.
+        steps: S.
+        sampled: the sampling parameters.
 
     Attributes:
-        numbers: (B, S) what each step draws with, as in :func:`~specpilot.controllers.sampling.draw_by`.
+        kept: (M,) the only tokens that can be sampled, for a trimmed vocabulary; None for all.
+        numbers: (B, S) the random number of each step, as in :func:`~specpilot.controllers.sampling.draw_by`.
         step: (1,) the number of steps so far.
         drafted: the results of the steps.
+        bounds: (5,) maximum of each input of the next step.
     """
 
     def __init__(self, model: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
         self.sampled, device = sampled, model.device
-        kept = model.kept_below(sampled.size)
+        kept = model.kept_tokens_below(sampled.size)
         self.kept = None if kept is None else kept.to(device)
         width = min(sampled.size, model.vocab_size) if self.kept is None else len(self.kept)
         k = min(sampled.sampling.support or width, width) if sampled.distributions else 0
@@ -55,11 +64,12 @@ class Draws:
         self.bounds = torch.tensor([model.vocab_size - 1, most_positions, last, last, last], device=device)
 
     def take(self, logits: Tensor, inputs: Tensor, following: Tensor) -> None:
-        """Draw a token of each row of ``logits`` (B, V), and make it the input of the next step.
+        """Sample a token from each row of ``logits`` (B, V), and make it the input of the next step.
 
         Args:
-            inputs: (B, 5) of the last tokens, as :func:`.masks.laid_out`.
-            following: (B, 1, 5) inputs of the next step.
+            logits: (B, V) logits.
+            inputs: (B, 5) inputs of the last tokens, as in :func:`.masks.lay_out`.
+            following: (B, 1, 5) inputs of the next step, which are overwritten.
         """
         logits = logits[:, : self.sampled.size] if self.kept is None else logits[:, self.kept]
         probabilities, tokens = self.sampled.sampling.top(logits)
@@ -81,31 +91,38 @@ class Draws:
         following.copy_(torch.minimum(advanced, self.bounds).unsqueeze(1))
 
     def _tokens_at(self, places: Tensor) -> Tensor:
-        """The tokens at ``places`` of a distribution of all tokens in order."""
+        """Return the tokens at ``places`` of a distribution of all tokens in order."""
         return places if self.kept is None else self.kept[places]
 
 
-class ChainOfSteps:
-    """The steps of one number of rows on the buffers of one cache."""
+class StepChain:
+    """The steps for one number of rows on the buffers of one cache.
 
-    def __init__(self, model: Any, way: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
-        self.model, self.way, self.rows = model, way, rows
+    Attributes:
+        draws: samples the tokens of all steps.
+        forwards: the step for each number of tokens that it reads.
+    """
+
+    def __init__(
+        self, model: Any, strategy: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled
+    ) -> None:
+        self.model, self.strategy, self.rows = model, strategy, rows
         self.draws = Draws(model, cache, rows, steps, sampled)
         self.forwards: dict[int, DraftStep] = {}
 
-    def forward_of(self, cache: RaggedKVCache, tokens: int) -> DraftStep:
-        """The step that reads ``tokens`` tokens of each text."""
+    def step_for(self, cache: RaggedKVCache, tokens: int) -> DraftStep:
+        """Return the step that reads ``tokens`` tokens of each text."""
         if tokens not in self.forwards:
             shape = Shape(self.rows, tokens, 1, self.model.layers, self.model.state_layers)
-            self.forwards[tokens] = DraftStep(self.model, self.way, cache, shape, self)
+            self.forwards[tokens] = DraftStep(self.model, self.strategy, cache, shape, self)
         return self.forwards[tokens]
 
 
 class DraftStep(StaticForward):
-    """A forward of fixed shape, and the draw of each text's next token."""
+    """A forward of fixed shape that also samples each text's next token."""
 
-    def __init__(self, model: Any, way: Any, cache: RaggedKVCache, shape: Shape, chain: ChainOfSteps) -> None:
-        super().__init__(model, way, cache, shape, keep=1)
+    def __init__(self, model: Any, strategy: Any, cache: RaggedKVCache, shape: Shape, chain: StepChain) -> None:
+        super().__init__(model, strategy, cache, shape, keep=1)
         self.draws = chain.draws
         self.following = self.inputs if shape.tokens == 1 else chain.forward_of(cache, 1).inputs
 
@@ -116,15 +133,22 @@ class DraftStep(StaticForward):
 
 
 def draft_static(
-    model: Any, way: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
+    model: Any, strategy: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
     numbers: Sequence[Sequence[float]], sampled: Sampled, steps: int,
 ) -> DraftedTokens | None:  # fmt: skip
-    """``counts`` tokens after each of ``reads``, drawn with as many ``numbers``; None where steps have no fixed shape.
+    """Sample ``counts`` tokens after each of ``reads``; return None if the steps cannot have fixed shapes.
 
-    Texts of fewer tokens than others have results that mean nothing after their last.
+    Entries after the last token of a text are meaningless.
 
     Args:
-        steps: the largest number of tokens of any chain.
+        model: a :class:`.causal_lm.CausalLM`.
+        strategy: its :class:`.forwards.FixedShapes`.
+        cache: the cache of the texts.
+        reads: the unread tokens.
+        counts: number of tokens to sample for each text.
+        numbers: the random number of each token.
+        sampled: the sampling parameters.
+        steps: maximum number of tokens of any chain.
     """
     support = sampled.sampling.support
     longest = max(len(read.tokens) for read in reads)
@@ -133,9 +157,9 @@ def draft_static(
     if longest > LONGEST_READ or not cache.initialized:
         return None
     n, rows = size_above(longest), size_above(max(cache.rows[read.text] for read in reads) + 1)
-    if rows * n > MOST_TOKENS or max(counts) > steps:
+    if rows * n > MAX_TOKENS or max(counts) > steps:
         return None
-    # A step reads the token that the one before has drawn; the last token is not read.
+    # A step reads the token that the previous step has sampled; the last token is not read.
     cache.start_forward(
         [read.text for read in reads], [len(read.tokens) + count - 1 for read, count in zip(reads, counts, strict=True)]
     )
@@ -143,16 +167,16 @@ def draft_static(
     key = rows, steps, sampled, model.layers, model.state_layers
     chain = cache.forwards.get(key)
     if chain is None:
-        chain = cache.forwards[key] = ChainOfSteps(model, way, cache, rows, steps, sampled)
+        chain = cache.forwards[key] = StepChain(model, strategy, cache, rows, steps, sampled)
     first = chain.forward_of(cache, n)
-    own = [cache.rows[read.text] for read in reads]
-    inputs = laid_out(reads, own, [cache.lengths[row] for row in own], (rows, n, 1), cache.n_columns - 1)
+    cache_rows = [cache.rows[read.text] for read in reads]
+    inputs = lay_out(reads, cache_rows, [cache.lengths[row] for row in cache_rows], (rows, n, 1), cache.n_columns - 1)
     first.inputs.copy_(inputs, non_blocking=True)
-    put_drawn(reads, own, first.inputs[..., 0])
+    put_drawn(reads, cache_rows, first.inputs[..., 0])
     padding = 0 if sampled.shared else 0.0
     padded: list[list[float]] = [[padding] * steps] * rows
-    for row, of_text in zip(own, numbers, strict=True):
-        padded[row] = [*of_text, *[padding] * (steps - len(of_text))]
+    for row, row_numbers in zip(cache_rows, numbers, strict=True):
+        padded[row] = [*row_numbers, *[padding] * (steps - len(row_numbers))]
     chain.draws.numbers.copy_(torch.tensor(padded, dtype=chain.draws.numbers.dtype), non_blocking=True)
     chain.draws.step.zero_()
     first(cache)
@@ -160,11 +184,11 @@ def draft_static(
     for _ in range(max(counts) - 1):
         following(cache)
     cache.end_forward()
-    return DraftedTokens(*(_picked(result[: max(counts)], own) for result in chain.draws.drafted))
+    return DraftedTokens(*(_copy_rows(result[: max(counts)], cache_rows) for result in chain.draws.drafted))
 
 
-def _picked(values: Tensor, rows: list[int]) -> Tensor:
-    """A copy of ``rows`` of ``values`` (K, B, …), since the next chain overwrites these."""
+def _copy_rows(values: Tensor, rows: list[int]) -> Tensor:
+    """Return a copy of ``rows`` of ``values`` (K, B, …), which the next chain overwrites."""
     if rows == list(range(rows[0], rows[-1] + 1)):
         return values[:, rows[0] : rows[-1] + 1].clone()
     return values[:, torch.tensor(rows).to(values.device, non_blocking=True)]

@@ -1,6 +1,6 @@
-"""The interface of KV caches: texts by key.
+"""The interface of KV caches, which hold texts by key.
 
-A model holds no texts. Texts are stored by key in a :class:`TextCache` that the caller owns.
+A model holds no texts. The caller owns a :class:`TextCache`, which stores texts by key.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from collections.abc import Hashable, Sequence
 
 
 class TextCache(ABC):
-    """Texts by key, each with the tokens of it that a model has read: its columns."""
+    """Texts by key; a text has a column for each of its tokens that a model has read."""
 
     @abstractmethod
     def add(self, text: Hashable, reserve: int) -> None:
-        """Begin a text; make room for ``reserve`` tokens of it, though it may grow longer."""
+        """Add an empty text with room for ``reserve`` tokens; the text may grow longer."""
 
     @abstractmethod
     def remove(self, text: Hashable) -> None:
-        """End a text."""
+        """Remove a text."""
 
     @abstractmethod
     def clear(self) -> None:
-        """End all texts."""
+        """Remove all texts."""
 
     @abstractmethod
     def __contains__(self, text: Hashable) -> bool:
-        """Whether ``text`` has been added."""
+        """Return true if the cache has ``text``."""
 
     @abstractmethod
     def length(self, text: Hashable) -> int:
-        """Tokens of ``text`` in the cache."""
+        """Return the number of tokens of ``text`` in the cache."""
 
     @abstractmethod
     def crop_text(self, text: Hashable, length: int) -> None:
-        """Forget all but the first ``length`` tokens of ``text``."""
+        """Remove all tokens of ``text`` except the first ``length``."""
 
     @abstractmethod
     def keep(self, text: Hashable, length: int, columns: Sequence[int]) -> None:
-        """Of ``text`` keep the first ``length`` columns and ``columns``, a path of a tree, which close up behind.
+        """Keep the first ``length`` columns of ``text``, and move ``columns``, a path of a tree, to follow them.
 
-        A cache may forget the end of the path; :meth:`length` tells.
+        A cache may remove the end of the path; :meth:`length` then returns the actual length.
         """
 
     def growth(self, reserves: Sequence[int]) -> int:
-        """Bytes by which the memory grows with further texts of ``reserves`` tokens; 0 where that is not known."""
+        """Return the bytes by which the memory grows with further texts of ``reserves`` tokens; 0 if unknown."""
         return 0

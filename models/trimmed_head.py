@@ -1,7 +1,7 @@
-"""Output projections onto some of the vocabulary: a draft's trimmed vocabulary.
+"""Output projections onto a part of the vocabulary: a draft's trimmed vocabulary (FR-Spec, Zhao et al. 2025).
 
-Only the M kept tokens have logits that are computed; those of all others are -inf, so that q is zero there and the
-draft never proposes them. Verification stays exact, since it is for any q (FR-Spec, Zhao et al. 2025).
+Only the logits of M kept tokens are computed. The logits of all other tokens are -inf, so that q is zero there and the
+draft never proposes them. Verification stays exact, because it is exact for every q.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from transformers.utils.generic import ModelOutput
 
 
 class TrimmedHead(nn.Linear):
-    """Logits of M tokens.
+    """An output projection that computes logits of M tokens.
 
     Args:
-        weight: (M, d).
-        bias: (M,) or None.
+        weight: (M, d) weights.
+        bias: (M,) biases, or None.
         tokens: the M tokens, ascending.
         size: vocabulary size V.
     """
@@ -38,18 +38,18 @@ class TrimmedHead(nn.Linear):
         self.register_buffer("tokens", kept, persistent=False)
 
     def spread(self, logits: Tensor) -> Tensor:
-        """(…, M) logits of the kept tokens → (…, V), -inf for all others."""
+        """Return logits of all tokens, (…, M) → (…, V), with -inf for tokens that are not kept."""
         spread = logits.new_full((*logits.shape[:-1], self.size), -torch.inf)
         return spread.index_copy_(-1, self.tokens, logits)
 
     def embedding(self) -> Tensor:
-        """(V, d) the weights of all tokens, zeros for those that are not kept."""
+        """Return the weights (V, d) of all tokens, with zeros for tokens that are not kept."""
         weight = self.weight.detach()
         return weight.new_zeros(self.size, weight.shape[1]).index_copy_(0, self.tokens, weight)
 
 
 def trim_head(model: PreTrainedModel, tokens: Sequence[int]) -> None:
-    """Restrict the output of ``model`` to ``tokens``, ascending; its forward then returns (…, M) logits."""
+    """Restrict the output of ``model`` to the ascending ``tokens``; its forward then returns logits (…, M)."""
     head: Any = model.get_output_embeddings()
     size = len(head.weight)
     if isinstance(head, TrimmedHead):
@@ -62,20 +62,20 @@ def trim_head(model: PreTrainedModel, tokens: Sequence[int]) -> None:
 
 
 def kept_tokens(model: PreTrainedModel) -> list[int] | None:
-    """The tokens that ``model`` has logits of, ascending; None for all."""
+    """Return the tokens that ``model`` has logits of, ascending; None for all."""
     head = model.get_output_embeddings()
     return head.tokens.tolist() if isinstance(head, TrimmedHead) else None
 
 
 def keep_trimmed(model: PreTrainedModel) -> None:
-    """Undo the hook :func:`spread_logits`: the forward of ``model`` returns the logits (…, M) of the kept tokens."""
+    """Remove the hook :func:`spread_logits`, so that the forward of ``model`` returns logits (…, M) of kept tokens."""
     for key, hook in [*model._forward_hooks.items()]:
         if hook is spread_logits:
             del model._forward_hooks[key]
 
 
 def spread_logits(model: nn.Module, inputs: Any, output: ModelOutput) -> ModelOutput:
-    """A forward hook of models with a trimmed head: the logits of the whole vocabulary."""
+    """Extend the logits to the whole vocabulary; a forward hook of models with a trimmed head."""
     assert isinstance(model, PreTrainedModel)
     head = model.get_output_embeddings()
     assert isinstance(head, TrimmedHead)

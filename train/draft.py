@@ -21,9 +21,9 @@ from ..data_gen.dataset import SCHEMA_VERSION, Manifest, day_in
 from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
 from ..infer.prompting import day_of
-from ..models.eagle import Eagle3Input, state_input_of
-from ..models.loading.draft_folder import check_place, save_draft, shared_names, shared_of
-from ..models.loading.generation_defaults import stop_tokens_of
+from ..models.eagle import Eagle3Input, find_state_input
+from ..models.loading.draft_folder import check_place, find_shared_target, save_draft, shared_names
+from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_model, load_tokenizer
 from ..models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from .best_epoch import BestEpoch
@@ -53,7 +53,7 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
         )  # fmt: skip
         tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
     fingerprint = model_fingerprint(target)
-    stops, day = stop_tokens_of(target, tokenizer), day_of(tokenizer, day_in(Path(output) / DATASET))
+    stops, day = model_stop_tokens(target, tokenizer), day_of(tokenizer, day_in(Path(output) / DATASET))
     documents = read_documents(settings.folders, tokenizer, settings, stops=stops, day=day, target=fingerprint)
     if not all(isinstance(source, str) for source in settings.folders):  # rows in memory, which no file can name
         settings = replace(settings, data=tuple(map(name_of, settings.folders)))
@@ -157,15 +157,15 @@ def trim_vocabulary(options: TrimOptions) -> Path:
         raise InputError(f"{options.draft}: a {model.config.model_type} reads more than text; give a language model")
     if vars(model.config).get("quantization_config") is not None:
         raise InputError(f"{options.draft}: has quantised weights; trim the model in full precision")
-    if isinstance(state_input_of(model), Eagle3Input):
+    if isinstance(find_state_input(model), Eagle3Input):
         raise InputError(
             f"{options.draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft"
         )
     tokenizer = load_tokenizer(options.draft, trust_remote_code=trust)
     head = model.get_output_embeddings()
     among = head.tokens.tolist() if isinstance(head, TrimmedHead) else [*range(len(head.weight))]
-    stops = stop_tokens_of(model, tokenizer)
+    stops = model_stop_tokens(model, tokenizer)
     documents = read_documents(options.folders, tokenizer, options, stops=stops)
     trim_head(model, most_frequent(documents, options.keep, among, stops, "keep"))
-    target = shared_of(model)
+    target = find_shared_target(model)
     return save_draft(model, options.output, tokenizer, target=target, dtype=model.dtype, overwrite=options.overwrite)

@@ -14,9 +14,9 @@ from ..common.errors import InputError, naming
 from ..infer.loading.pair import load_draft
 from ..infer.options import LoadingKeywords
 from ..models import CausalLM, GgufModel
-from ..models.eagle import StateInput, add_state_input, state_input_of
+from ..models.eagle import StateInput, add_state_input, find_state_input
 from ..models.early_exit import layers_name
-from ..models.loading.draft_folder import SharedWith, shared_of
+from ..models.loading.draft_folder import SharedTarget, find_shared_target
 from ..models.trimmed_head import keep_trimmed, trim_head
 from .options import DraftTrainingOptions
 
@@ -150,7 +150,7 @@ def load_initial(
     }  # fmt: skip
     with naming("initial", name):
         draft = load_draft(name, target, tokenizer, loading, decoder_only=True)
-    if isinstance(draft, GgufModel) or not isinstance(state_input_of(draft), StateInput | None):
+    if isinstance(draft, GgufModel) or not isinstance(find_state_input(draft), StateInput | None):
         kind = "a GGUF file" if isinstance(draft, GgufModel) else "an EAGLE-3 draft"
         raise InputError(f"initial={name!r}: {kind} cannot be trained here; give a draft in transformers' format")
     if vars(draft.config).get("quantization_config") is not None:
@@ -161,14 +161,14 @@ def load_initial(
         raise InputError(
             f"initial={name!r}: has {own} tokens, the target {theirs}; give a draft with as many tokens as the target"
         )
-    if state_input_of(draft) is None:
+    if find_state_input(draft) is None:
         settings.refuse_ignored(("positions",), "the initial draft reads tokens alone")
     keep_trimmed(draft)
     return draft
 
 
-def shared_with(draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str) -> SharedWith | None:
+def shared_with(draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str) -> SharedTarget | None:
     """Which weights of ``draft`` are the target's, of that ``fingerprint``, and are not trained; None if none are."""
     if settings.initial is not None:
-        return shared_of(draft)
-    return SharedWith(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])
+        return find_shared_target(draft)
+    return SharedTarget(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])

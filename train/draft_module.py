@@ -27,8 +27,8 @@ from transformers.cache_utils import DynamicCache
 
 from ..data_gen.documents import Document
 from ..models.causal_lm import forward_with_hidden
-from ..models.eagle import state_input_of
-from ..models.masks import CHUNKED, SLIDING, MaskTypes, as_scores, mask_types
+from ..models.eagle import find_state_input
+from ..models.masks import CHUNKED, SLIDING, MaskTypes, additive_mask, mask_types
 from ..models.trimmed_head import TrimmedHead
 from .best_epoch import BestEpoch
 from .data_module import ResumableData
@@ -84,7 +84,7 @@ def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positio
     Args:
         states: (B, T, d) the target's.
     """
-    tokens, fuse = batch.tokens.long(), state_input_of(draft)
+    tokens, fuse = batch.tokens.long(), find_state_input(draft)
 
     def learned(hidden: Tensor) -> Tensor:
         return hidden[batch.learned]
@@ -123,7 +123,7 @@ def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tenso
             mask = seen & (distance < size)
         elif size is not None and name == CHUNKED:
             mask = seen & (t // size == (t - distance) // size)
-        masks[name] = as_scores(mask.unsqueeze(0), like.dtype).to(like.device)
+        masks[name] = additive_mask(mask.unsqueeze(0), like.dtype).to(like.device)
     return masks if types.by_type else next(iter(masks.values()))
 
 
@@ -162,7 +162,7 @@ class DraftModule(pl.LightningModule):
         self.settings, self.steps = settings, steps
         self.validation = {}
         self.head = draft.eval()  # distillation without dropout
-        self.positions = 1 if state_input_of(draft) is None else settings.positions
+        self.positions = 1 if find_state_input(draft) is None else settings.positions
         head = draft.get_output_embeddings()
         self.kept = head.tokens if isinstance(head, TrimmedHead) else None
         self.teacher = Teacher(target, self.kept)

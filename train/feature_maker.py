@@ -33,7 +33,7 @@ from ..infer.loading.pair import with_states
 from ..infer.options import PlacementKeywords
 from ..infer.random_source import RandomSource, text_seed
 from ..models import CausalLM, LoadedModel, language_model, output_embedding
-from ..models.loading.generation_defaults import stop_tokens_of
+from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_tokenizer
 from ..simulate.trace import END, STATES, Trace, as_tensors, trace
 from .datasets import load_same
@@ -86,7 +86,7 @@ class FeatureMaker:
                     "and a predictor that is trained without"
                 )
             self.target = with_states(language_model(self._load("target", device, **options)), [self.draft])
-        self.stop_tokens = frozenset() if target is None else stop_tokens_of(target, self.tokenizer)
+        self.stop_tokens = frozenset() if target is None else model_stop_tokens(target, self.tokenizer)
         self.embedding: Tensor = output_embedding(draft)
 
     def _load(self, role: Literal["target", "draft"], device: str, **options: Any) -> LoadedModel:

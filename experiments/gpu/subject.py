@@ -41,7 +41,7 @@ def reader(model: PreTrainedModel, graphs: Graphs) -> CausalLM:
         fused = FusedLayers(model) if FusedLayers.fits(model) else None
         reason = "the program for GPUs is tried on a CPU"
         wrapped.strategy = Padded(reason) if graphs == "off" else FixedShapes(wrapped, reason, fused)
-        wrapped.given = None  # weights have become views since
+        wrapped.snapshot = None  # weights have become views since
     return wrapped
 
 

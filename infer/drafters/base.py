@@ -136,7 +136,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
         self.model, self.vocab_size = model, vocab_size
-        self.kept = model.kept_below(vocab_size)
+        self.kept = model.kept_tokens_below(vocab_size)
         self.cache = model.new_cache()
         self.inputs = model.state_input if isinstance(model, CausalLM) else None
         self.reads_states = self.inputs is not None

@@ -32,7 +32,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from ...common.errors import InputError
 from ...controllers.sampling import SamplingParams
 from ...models import LanguageModel
-from ...models.loading.generation_defaults import neutral, unfollowed
+from ...models.loading.generation_defaults import neutral, unsupported_settings
 from ..core import Request, warn_of_context
 from ..random_source import seeds_of
 from ..scheduler import Scheduler
@@ -158,7 +158,7 @@ def _call_of_generate() -> Mapping[str, Any]:
 
 def _check_settings(given: GenerationConfig) -> None:
     """Raise InputError for a setting of the installed transformers that is neither supported nor neutral."""
-    for name, value in unfollowed(given).items():
+    for name, value in unsupported_settings(given).items():
         shown = " ".join(reprlib.repr(value).split())
         raise InputError(f"{name}={shown}: not supported by the decoder; take {name}={neutral(name)}")
 

@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerBase
 from ...common.console import logger
 from ...common.errors import InputError, naming
 from ...models import CausalLM, EncoderDecoder, GgufModel, LanguageModel, LoadedModel, language_model
-from ...models.given import unwrapped
 from ...models.linear import QUANTIZATIONS, Quantization
 from ...models.loading.gguf_tokenizer import check_gguf_tokenizer, check_gguf_tokens
 from ...models.loading.model_files import is_gguf
-from ...models.loading.names import check_same_tokenizer, has_own_tokenizer, load_any_model, load_tokenizer
+from ...models.loading.names import check_same_tokenizer, has_tokenizer, load_any_model, load_tokenizer
+from ...models.model_snapshot import unwrap
 from ..costs import fastest_step
 from ..model_spec import ModelSpec, Name, TargetSpec
 from ..options import LoadingKeywords
@@ -98,7 +98,7 @@ def load_draft(
         assert isinstance(model, GgufModel)
         check_gguf_tokens(model.file, tokenizer)
         return model
-    if has_own_tokenizer(name):
+    if has_tokenizer(name):
         check_same_tokenizer(tokenizer, load_tokenizer(name, trust_remote_code=options["trust_remote_code"]))
     return load_any_model(name, target=target, decoder_only=decoder_only, **options)
 
@@ -113,7 +113,7 @@ def wrap_model(model: Any, role: str) -> LanguageModel:
         return model
     if isinstance(model, GgufModel):
         return language_model(model)
-    wrapped = language_model(unwrapped(model, role))
+    wrapped = language_model(unwrap(model, role))
     wrapped.outer = None if model is wrapped.model else model
     return wrapped
 

@@ -23,7 +23,7 @@ DeviceMap = str | Mapping[str, str | int]
 
 
 def pick_device(device: str) -> torch.device:
-    """The device named ``device``; ``"auto"`` is CUDA if available, else the CPU.
+    """Return the device named ``device``; ``"auto"`` is CUDA if available, else the CPU.
 
     Raises:
         InputError: the device does not exist on this machine.
@@ -47,7 +47,11 @@ def check_dtype(dtype: torch.dtype | Literal["auto"], device: torch.device) -> N
 
 
 def check_device_map(device_map: DeviceMap, device: str) -> None:
-    """Raise InputError for a device map together with a device, without accelerate, or with missing devices."""
+    """Check that ``device_map`` can place a model on this machine.
+
+    Raises:
+        InputError: there is a ``device`` as well, accelerate is not installed, or a device does not exist.
+    """
     if device != "auto":
         raise InputError(f"device={device!r} and device_map={device_map!r}: both place the model; give one of them")
     require_accelerate(f"device_map={device_map!r}")
@@ -67,11 +71,11 @@ def check_device_map(device_map: DeviceMap, device: str) -> None:
             ) from error
 
 
-def on_one_device(device_map: DeviceMap) -> DeviceMap:
-    """A device map that is the name of one device as a dictionary.
+def single_device_map(device_map: DeviceMap) -> DeviceMap:
+    """Return ``device_map``, with the name of a single device replaced by a dictionary.
 
-    transformers takes ``LOCAL_RANK``, which a launcher such as torchrun sets, for the number of the device "cuda". Here
-    a process that a launcher started places models as any other.
+    For the name "cuda", transformers uses the device with the number ``LOCAL_RANK``, which launchers such as torchrun
+    set. The dictionary names the current device instead, so that models are placed as in any other process.
     """
     if not isinstance(device_map, str) or device_map in DEVICE_MAPS:
         return device_map
@@ -79,7 +83,11 @@ def on_one_device(device_map: DeviceMap) -> DeviceMap:
 
 
 def _existing(device: str | int) -> torch.device:
-    """The device; raises torch's error if it does not exist or cannot hold tensors."""
+    """Return the device.
+
+    Raises:
+        RuntimeError, AssertionError, NotImplementedError: the device does not exist, or cannot hold tensors.
+    """
     chosen = torch.device(device)
     torch.empty(0, device=chosen)
     if chosen.type == "meta":
@@ -87,6 +95,11 @@ def _existing(device: str | int) -> torch.device:
     return chosen
 
 
-def require_accelerate(what: str) -> None:
+def require_accelerate(option: str) -> None:
+    """Check that the package accelerate is installed.
+
+    Raises:
+        InputError: it is not; ``option`` is named as the option or model that needs it.
+    """
     if find_spec("accelerate") is None:
-        raise InputError(f"{what}: needs the package accelerate; pip install accelerate")
+        raise InputError(f"{option}: needs the package accelerate; pip install accelerate")

@@ -1,8 +1,8 @@
-"""Drafts on disk that transformers has no format for: with a trimmed vocabulary, or with the target's embedding.
+"""The format of drafts with a trimmed vocabulary, with the target's embedding, or with an input for states.
 
 The folder holds ``config.json`` with the key ``specpilot_draft``, ``draft.json`` (:class:`DraftFile`), the weights in
-``draft.safetensors``, and the tokenizer. transformers alone refuses such a folder, since it has no file of weights that
-it knows.
+``draft.safetensors``, and the tokenizer. transformers cannot load such a folder, because the file of weights has
+another name than in its own format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...common.files import check_free, replacing_folder, without_places
 from ...common.json_file import build, naming_file, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from .. import LoadedModel
-from ..eagle import add_state_input, state_input_of
+from ..eagle import add_state_input, find_state_input
 from ..trimmed_head import TrimmedHead, kept_tokens, spread_logits
 from .model_files import HubKeywords
 
@@ -37,13 +37,14 @@ Part = Literal["embedding", "output projection"]
 
 
 @dataclass(frozen=True)
-class SharedWith:
+class SharedTarget:
     """The target whose weights a draft uses.
 
     Attributes:
-        name: its name when the draft was made.
-        fingerprint: its fingerprint.
-        weights: input: the embedding of the tokens; output: the rows of the output projection.
+        name: the target's name when the draft was made.
+        fingerprint: the target's fingerprint.
+        weights: the shared weights. ``"input"`` is the embedding of the tokens, ``"output"`` the rows of the output
+            projection.
     """
 
     name: str
@@ -56,14 +57,15 @@ class DraftFile:
     """The content of ``draft.json``.
 
     Attributes:
+        schema_version: version of the format.
         kept_tokens: the tokens that the draft can propose, ascending; None for all.
-        target: None if all weights are the draft's own.
-        reads_states: whether it reads the target's hidden states, by a :class:`.StateInput`.
+        target: the target whose weights the draft uses; None if the draft has all weights.
+        reads_states: whether the draft reads the target's hidden states with a :class:`.StateInput`.
     """
 
     schema_version: int
     kept_tokens: list[int] | None
-    target: SharedWith | None
+    target: SharedTarget | None
     reads_states: bool = False
 
     @classmethod
@@ -73,11 +75,11 @@ class DraftFile:
         Raises:
             InputError: the file is missing, damaged or of a later version.
         """
-        found = read_object(file, AGAIN)
+        values = read_object(file, AGAIN)
         with naming_file(file, AGAIN):
-            if found.get("schema_version") != VERSION:
-                raise InputError(f"schema_version={found.get('schema_version')!r}: this version reads {VERSION}")
-            draft = build(cls, found)
+            if values.get("schema_version") != VERSION:
+                raise InputError(f"schema_version={values.get('schema_version')!r}: this version reads {VERSION}")
+            draft = build(cls, values)
             kept = draft.kept_tokens
             if kept is not None and (not kept or kept != sorted({*kept}) or not 0 <= kept[0] <= kept[-1] < vocab_size):
                 raise InputError(f"kept_tokens: must be different token ids below {vocab_size}, in ascending order")
@@ -89,27 +91,30 @@ def save_draft(
     folder: Path,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    target: SharedWith | None,
+    target: SharedTarget | None,
     dtype: torch.dtype,
     overwrite: bool = False,
 ) -> Path:
     """Write ``model``, whose head may be a :class:`.TrimmedHead`, as a draft folder, atomically.
 
     Args:
-        target: whose weights are left out; None if all are the draft's own.
+        model: the draft.
+        folder: the folder to create.
+        tokenizer: the draft's tokenizer.
+        target: the target whose weights are left out; None if the draft has all weights.
         dtype: precision of the stored weights.
-        overwrite: replace an existing draft.
+        overwrite: whether an existing draft is replaced.
 
     Raises:
         InputError: ``folder`` is not free, or a weight is not finite.
     """
     check_place(folder, overwrite)
     kept = kept_tokens(model)
-    left_out = shared_names(model, target)
+    shared = shared_names(model, target)
     weights = {
         name: value.detach().to(dtype).cpu().contiguous().clone()
         for name, value in model.state_dict().items()
-        if name not in left_out
+        if name not in shared
     }
     for name, value in weights.items():
         if not bool(torch.isfinite(value).all()):
@@ -119,23 +124,23 @@ def save_draft(
         "dtype": str(dtype).removeprefix("torch."),
         MARK: VERSION,
     }
-    config.pop("_name_or_path", None)  # where the target was, which concerns nobody else
+    config.pop("_name_or_path", None)  # a path on this machine
     with replacing_folder(folder) as new:
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-        description = DraftFile(VERSION, kept, target, state_input_of(model) is not None)
+        description = DraftFile(VERSION, kept, target, find_state_input(model) is not None)
         (new / FILE).write_text(json.dumps(asdict(without_places(description))) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return folder
 
 
 def is_draft(folder: Path) -> bool:
-    """Whether ``folder`` is one that :func:`save_draft` wrote."""
+    """Return true if :func:`save_draft` wrote ``folder``."""
     return (folder / FILE).is_file()
 
 
-def shared_of(model: PreTrainedModel) -> SharedWith | None:
-    """The target whose weights the loaded draft ``model`` uses; None if all are its own."""
+def find_shared_target(model: PreTrainedModel) -> SharedTarget | None:
+    """Return the target whose weights the loaded draft ``model`` uses; None if the draft has all weights."""
     if vars(model.config).get(MARK) is None:
         return None
     file = stored_file(model.config._name_or_path, FILE, AGAIN)
@@ -143,20 +148,24 @@ def shared_of(model: PreTrainedModel) -> SharedWith | None:
 
 
 def check_place(folder: Path, overwrite: bool) -> None:
-    """Raise InputError if no draft may be written to ``folder``; called before the work and before writing."""
+    """Check that a draft may be written to ``folder``; called before the training and before writing.
+
+    Raises:
+        InputError: the folder exists and may not be replaced.
+    """
     check_free(folder, overwrite)
     if folder.is_dir() and any(folder.iterdir()) and not is_draft(folder):
         raise InputError(f"{folder}: holds other files than a draft; choose another folder")
 
 
-def shared_names(model: PreTrainedModel, target: SharedWith | None) -> set[str]:
-    """Names of the weights of ``model`` that are the target's."""
+def shared_names(model: PreTrainedModel, target: SharedTarget | None) -> set[str]:
+    """Return the names of the weights of ``model`` that belong to ``target``."""
     modules: dict[Shared, Any] = {"input": model.get_input_embeddings(), "output": model.get_output_embeddings()}
-    shared = [modules[which] for which in target.weights] if target is not None else []
+    shared = [modules[part] for part in target.weights] if target is not None else []
     return {
         f"{name}.{parameter}"
         for name, module in model.named_modules()
-        if any(module is one for one in shared)
+        if any(module is shared_module for shared_module in shared)
         for parameter, _ in module.named_parameters()
     }
 
@@ -173,15 +182,18 @@ def load_saved_draft(
     local_files_only: bool,
     trust_remote_code: bool,
 ) -> PreTrainedModel:
-    """The draft in the folder or hub repository ``path``, on ``place``.
+    """Load the draft in the folder or hub repository ``path``.
 
     Args:
-        config: its ``config.json``.
-        lender: gives the target it drafts for; called if the draft uses its weights.
+        name: the draft's name, for messages.
+        config: the content of its ``config.json``.
+        lender: returns the target of the draft, or None; called if the draft uses the target's weights.
+        dtype: precision of the weights; ``"auto"`` is that of the file.
+        place: the device of the draft.
         revision, local_files_only, trust_remote_code: as for transformers.
 
     Raises:
-        InputError: a file is missing or damaged, or it uses the weights of another target.
+        InputError: a file is missing or damaged, or the draft uses the weights of another target.
     """
     hub: HubKeywords = {"revision": revision, "local_files_only": local_files_only}
     file, stored = (
@@ -189,9 +201,9 @@ def load_saved_draft(
     )
     draft = DraftFile.read(file, config.vocab_size)
     weights = load_file(stored)
-    own = next(iter(weights.values())).dtype if dtype == "auto" else dtype
+    precision = next(iter(weights.values())).dtype if dtype == "auto" else dtype
     with no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=own, trust_remote_code=trust_remote_code).to(place)
+        model = AutoModelForCausalLM.from_config(config, dtype=precision, trust_remote_code=trust_remote_code).to(place)
     head: Any = model.get_output_embeddings()
     if draft.kept_tokens is not None:
         weight = head.weight.new_empty(len(draft.kept_tokens), head.weight.shape[1])
@@ -201,17 +213,17 @@ def load_saved_draft(
         model.register_forward_hook(spread_logits)
     if draft.reads_states:
         add_state_input(model)
-    left_out = shared_names(model, draft.target)
-    check_weights(stored, weights, {k: v for k, v in model.state_dict().items() if k not in left_out})
+    shared = shared_names(model, draft.target)
+    check_weights(stored, weights, {k: v for k, v in model.state_dict().items() if k not in shared})
     model.load_state_dict(weights, strict=False)
     if draft.target is not None:
-        _share(model, _checked(name, draft.target, lender()), draft)
+        _share(model, _check_target(name, draft.target, lender()), draft)
     model.config._name_or_path = str(path)
     return model  # type: ignore[no-any-return]
 
 
 def _share(model: PreTrainedModel, target: PreTrainedModel, draft: DraftFile) -> None:
-    """Give ``model`` the weights of ``target`` that its file leaves out; the embedding is not copied."""
+    """Set the weights of ``model`` that its file leaves out to those of ``target``; the embedding is not copied."""
     assert draft.target is not None
     reference = model.get_output_embeddings().weight
     if "input" in draft.target.weights:
@@ -220,15 +232,19 @@ def _share(model: PreTrainedModel, target: PreTrainedModel, draft: DraftFile) ->
             weight = nn.Parameter(weight.to(reference.device, reference.dtype), requires_grad=False)
         model.get_input_embeddings().weight = weight
     if "output" in draft.target.weights:
-        lent, own = target.get_output_embeddings(), model.get_output_embeddings()
+        target_head, head = target.get_output_embeddings(), model.get_output_embeddings()
         rows = slice(None) if draft.kept_tokens is None else draft.kept_tokens
-        for parameter, mine in own.named_parameters():
-            mine.data = lent.get_parameter(parameter).detach()[rows].to(mine.device, mine.dtype)
+        for parameter, value in head.named_parameters():
+            value.data = target_head.get_parameter(parameter).detach()[rows].to(value.device, value.dtype)
 
 
-def _checked(name: str | Path, shared: SharedWith, target: LoadedModel | None) -> PreTrainedModel:
-    """The target, if it is the one whose weights the draft ``name`` uses."""
-    target, problem = lending(name, shared.name, target)
+def _check_target(name: str | Path, shared: SharedTarget, target: LoadedModel | None) -> PreTrainedModel:
+    """Return the target after checking that the draft ``name`` uses its weights.
+
+    Raises:
+        InputError: the draft uses the weights of another model, or the weights cannot be read.
+    """
+    target, problem = require_lender(name, shared.name, target)
     if model_fingerprint(target) != shared.fingerprint:
         raise InputError(f"{problem} is another model")
     if any(head.weight.is_meta for head in (target.get_input_embeddings(), target.get_output_embeddings())):
@@ -236,13 +252,16 @@ def _checked(name: str | Path, shared: SharedWith, target: LoadedModel | None) -
     return target
 
 
-def lending(
+def require_lender(
     name: str | Path, owner: str, target: LoadedModel | None, part: Part = "embedding"
 ) -> tuple[PreTrainedModel, str]:
-    """The target, if it can lend weights to the draft ``name``, and the beginning of messages about it.
+    """Return the target after checking that the draft ``name`` can use its weights, and the beginning of messages.
 
     Args:
-        owner: the model whose ``part`` the draft has, for messages.
+        name: the draft's name.
+        owner: name of the model whose ``part`` the draft uses, for messages.
+        target: the target, or None.
+        part: the weights that the draft uses.
 
     Raises:
         InputError: there is no target, or it is a GGUF model.
@@ -256,20 +275,28 @@ def lending(
     return target, problem
 
 
-def check_weights(file: Path, found: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
-    """Raise InputError unless the weights ``found`` in ``file`` have the names and shapes of those ``needed``."""
-    if differing := sorted(found.keys() ^ needed.keys()):
+def check_weights(file: Path, weights: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
+    """Check that the ``weights`` in ``file`` have the names and shapes of the weights ``needed``.
+
+    Raises:
+        InputError: they differ.
+    """
+    if differing := sorted(weights.keys() ^ needed.keys()):
         problem = "missing" if differing[0] in needed else "not one of this model's"
         raise InputError(f"{file}: {differing[0]} is {problem}; {AGAIN}")
     for name, value in needed.items():
-        if found[name].shape != value.shape:
+        if weights[name].shape != value.shape:
             raise InputError(
-                f"{file}: {name} has shape {tuple(found[name].shape)} instead of {tuple(value.shape)}; {AGAIN}"
+                f"{file}: {name} has shape {tuple(weights[name].shape)} instead of {tuple(value.shape)}; {AGAIN}"
             )
 
 
 def stored_file(path: str, name: str, missing: str, hub: HubKeywords | None = None) -> Path:
-    """The file ``name`` of a folder or a hub repository; ``missing`` is the error where the folder lacks it."""
+    """Return the path of the file ``name`` of a folder or a hub repository.
+
+    Raises:
+        InputError: the folder does not have the file; ``missing`` is the message.
+    """
     if not Path(path).is_dir():
         return Path(hf_hub_download(path, name, **(hub or {})))
     if not Path(path, name).is_file():

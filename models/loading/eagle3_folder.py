@@ -1,8 +1,8 @@
 """EAGLE-3 drafts on disk: checkpoints of the library speculators, and those of EAGLE-3's authors in safetensors.
 
-The folder holds ``config.json`` and ``model.safetensors``, or shards with an index. It has no tokenizer. Its embedding
-and its output projection are the target's if it holds none. ``d2t`` maps its trimmed vocabulary: output i is the token
-i + d2t[i].
+The folder holds ``config.json`` and ``model.safetensors``, or shards with an index. It has no tokenizer. The draft uses
+the target's embedding and output projection if the folder has none. The tensor ``d2t`` maps the trimmed vocabulary:
+output i is the token i + d2t[i].
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
 from ..trimmed_head import TrimmedHead, spread_logits
-from .draft_folder import Part, check_weights, lending, stored_file
+from .draft_folder import Part, check_weights, require_lender, stored_file
 from .model_files import HubKeywords
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # the name of a shard, without a folder
-LAYERS = ("llama", "qwen3")  # architectures of its layer
+LAYERS = ("llama", "qwen3")  # supported architectures of the draft's layer
 AGAIN = "fetch the draft again"
-DEFAULT_LAYERS = 3  # number of the target's layers that are read if the file does not name them
+DEFAULT_LAYERS = 3  # number of the target's layers that a draft reads if the file does not name the layers
 EMBEDDING, HEAD, FUSED = "model.embed_tokens.weight", "lm_head.weight", f"{NAME}.fc.weight"
-LONGEST = 2**20  # tokens of a text
-UNUSED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # for training
+LONGEST = 2**20  # minimum context of a draft, in tokens
+UNUSED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # used in training only
 
 
 @dataclass(frozen=True)
 class Eagle3File:
-    """The keys of ``config.json`` that tell what the draft computes, as speculators names them."""
+    """The keys of ``config.json`` that determine the draft's computation, under the names of speculators."""
 
     transformer_layer_config: JsonObject
     draft_vocab_size: int
@@ -54,46 +54,50 @@ class Eagle3File:
     norm_output: bool = False
 
     @classmethod
-    def of(cls, name: str | Path, found: JsonObject) -> Eagle3File:
+    def of(cls, name: str | Path, keys: JsonObject) -> Eagle3File:
         """Read the keys of ``config.json``.
 
         Raises:
             InputError: a key is missing or of another type, or the checkpoint is of another kind.
         """
-        kind = found.get(KIND)
+        kind = keys.get(KIND)
         if kind not in (None, "eagle3"):
             raise InputError(f"{name}: a checkpoint of speculators of kind {kind!r}; 'eagle3' can be read")
-        known = {key: found[key] for key in cls.__dataclass_fields__ if found.get(key) is not None}
+        values = {key: keys[key] for key in cls.__dataclass_fields__ if keys.get(key) is not None}
         with naming_file(Path(f"{name}/{CONFIG}"), AGAIN):
             if kind is None:
-                known |= _original(found)
-            return build(cls, known)
+                values |= _translate_original(keys)
+            return build(cls, values)
 
 
-def _original(found: JsonObject) -> JsonObject:
-    """The keys of a draft by EAGLE-3's authors, whose configuration is that of its layer with more keys."""
-    more = found.get("eagle_config") or {}
+def _translate_original(keys: JsonObject) -> JsonObject:
+    """Translate the keys of a draft by EAGLE-3's authors, whose file has the keys of its layer and a few more.
+
+    Raises:
+        InputError: the draft reads only the target's last state.
+    """
+    more = keys.get("eagle_config") or {}
     if not more.get("use_aux_hidden_state", True):
         raise InputError("use_aux_hidden_state=false: a draft that reads the target's last state alone; give another")
     names = ("eagle_aux_hidden_state_layer_ids", "norm_before_fc")
     return {
-        "transformer_layer_config": dict(found),
-        "norm_before_residual": found.get("norm_before_residual", False),
-        "draft_vocab_size": found.get("draft_vocab_size") or found.get("vocab_size"),
+        "transformer_layer_config": dict(keys),
+        "norm_before_residual": keys.get("norm_before_residual", False),
+        "draft_vocab_size": keys.get("draft_vocab_size") or keys.get("vocab_size"),
         **{name: more[name] for name in names if more.get(name) is not None},
     }
 
 
-def is_eagle3(found: JsonObject) -> bool:
-    """Whether the keys of a ``config.json`` are those of a checkpoint of speculators or of EAGLE-3's authors."""
-    kinds = found.get("architectures") or ()
-    return KIND in found or ORIGINAL in kinds or ("LlamaForCausalLM" in kinds and "draft_vocab_size" in found)
+def is_eagle3(keys: JsonObject) -> bool:
+    """Return true if the keys of a ``config.json`` are those of a draft by speculators or by EAGLE-3's authors."""
+    kinds = keys.get("architectures") or ()
+    return KIND in keys or ORIGINAL in kinds or ("LlamaForCausalLM" in kinds and "draft_vocab_size" in keys)
 
 
 def load_eagle3(
     name: str | Path,
     path: str,
-    found: JsonObject,
+    keys: JsonObject,
     *,
     lender: Callable[[], LoadedModel | None],
     dtype: torch.dtype | Literal["auto"],
@@ -101,44 +105,51 @@ def load_eagle3(
     revision: str | None,
     local_files_only: bool,
 ) -> PreTrainedModel:
-    """The draft in the folder or hub repository ``path``, on ``place``.
+    """Load the draft in the folder or hub repository ``path``.
 
     Args:
-        found: the keys of its ``config.json``.
-        lender: gives the target it drafts for; called if it has no embedding or no output projection of its own.
+        name: the draft's name, for messages.
+        keys: the keys of its ``config.json``.
+        lender: returns the target of the draft, or None; called if the draft has no embedding or output projection.
+        dtype: precision of the weights; ``"auto"`` is that of the file.
+        place: the device of the draft.
         revision, local_files_only: as for transformers.
 
     Raises:
-        InputError: a file is missing or damaged, or it does not belong to the target.
+        InputError: a file is missing or damaged, or the draft does not belong to the target.
     """
-    file = Eagle3File.of(name, found)
+    file = Eagle3File.of(name, keys)
     hub: HubKeywords = {"revision": revision, "local_files_only": local_files_only}
-    stored, found_weights = _stored_weights(path, hub)
-    weights = {_renamed(key, file): value for key, value in found_weights.items() if key not in UNUSED}
+    stored, file_weights = _stored_weights(path, hub)
+    weights = {_weight_name(key, file): value for key, value in file_weights.items() if key not in UNUSED}
     tokens = _tokens(stored, weights.pop("d2t", None), len(weights[HEAD]) if HEAD in weights else None, file)
     config = _layer_config(name, file, weights)
-    with torch.device("meta"), no_init_weights():  # shapes alone, since a damaged file may ask for any
+    with torch.device("meta"), no_init_weights():  # no memory, because a damaged file may describe any shapes
         model = AutoModelForCausalLM.from_config(config)
         _rebuild(model, config, file, tokens)
-    lent = {EMBEDDING, HEAD} - weights.keys()
-    check_weights(stored, weights, {key: value for key, value in model.state_dict().items() if key not in lent})
-    own = weights.get(HEAD, weights[FUSED]).dtype if isinstance(dtype, str) else dtype
-    weights = {key: value.to(place, own) for key, value in weights.items()}
-    target, shape = lender() if lent else None, model.get_input_embeddings().weight.shape
-    if EMBEDDING in lent:
-        weights[EMBEDDING] = _lent(name, "embedding", target, shape).to(place, own)
-    if HEAD in lent:
-        rows = _lent(name, "output projection", target, shape)
-        weights[HEAD] = (rows if len(tokens) == len(rows) else rows[tokens]).to(place, own)
+    missing = {EMBEDDING, HEAD} - weights.keys()
+    check_weights(stored, weights, {key: value for key, value in model.state_dict().items() if key not in missing})
+    precision = weights.get(HEAD, weights[FUSED]).dtype if isinstance(dtype, str) else dtype
+    weights = {key: value.to(place, precision) for key, value in weights.items()}
+    target, shape = lender() if missing else None, model.get_input_embeddings().weight.shape
+    if EMBEDDING in missing:
+        weights[EMBEDDING] = _target_weight(name, "embedding", target, shape).to(place, precision)
+    if HEAD in missing:
+        rows = _target_weight(name, "output projection", target, shape)
+        weights[HEAD] = (rows if len(tokens) == len(rows) else rows[tokens]).to(place, precision)
     model.load_state_dict(weights, assign=True)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config).to(place)  # as it is no part of the file
+    model.model.rotary_emb = type(model.model.rotary_emb)(config).to(place)  # the file does not contain it
     model.lm_head.tokens = torch.tensor(tokens, device=place)
     model.config._name_or_path = str(path)
     return model  # type: ignore[no-any-return]
 
 
 def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor]]:
-    """The weights of the draft in ``path``, and the file that errors about them name: that file, or their index."""
+    """Return the file of weights in ``path``, or their index, and the weights.
+
+    Raises:
+        InputError: there are no weights, or a file is damaged.
+    """
     missing = f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors"
     try:
         whole = stored_file(path, WEIGHTS, missing, hub)
@@ -159,8 +170,8 @@ def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor
     return index, weights
 
 
-def _renamed(key: str, file: Eagle3File) -> str:
-    """The name in our model of a weight."""
+def _weight_name(key: str, file: Eagle3File) -> str:
+    """Return the name, in the model that is built here, of the weight ``key`` of the file."""
     key = key.replace("midlayer.", "layers.0.")
     if key == "norm.weight" and not file.norm_output:
         return "lm_head.norm.weight"
@@ -170,7 +181,17 @@ def _renamed(key: str, file: Eagle3File) -> str:
 
 
 def _tokens(file: Path, d2t: Tensor | None, rows: int | None, draft: Eagle3File) -> list[int]:
-    """The token of each output, of which the file has ``rows``; None if it has no output projection."""
+    """Return the token of each output.
+
+    Args:
+        file: the file of weights, for messages.
+        d2t: the map of the trimmed vocabulary, or None.
+        rows: number of rows of the output projection; None if the file has none.
+        draft: the keys of ``config.json``.
+
+    Raises:
+        InputError: the map is missing or invalid, or the number of rows is wrong.
+    """
     outputs = draft.draft_vocab_size
     with naming_file(file, AGAIN):
         size = build(int, draft.transformer_layer_config.get("vocab_size"), "vocab_size")
@@ -189,19 +210,23 @@ def _tokens(file: Path, d2t: Tensor | None, rows: int | None, draft: Eagle3File)
 
 
 def _layer_config(name: str | Path, file: Eagle3File, weights: Mapping[str, Tensor]) -> PreTrainedConfig:
-    """The configuration of its layers, as transformers has it."""
+    """Return the transformers configuration of the draft's layers.
+
+    Raises:
+        InputError: the architecture is not supported, or the number of layers is wrong.
+    """
     values = dict(file.transformer_layer_config)
     kind = values.pop("model_type", None)
     if kind not in LAYERS:
         raise InputError(f"{name}: an EAGLE-3 draft with layers of {kind!r}; those of {' and '.join(LAYERS)} are known")
-    for other in (KIND, "architectures", "tie_word_embeddings"):
-        values.pop(other, None)
+    for removed in (KIND, "architectures", "tie_word_embeddings"):
+        values.pop(removed, None)
     config = AutoConfig.for_model(kind, **values, tie_word_embeddings=False)
     stored = {key.split(".")[2] for key in weights if key.startswith("model.layers.")}
     if config.num_hidden_layers != len(stored):
         raise InputError(f"{name}: num_hidden_layers={config.num_hidden_layers}, but it has {len(stored)}; {AGAIN}")
     if config.rope_parameters["rope_type"] in STATIC_ROPE:
-        # Many are trained on short texts and used on long ones: beyond its context a draft is worse, but never wrong.
+        # Many drafts are trained on short texts and used on long ones: beyond its context a draft is worse, not wrong.
         config.max_position_embeddings = max(config.max_position_embeddings, LONGEST)
     config.eagle3 = {  # part of the fingerprint
         "layers": file.eagle_aux_hidden_state_layer_ids,
@@ -211,7 +236,7 @@ def _layer_config(name: str | Path, file: Eagle3File, weights: Mapping[str, Tens
 
 
 def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: list[int]) -> None:
-    """Turn a model of transformers into an EAGLE-3 draft, whose weights are not set yet."""
+    """Turn a transformers model into an EAGLE-3 draft, whose weights are not set yet."""
     width, eps, body = config.hidden_size, config.rms_norm_eps, model.model
     layers = file.eagle_aux_hidden_state_layer_ids
     reader = Eagle3Input(
@@ -230,9 +255,13 @@ def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: list[int]) -> No
     model.register_forward_hook(spread_logits)
 
 
-def _lent(name: str | Path, part: Part, target: LoadedModel | None, shape: torch.Size) -> Tensor:
-    """The target's embedding or output projection, where the draft has none."""
-    target, problem = lending(name, "its target", target, part)
+def _target_weight(name: str | Path, part: Part, target: LoadedModel | None, shape: torch.Size) -> Tensor:
+    """Return the target's embedding or output projection, for a draft that has none.
+
+    Raises:
+        InputError: there is no target, or its weights do not fit.
+    """
+    target, problem = require_lender(name, "its target", target, part)
     layer = target.get_input_embeddings() if part == "embedding" else target.get_output_embeddings()
     weight: Any = layer.weight
     if weight.is_meta:

@@ -1,7 +1,8 @@
-"""Settings of a checkpoint's ``generation_config.json``: supported ones are used, others that change the text refused.
+"""Settings of a checkpoint's ``generation_config.json``.
 
-transformers applies a checkpoint's generation settings to every ``generate`` call. Ignoring a setting that changes the
-distribution, such as Qwen2.5's repetition penalty, would silently give text from another distribution.
+Supported settings are used. Unsupported settings that change the text are refused. transformers applies a checkpoint's
+generation settings to every ``generate`` call, so that ignoring a setting that changes the distribution, such as
+Qwen2.5's repetition penalty, would give text from another distribution without a warning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .. import LoadedModel
 MAX_NEW_TOKENS = 128  # if neither the call nor the checkpoint sets it
 
 # Supported settings, and those without effect on decoding without beams.
-FOLLOWED = {
+SUPPORTED = {
     "do_sample", "temperature", "top_k", "top_p", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens",
     "num_return_sequences", "return_dict_in_generate",
 }  # fmt: skip
@@ -30,7 +31,7 @@ IDLE = {
     "transformers_version", "_from_model_config", "_commit_hash",
 }  # fmt: skip
 # Settings of the execution of transformers' `generate`: cache, lossless drafting, further outputs. They do not change
-# the text, so they are ignored in a checkpoint; in a call they are refused.
+# the text. They are ignored in a checkpoint and refused in a call.
 RUNTIME = {
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "low_memory",
     "continuous_batching_config", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
@@ -44,12 +45,12 @@ NEUTRAL: dict[str, Any] = {"guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """Settings of a checkpoint; None if it does not set them.
+    """Settings of a checkpoint; None for a setting that the checkpoint does not have.
 
     Attributes:
-        temperature: divides the logits; 0 (greedy) if the checkpoint has ``do_sample: false``.
-        top_k: keep the k most probable tokens; 0 keeps all, as in transformers.
-        top_p: keep the most probable tokens of this total probability.
+        temperature: divisor of the logits; 0 (greedy) if the checkpoint has ``do_sample: false``.
+        top_k: number of most probable tokens that are kept; 0 keeps all, as in transformers.
+        top_p: total probability of the most probable tokens that are kept.
         max_new_tokens: maximum number of new tokens.
         max_length: maximum number of tokens of prompt and continuation together; None if ``max_new_tokens`` is set,
             which takes precedence, or if it is transformers' default of 20.
@@ -61,18 +62,24 @@ class GenerationDefaults:
     max_new_tokens: int | None = None
     max_length: int | None = None
 
-    def sampling_params(self, **given: Any) -> SamplingParams:
-        """The sampling parameters ``given``; ``"auto"`` is replaced by the checkpoint's setting, else the default."""
-        named = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
-        own: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-        if own.get("top_k") == 0:
-            own["top_k"] = None
-        return SamplingParams(**(own | {name: value for name, value in given.items() if value != AUTO}))
+    def sampling_params(self, **arguments: Any) -> SamplingParams:
+        """Return the sampling parameters of a call.
+
+        Args:
+            arguments: the call's parameters; ``"auto"`` stands for the checkpoint's setting, else the default.
+        """
+        by_name = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        settings: dict[str, Any] = {name: value for name, value in by_name.items() if value is not None}
+        if settings.get("top_k") == 0:
+            settings["top_k"] = None
+        return SamplingParams(**(settings | {name: value for name, value in arguments.items() if value != AUTO}))
 
     def budget(self, max_new_tokens: int | str, prompt_tokens: int) -> int:
-        """Maximum number of new tokens after ``prompt_tokens`` (1 for an encoder-decoder, its start token).
+        """Return the maximum number of new tokens.
 
-        ``max_new_tokens="auto"`` is the checkpoint's setting, else 128.
+        Args:
+            max_new_tokens: the number, or ``"auto"`` for the checkpoint's setting, else 128.
+            prompt_tokens: number of tokens of the prompt; 1 for an encoder-decoder, its start token.
 
         Raises:
             InputError: ``max_new_tokens`` is not a positive whole number, or the prompt is not shorter than the
@@ -91,53 +98,59 @@ class GenerationDefaults:
 
 
 def generation_defaults(model: LoadedModel) -> GenerationDefaults:
-    """The settings of ``model.generation_config``.
+    """Return the settings of ``model.generation_config``.
 
     Raises:
-        InputError: a setting that changes the text is not supported, or one is out of range.
+        InputError: a setting that changes the text is not supported, or a setting is out of range.
     """
-    given = model.generation_config
-    refused = unfollowed(given, RUNTIME)
+    config = model.generation_config
+    refused = unsupported_settings(config, RUNTIME)
     if refused:
-        raise InputError(_refusal(refused))
-    bounded = given.max_new_tokens is None and given.max_length != neutral("max_length")
-    asked = GenerationDefaults(
-        temperature=0.0 if given.do_sample is False else given.temperature,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        max_new_tokens=given.max_new_tokens,
-        max_length=given.max_length if bounded else None,
+        raise InputError(_refusal_message(refused))
+    bounded = config.max_new_tokens is None and config.max_length != neutral("max_length")
+    defaults = GenerationDefaults(
+        temperature=0.0 if config.do_sample is False else config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens,
+        max_length=config.max_length if bounded else None,
     )
-    _check_types(asked)
+    _check_types(defaults)
     try:
-        asked.sampling_params()
+        defaults.sampling_params()
     except InputError as error:
         raise InputError(f"model.generation_config: {error}, or pass generation_config='ignore'") from None
-    return asked
+    return defaults
 
 
-def unfollowed(given: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, object]:
-    """The settings of ``given``, with their values, that are not neutral, not supported and not ``without_effect``.
+def unsupported_settings(config: GenerationConfig, without_effect: Collection[str] = ()) -> dict[str, object]:
+    """Return the settings of ``config`` that change the text and are not supported, with their values.
 
     All settings of the installed version of transformers are considered, in reverse order.
+
+    Args:
+        config: the settings.
+        without_effect: names of settings to leave out.
     """
-    passed = FOLLOWED | IDLE | set(without_effect)
+    ignored = SUPPORTED | IDLE | set(without_effect)
     # Reversed, so that min_new_tokens comes before min_length, which transformers derives from it.
-    names = [name for name in reversed(vars(GenerationConfig())) if name not in passed]
-    return {name: vars(given)[name] for name in names if not _is_neutral(name, vars(given)[name])}
+    names = [name for name in reversed(vars(GenerationConfig())) if name not in ignored]
+    return {name: vars(config)[name] for name in names if not _is_neutral(name, vars(config)[name])}
 
 
 def neutral(name: str) -> Any:
-    """The value of the setting ``name`` without effect, which is transformers' default."""
+    """Return the value of the setting ``name`` that has no effect, which is transformers' default."""
     return GenerationConfig._get_default_generation_params().get(name, NEUTRAL.get(name))
 
 
 def _is_neutral(name: str, value: Any) -> bool:
+    """Return true if ``value`` of the setting ``name`` has no effect."""
     default = neutral(name)
     return value is None or value == default or (value is False and default is not True)
 
 
-def _refusal(refused: dict[str, object]) -> str:
+def _refusal_message(refused: dict[str, object]) -> str:
+    """Return the error message for unsupported settings."""
     shown = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
     remedies = [f"model.generation_config.{name}={neutral(name)}" for name in refused]
     return (
@@ -146,9 +159,13 @@ def _refusal(refused: dict[str, object]) -> str:
     )
 
 
-def _check_types(asked: GenerationDefaults) -> None:
-    """Raise InputError for values that are not numbers."""
-    for name, value in vars(asked).items():
+def _check_types(defaults: GenerationDefaults) -> None:
+    """Check that all values are numbers.
+
+    Raises:
+        InputError: a value is not a number.
+    """
+    for name, value in vars(defaults).items():
         number = int | float if name in ("temperature", "top_p") else int
         if value is not None and (isinstance(value, bool) or not isinstance(value, number)):
             raise InputError(
@@ -157,13 +174,18 @@ def _check_types(asked: GenerationDefaults) -> None:
             )
 
 
-def stop_tokens_of(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """The ids that end a text: those of the model's generation_config, as in transformers, else the tokenizer's."""
+def model_stop_tokens(model: LoadedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
+    """Return the ids that end a text: those of the model's generation_config, else the tokenizer's."""
     return stop_tokens(model.generation_config.eos_token_id, tokenizer)
 
 
 def stop_tokens(ids: int | list[int] | None, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """The ids that end a text, where a generation_config names ``ids``; None for the tokenizer's."""
+    """Return the ids that end a text.
+
+    Args:
+        ids: ``eos_token_id`` of a generation_config; None for the tokenizer's.
+        tokenizer: the tokenizer, or None.
+    """
     if ids is None and tokenizer is not None:
         ids = tokenizer.eos_token_id
     return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)

@@ -1,4 +1,4 @@
-"""The tokenizer and chat template in a GGUF file, as transformers' own."""
+"""Tokenizers and chat templates in GGUF files, as tokenizers of transformers."""
 
 from __future__ import annotations
 
@@ -13,31 +13,35 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from ...common.errors import InputError, optional_import
 from ..gguf_model import GgufFile, GgufModel
-from .model_files import one_line
+from .model_files import error_line
 
-OWN = "tokenizer.huggingface.json"  # the key of a file that carries transformers' tokenizer as well
-# llama.cpp's splits of GPT-2 with every digit by itself, which transformers' reader takes for GPT-2's.
+TOKENIZER_KEY = "tokenizer.huggingface.json"  # the key with the tokenizer of transformers, which some files have
+# Names in llama.cpp of GPT-2's split with single digits, for which transformers' reader uses GPT-2's split.
 SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
 CONTROL = 3  # ggml's type of special tokens
 
 
 def load_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in the GGUF file ``path``: transformers' own where the file carries it, else made of llama.cpp's.
+    """Return the tokenizer in the GGUF file ``path``.
+
+    If the file contains the tokenizer of transformers, this is returned. Otherwise llama.cpp's is converted.
 
     Raises:
-        InputError: there is none that transformers can express.
+        InputError: there is no tokenizer that transformers can represent.
     """
     metadata = GgufFile(path).metadata
     tokens = metadata.get("tokenizer.ggml.tokens", [])
-    described = metadata[OWN] if OWN in metadata else _described(path, metadata, len(tokens))
-    named = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
-    ids = {name: metadata.get(f"tokenizer.ggml.{key}") for name, key in named.items()}
+    serialized = (
+        metadata[TOKENIZER_KEY] if TOKENIZER_KEY in metadata else _convert_tokenizer(path, metadata, len(tokens))
+    )
+    keys = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
+    ids = {name: metadata.get(f"tokenizer.ggml.{key}") for name, key in keys.items()}
     special = {name: tokens[index] for name, index in ids.items() if index is not None}
     types = metadata.get("tokenizer.ggml.token_type", [])
-    others = [token for token, kind in zip(tokens, types, strict=False) if kind == CONTROL]
+    control_tokens = [token for token, kind in zip(tokens, types, strict=False) if kind == CONTROL]
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(described),
-        extra_special_tokens=[token for token in others if token not in special.values()],
+        tokenizer_object=Tokenizer.from_str(serialized),
+        extra_special_tokens=[token for token in control_tokens if token not in special.values()],
         chat_template=metadata.get("tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
         name_or_path=str(path),
@@ -45,58 +49,58 @@ def load_gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     )
 
 
-def _described(path: Path, metadata: dict[str, Any], size: int) -> str:
-    """The tokenizer that transformers makes of llama.cpp's, as a ``tokenizer.json``.
+def _convert_tokenizer(path: Path, metadata: dict[str, Any], size: int) -> str:
+    """Convert llama.cpp's tokenizer to the content of a ``tokenizer.json``, with the reader of transformers.
 
     Raises:
-        InputError: it makes none.
+        InputError: transformers cannot convert it.
     """
     with optional_import("gguf"):
         import gguf  # noqa: F401 — older versions of transformers read the file by it
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    except Exception as error:  # transformers' readers raise anything over what they do not know
+    except Exception as error:  # transformers' readers raise any type of error for unknown tokenizers
         raise InputError(
-            f"{path}: no tokenizer can be made of the file's ({one_line(error)}); name one by tokenizer (--tokenizer)"
+            f"{path}: no tokenizer can be made of the file's ({error_line(error)}); name one by tokenizer (--tokenizer)"
         ) from error
     if metadata.get("tokenizer.ggml.pre") in SINGLE_DIGITS:
         split = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
         tokenizer.backend_tokenizer.pre_tokenizer = split
-    described = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Some classes add special tokens of their own, which the model has never seen.
-    described["added_tokens"] = [token for token in described["added_tokens"] if token["id"] < size]
-    return json.dumps(described)
+    serialized = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Some classes add special tokens that the model does not have.
+    serialized["added_tokens"] = [token for token in serialized["added_tokens"] if token["id"] < size]
+    return json.dumps(serialized)
 
 
 PROBE = "In 1998 the Hare's 12,345 km² café-run — naïve? — cost $3.50;\n\n\tif x != y:  return {x: [1, 22, 333]}"
 
 
 def check_gguf_tokens(file: GgufFile, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a model in whose file ids have another meaning than in ``tokenizer``.
+    """Check that ids stand for the same tokens in a model's file and in ``tokenizer``.
 
     Raises:
-        InputError: naming the first of them.
+        InputError: they differ; the message names the first difference.
     """
     tokens = file.metadata.get("tokenizer.ggml.tokens", [])
     vocabulary = tokenizer.get_vocab()
     differing = sorted(index for token, index in vocabulary.items() if index >= len(tokens) or tokens[index] != token)
     if differing:
         index = differing[0]
-        theirs = repr(tokens[index]) if index < len(tokens) else "nothing"
+        file_token = repr(tokens[index]) if index < len(tokens) else "nothing"
         raise InputError(
             f"{file.path}: is of another tokenizer: {len(differing)} tokens differ, the first is id {index}, "
-            f"{tokenizer.convert_ids_to_tokens(index)!r} in the tokenizer and {theirs} in the file; give a model of "
-            "the same family"
+            f"{tokenizer.convert_ids_to_tokens(index)!r} in the tokenizer and {file_token} in the file; give a model "
+            "of the same family"
         )
 
 
 def check_gguf_tokenizer(model: GgufModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Compare a tokenizer with the one in a model's file: its tokens, and by an example how it splits text.
+    """Compare ``tokenizer`` with the one in a model's file: all tokens, and the split of an example text.
 
-    Text that is split otherwise is no error, but what follows it would be another text's than llama.cpp's: a warning.
+    A different split gives a warning, because the model would continue another sequence of tokens than with llama.cpp.
 
     Raises:
-        InputError: an id has another meaning.
+        InputError: an id stands for different tokens.
     """
     check_gguf_tokens(model.file, tokenizer)
     if list(tokenizer(PROBE, add_special_tokens=False)["input_ids"]) != model.tokenize(PROBE):

@@ -1,6 +1,6 @@
-"""Finds a model's files by name: a shipped model, a local folder, or an id on the Hugging Face hub.
+"""Finds a model's files by name: an included model, a local folder, or an id on the Hugging Face hub.
 
-``owner/name@revision`` is a branch, tag or commit of the hub.
+``owner/name@revision`` names a branch, tag or commit on the hub.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..gguf_model import SUFFIX
 
 INVALID = "no valid id"
 AGAIN = "fetch the model again"
-LARGEST_SIZES = {  # by key in config.json, which differs between architectures
+LARGEST_SIZES = {  # by key of config.json; architectures use different keys
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 10**6),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10**4),
     "vocab_size": 10**8,
 }
-HUB_SECONDS = 10.0  # timeout of the hub's answer whether it has a model
+HUB_SECONDS = 10.0  # timeout of the request for the hub's files of a model
 CONFIG, TOKENIZER, ADAPTER, WEIGHTS = (
     "config.json", "tokenizer_config.json", "adapter_config.json", "model.safetensors",
 )  # fmt: skip
@@ -43,15 +43,15 @@ PICKLES = re.compile(r"(pytorch_model|adapter_model)\b.*\.bin")
 
 
 def is_gguf(name: str | Path) -> bool:
-    """Whether ``name`` is that of a GGUF file."""
+    """Return true if ``name`` ends like that of a GGUF file."""
     return str(name).lower().endswith(SUFFIX)
 
 
 def gguf_path(name: str | Path) -> Path:
-    """The GGUF file ``name``.
+    """Return the path of the GGUF file ``name``.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such file.
     """
     path = Path(name).expanduser()
     if not path.is_file():
@@ -72,10 +72,10 @@ class Source:
 
     Attributes:
         path: a folder, or an id on the hub.
-        files: names of the files that are there, as far as they are known.
+        files: names of the files, as far as they are known.
         revision: branch, tag or commit on the hub.
-        local_files_only: the hub does not answer, but its files are in the local cache.
-        adapter: the files of an adapter that is put on the model.
+        local_files_only: whether only the local cache is read, because the hub does not answer.
+        adapter: the location of an adapter for the model; None without one.
     """
 
     path: str
@@ -86,26 +86,28 @@ class Source:
 
     @property
     def hub(self) -> HubKeywords:
-        """Keywords of what reads its files."""
+        """Keywords of functions that read the files."""
         return {"revision": self.revision, "local_files_only": self.local_files_only}
 
     @property
-    def of_tokenizer(self) -> Source:
-        """The adapter's files if it has a tokenizer, else the model's."""
+    def tokenizer_source(self) -> Source:
+        """The location of the tokenizer: the adapter's if the adapter has a tokenizer, else the model's."""
         return self.adapter if self.adapter is not None and TOKENIZER in self.adapter.files else self
 
     def file(self, name: str) -> Path:
-        """One of its ``files``."""
+        """Return the path of the file ``name``, one of ``files``; a file on the hub is downloaded."""
         return Path(self.path, name) if Path(self.path).is_dir() else Path(hf_hub_download(self.path, name, **self.hub))
 
 
 def find_files(name: str | Path, revision: str | None = None) -> Source:
-    """The files of ``name``: a shipped model, a folder, or a hub id; those of its base model, if it is an adapter.
+    """Return the location of the files of ``name``: an included model, a folder, or a hub id.
+
+    For an adapter, it is the location of its base model, with the adapter's location as ``adapter``.
 
     Raises:
         InputError: there is no such model, or the folder's configuration is damaged.
     """
-    source = _own_files(name, revision)
+    source = _locate(name, revision)
     if ADAPTER not in source.files:
         return source
     if find_spec("peft") is None:
@@ -113,27 +115,31 @@ def find_files(name: str | Path, revision: str | None = None) -> Source:
             f"{name}: has an adapter, which needs peft: pip install 'specpilot[peft]'; or merge it into its base model"
         )
     if any(map(MODEL.fullmatch, source.files)):
-        return source  # a whole model, which transformers puts the adapter on
+        return source  # a whole model, which transformers combines with the adapter
     with refusing(name, "its adapter cannot be read"):
         file = source.file(ADAPTER)
-    found = read_object(file, AGAIN)
+    adapter_config = read_object(file, AGAIN)
     with naming_file(file, AGAIN):
-        base = build(str, found.get("base_model_name_or_path"), "base_model_name_or_path")
-        own = build(str, found.get("revision") or "", "revision")
+        base = build(str, adapter_config.get("base_model_name_or_path"), "base_model_name_or_path")
+        base_revision = build(str, adapter_config.get("revision") or "", "revision")
     try:
-        below = _own_files(base, own or None)
+        base_source = _locate(base, base_revision or None)
     except InputError as error:
         raise InputError(f"{name}: an adapter, whose base_model_name_or_path cannot be loaded: {error}") from error
-    if CONFIG not in below.files and ADAPTER in below.files:
+    if CONFIG not in base_source.files and ADAPTER in base_source.files:
         raise InputError(f"{name}: an adapter of {base!r}, which is an adapter itself; merge that into its base model")
-    return replace(below, adapter=source)
+    return replace(base_source, adapter=source)
 
 
-def _own_files(name: str | Path, revision: str | None) -> Source:
-    """The files of ``name`` itself."""
+def _locate(name: str | Path, revision: str | None) -> Source:
+    """Return the location of the files of ``name``, also if ``name`` is an adapter.
+
+    Raises:
+        InputError: there is no such model, or the folder's configuration is damaged.
+    """
     if isinstance(name, str):
         if not name.strip():
-            raise InputError(f"name={name!r}: empty; {_names()}")
+            raise InputError(f"name={name!r}: empty; {_names_remedy()}")
         local = shipped(name)
         if local is not None:
             return _folder(local)
@@ -154,32 +160,43 @@ def _own_files(name: str | Path, revision: str | None) -> Source:
 
 
 def _folder(path: Path) -> Source:
+    """Return the location of a folder."""
     return Source(str(path), frozenset(file.name for file in path.iterdir()))
 
 
 def _hub_source(name: str, revision: str | None) -> Source:
-    """An id on the hub, perhaps with ``@revision``; if the hub cannot answer, the local cache must have the model."""
+    """Return the location of a hub id, with or without ``@revision``.
+
+    If the hub does not answer, the files in the local cache are used.
+
+    Raises:
+        Misspelt: neither the hub nor the cache has the model.
+    """
     hub_id, revision = split_revision(name, revision)
-    answer = ask_hub(hub_id, revision=revision)
+    answer = query_hub(hub_id, revision=revision)
     if not isinstance(answer, str):
         return Source(hub_id, answer, revision)
     names = (CONFIG, TOKENIZER, ADAPTER, WEIGHTS) if answer != INVALID else ()
     if cached := frozenset(n for n in names if isinstance(try_to_load_from_cache(hub_id, n, revision=revision), str)):
         return Source(hub_id, cached, revision, local_files_only=True)
-    raise Misspelt(f"{name}: no such folder, and not found on the hub ({answer}); {_names()}")
+    raise Misspelt(f"{name}: no such folder, and not found on the hub ({answer}); {_names_remedy()}")
 
 
 def check_format(name: str | Path, source: Source) -> None:
-    """Raise InputError for a folder or repository whose weights are in pickles alone."""
-    for own in (source, source.adapter):
-        kinds = set() if own is None else {found[1] for file in own.files if (found := PICKLES.fullmatch(file))}
-        if own is None or not kinds or any(file.endswith(".safetensors") for file in own.files):
+    """Check that a folder or repository has weights in safetensors.
+
+    Raises:
+        InputError: all its weights are pickles; the message has the command that converts them.
+    """
+    for part in (source, source.adapter):
+        kinds = set() if part is None else {match[1] for file in part.files if (match := PICKLES.fullmatch(file))}
+        if part is None or not kinds or any(file.endswith(".safetensors") for file in part.files):
             continue
-        folder, fetch = own.path, ""
+        folder, fetch = part.path, ""
         if not Path(folder).is_dir():
-            folder = own.path.rpartition("/")[2]
-            at = "" if own.revision is None else f" --revision {quote(own.revision)}"
-            fetch = f"hf download {quote(own.path)}{at} --local-dir {quote(folder)} && "
+            folder = part.path.rpartition("/")[2]
+            at = "" if part.revision is None else f" --revision {quote(part.revision)}"
+            fetch = f"hf download {quote(part.path)}{at} --local-dir {quote(folder)} && "
         [kind] = kinds - {"adapter_model"} or kinds
         raise InputError(
             f"{name}: its weights are in .bin files, pickles, which are not read; convert them: {fetch}"
@@ -190,10 +207,11 @@ def check_format(name: str | Path, source: Source) -> None:
         )
 
 
-def ask_hub(name: str, *, dataset: bool = False, revision: str | None = None) -> frozenset[str] | str:
-    """The files of a model or dataset on the hub, as far as it tells; the reason, in one line, why it is not found.
+def query_hub(name: str, *, dataset: bool = False, revision: str | None = None) -> frozenset[str] | str:
+    """Return the names of the files of a model or dataset on the hub, or the reason, in one line, why there are none.
 
-    It makes one request with a timeout of ``HUB_SECONDS``, since the libraries retry for 20 seconds or more per file.
+    The function makes one request with a timeout of ``HUB_SECONDS``, because the libraries retry for 20 seconds or more
+    for each file.
     """
     try:
         info = HfApi().repo_info(
@@ -202,23 +220,27 @@ def ask_hub(name: str, *, dataset: bool = False, revision: str | None = None) ->
     except HFValidationError:
         return INVALID
     except RepositoryNotFoundError as error:
-        return one_line(error)
-    except HfHubHTTPError:  # it exists but cannot be read, or not at this revision: loading will raise the error
+        return error_line(error)
+    except HfHubHTTPError:  # it exists, but cannot be read or lacks this revision: loading will raise the error
         return frozenset()
-    except Exception as error:  # no connection: an error of the HTTP library, which differs between hub versions
-        return one_line(error)
+    except Exception as error:  # no connection; the type of the error depends on the version of the hub's library
+        return error_line(error)
     return frozenset(file.rfilename for file in getattr(info, "siblings", None) or ())
 
 
-def _names() -> str:
-    """The remedy of errors about names."""
+def _names_remedy() -> str:
+    """Return the remedy for errors about names."""
     return f"give a folder, a hub id, or a shipped model: {', '.join(shipped_models())}"
 
 
 def _check_files(folder: Path) -> None:
-    """Raise InputError for git LFS pointers, configuration files that are not JSON objects, and absurd sizes.
+    """Check the files of a folder before transformers reads them.
 
-    transformers silently ignores a damaged generation_config.json, and builds models of any size in config.json.
+    transformers ignores a damaged generation_config.json without a warning, and builds models of any size in
+    config.json.
+
+    Raises:
+        InputError: a file is a git LFS pointer, a configuration file is not a JSON object, or a size is absurd.
     """
     for file in sorted(folder.iterdir()):
         if READ.fullmatch(file.name):
@@ -234,8 +256,8 @@ def _check_files(folder: Path) -> None:
                         raise InputError(f"{size}={values[size]}: must be between 1 and {largest}")
 
 
-def one_line(error: Exception) -> str:
-    """The message of ``error``, in one line of at most 500 characters."""
+def error_line(error: Exception) -> str:
+    """Return the message of ``error`` in one line of at most 500 characters."""
     text = textwrap.shorten(str(error), 500, placeholder=" …")
     plain = isinstance(error, OSError | ValueError | ImportError) or (type(error) is RuntimeError)
     return text if plain and text else f"{type(error).__name__}: {text}".removesuffix(": ")
@@ -243,7 +265,15 @@ def one_line(error: Exception) -> str:
 
 @contextmanager
 def refusing(name: str | Path, problem: str) -> Iterator[None]:
-    """Turn whatever transformers raises over a checkpoint's files into one line: they may hold anything."""
+    """Turn any error that transformers raises for a checkpoint's files into an InputError of one line.
+
+    Args:
+        name: the model's name.
+        problem: the problem in words, for the message.
+
+    Raises:
+        InputError: the block raised an error.
+    """
     try:
         yield
     except InputError:
@@ -253,4 +283,4 @@ def refusing(name: str | Path, problem: str) -> Iterator[None]:
     except json.JSONDecodeError as error:
         raise InputError(f"{name}: {problem}: a file is damaged, not JSON ({error}); fetch it again") from error
     except Exception as error:
-        raise InputError(f"{name}: {problem} ({one_line(error)})") from error
+        raise InputError(f"{name}: {problem} ({error_line(error)})") from error

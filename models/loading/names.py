@@ -1,4 +1,4 @@
-"""Models and tokenizers, loaded by name onto a device."""
+"""Loads models and tokenizers by name."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ...common.files import without_places
 from ...common.json_file import JsonObject
 from .. import GgufModel, LoadedModel
 from ..base import input_device
-from ..given import unwrapped
+from ..model_snapshot import unwrap
 from .devices import (
     DTYPES,
     DeviceMap,
     check_device_map,
     check_dtype,
-    on_one_device,
     pick_device,
     require_accelerate,
+    single_device_map,
 )
 from .draft_folder import MARK, load_saved_draft
 from .eagle3_folder import is_eagle3, load_eagle3
@@ -58,31 +58,34 @@ def load_model(
     offload_folder: str | Path | None = None,
     target: LoadedModel | str | Path | None = None,
 ) -> PreTrainedModel:
-    """A language model in evaluation mode, without gradients: a causal one or an encoder-decoder.
+    """Load a causal language model or an encoder-decoder, in evaluation mode and without gradients.
 
-    A checkpoint whose weights are quantised (bitsandbytes, GPTQ, AWQ, compressed-tensors, torchao, FP8, …) is loaded
-    where the library for its format is installed; ``dtype="auto"`` is then what it was made for.
+    A checkpoint with quantised weights (bitsandbytes, GPTQ, AWQ, compressed-tensors, torchao, FP8, …) can be loaded if
+    the library for its format is installed; ``dtype="auto"`` is then the precision that it was made for.
 
     Args:
-        name: ``tiny`` and the like (see ``specpilot.checkpoints``), a folder in transformers' format, or a hub id.
-        dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``, the checkpoint's own.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, … One device for the whole model.
+        name: an included model such as ``tiny`` (see ``specpilot.checkpoints``), a folder in transformers' format, or a
+            hub id.
+        dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``, the checkpoint's precision.
+        device: the device of the whole model: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, …
         revision: branch, tag or commit on the hub.
-        decoder_only: refuse an encoder-decoder, before its weights are fetched.
-        device_map: spread the model over devices instead, by accelerate: ``auto``, or a device for each module name,
-            such as ``{"model.layers": 0, "model.norm": "cpu", "lm_head": "disk", …}``.
-        offload_folder: where weights on ``disk`` are kept that cannot be read from the checkpoint as they are.
-        target: the target that the model is to draft for, or its name, which is loaded if the draft uses its embedding.
+        trust_remote_code: whether code in the checkpoint may run.
+        decoder_only: whether an encoder-decoder is refused before its weights are downloaded.
+        device_map: spread the model over devices with accelerate: ``auto``, or a device for each module name, such as
+            ``{"model.layers": 0, "model.norm": "cpu", "lm_head": "disk", …}``.
+        offload_folder: folder for weights on ``disk`` that cannot be read from the checkpoint directly.
+        target: the target that the model drafts for, or its name; a named target is loaded if the draft uses its
+            weights.
 
     Raises:
-        InputError: there is no such model, it is no language model, a file of it is damaged or incomplete, a library it
-            needs is missing, or a device does not exist here or has no such dtype.
+        InputError: there is no such model, it is not a language model, a file is damaged or incomplete, a required
+            library is missing, or a device does not exist here or does not support the dtype.
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
     if device_map is not None:
         check_device_map(device_map, device)
-        device_map = on_one_device(device_map)
+        device_map = single_device_map(device_map)
     elif offload_folder is not None:
         raise InputError(
             f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"
@@ -92,14 +95,14 @@ def load_model(
     source = find_files(name, revision)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, **source.hub}
     check_format(name, source)
-    lender = partial(_lender, target, dtype, device, trust_remote_code)
-    found = _config_keys(name, source)
-    if is_eagle3(found):
+    lender = partial(_load_target, target, dtype, device, trust_remote_code)
+    keys = _config_keys(name, source)
+    if is_eagle3(keys):
         if device_map is not None:
             raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
         with refusing(name, "cannot be loaded as an EAGLE-3 draft"):
             model = load_eagle3(
-                name, source.path, found, lender=lender, dtype=DTYPES[dtype], place=place, **source.hub
+                name, source.path, keys, lender=lender, dtype=DTYPES[dtype], place=place, **source.hub
             )  # fmt: skip
         return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
     with refusing(name, "cannot be loaded as a language model"):
@@ -117,19 +120,30 @@ def load_model(
     options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
     model = _read_weights(name, source.path, config, place, options)
     if source.adapter is not None:
-        model = _adapted(name, source.adapter, model)
+        model = _add_adapter(name, source.adapter, model)
     return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def _read_weights(
     name: str | Path, path: str, config: PreTrainedConfig, place: torch.device, options: dict[str, Any]
 ) -> PreTrainedModel:
-    """The model of ``config`` with the weights of its files, on ``place`` or where the device map puts it."""
+    """Load a model that transformers can read, onto ``place`` or by the device map of ``options``.
+
+    Args:
+        name: the model's name, for messages.
+        path: its folder or hub id.
+        config: its configuration.
+        place: the device.
+        options: keywords of ``from_pretrained``.
+
+    Raises:
+        InputError: a file is damaged or incomplete, or a required library is missing.
+    """
     quantised = _quantisation(name, config)
     problem = "cannot be loaded as a language model"
     if quantised is not None:
         problem = f"its weights are quantised with {quantised} and cannot be loaded here"
-        if options["device_map"] is None:  # weights in such a format are loaded in place, never moved
+        if options["device_map"] is None:  # such weights are loaded onto their device and cannot be moved
             require_accelerate(f"{name}: weights quantised with {quantised}")
             options = options | {"device_map": {"": str(place)}}
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -137,7 +151,7 @@ def _read_weights(
         loaded: Any = kind.from_pretrained(
             path,
             use_safetensors=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
+            ignore_mismatched_sizes=True,  # _check_complete refuses these with the names of the weights
             output_loading_info=True,
             **options,
         )
@@ -149,31 +163,39 @@ def _read_weights(
     return model  # type: ignore[no-any-return]
 
 
-def _adapted(name: str | Path, adapter: Source, model: PreTrainedModel) -> PreTrainedModel:
-    """``model`` with an adapter in its layers."""
+def _add_adapter(name: str | Path, adapter: Source, model: PreTrainedModel) -> PreTrainedModel:
+    """Return ``model`` with an adapter in its layers.
+
+    Raises:
+        InputError: the adapter does not fit.
+    """
     from peft import PeftModel
 
     with refusing(name, "its adapter does not fit its base model"):
         wrapped = PeftModel.from_pretrained(model, adapter.path, torch_device=str(input_device(model)), **adapter.hub)
-    model = unwrapped(wrapped, str(name))
+    model = unwrap(wrapped, str(name))
     model.config._name_or_path = str(name)
     return model
 
 
-def _lender(
+def _load_target(
     target: LoadedModel | str | Path | None, dtype: str, device: str, trust_remote_code: bool
 ) -> LoadedModel | None:
-    """The target, loaded if it is given by name."""
+    """Return the target; load it if ``target`` is a name."""
     if not isinstance(target, str | Path):
         return target
     return load_any_model(target, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
 
 
 def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
-    """A GGUF file's model, by llama.cpp, or whatever :func:`load_model` takes, with the same ``options``.
+    """Load a GGUF file with llama.cpp, or any other model with :func:`load_model`.
+
+    Args:
+        name: the path of a GGUF file, or a name as for :func:`load_model`.
+        options: keywords of :func:`load_model`.
 
     Raises:
-        InputError: it cannot be loaded, or an option is none of a GGUF model's.
+        InputError: the model cannot be loaded, or a GGUF model does not have an option.
     """
     if not is_gguf(name):
         return load_model(name, **options)
@@ -186,8 +208,8 @@ def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
     return GgufModel(gguf_path(name), options.get("dtype", "float32"))
 
 
-def has_own_tokenizer(name: str | Path) -> bool:
-    """Whether a tokenizer comes with the model ``name``; none does with EAGLE-3 drafts.
+def has_tokenizer(name: str | Path) -> bool:
+    """Return true if the model ``name`` has a tokenizer; EAGLE-3 drafts have none.
 
     Raises:
         InputError: there is no such model.
@@ -196,26 +218,26 @@ def has_own_tokenizer(name: str | Path) -> bool:
 
 
 def _config_keys(name: str | Path, source: Source) -> JsonObject:
-    """The keys of the model's ``config.json``."""
+    """Return the keys of the model's ``config.json``."""
     with refusing(name, "cannot be loaded as a language model"):
-        found, _ = PreTrainedConfig.get_config_dict(source.path, **source.hub)
-    return found
+        keys, _ = PreTrainedConfig.get_config_dict(source.path, **source.hub)
+    return keys
 
 
 def load_tokenizer(
     name: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to the model ``name``; that in a GGUF file, where it is one.
+    """Load the tokenizer of the model ``name``, which may be a GGUF file.
 
     Raises:
-        InputError: there is none.
+        InputError: the model has no tokenizer, or it cannot be loaded.
     """
     if is_gguf(name):
         return load_gguf_tokenizer(gguf_path(name))
     source = find_files(name, revision)
     if is_eagle3(_config_keys(name, source)):
         raise InputError(f"{name}: an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder")
-    source = source.of_tokenizer
+    source = source.tokenizer_source
     pieces = [file for file in PIECES if file in source.files]
     if pieces and find_spec("sentencepiece") is None and "tokenizer.json" not in source.files:
         raise InputError(
@@ -228,7 +250,7 @@ def load_tokenizer(
 def load_stop_tokens(
     name: str | Path, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
 ) -> frozenset[int]:
-    """The ids that end the texts of the model ``name``, whose weights are not loaded.
+    """Return the ids that end texts of the model ``name``, without loading its weights.
 
     Raises:
         InputError: there is no such model.
@@ -239,58 +261,72 @@ def load_stop_tokens(
     options: dict[str, Any] = {**source.hub}
     with refusing(name, "its configuration cannot be read"):
         try:
-            found = GenerationConfig.from_pretrained(source.path, **options)
-        except OSError:  # there is none: transformers makes it of the model's configuration
+            generation_config = GenerationConfig.from_pretrained(source.path, **options)
+        except OSError:  # without a file, transformers makes it of the model's configuration
             config = AutoConfig.from_pretrained(source.path, trust_remote_code=trust_remote_code, **options)
-            found = GenerationConfig.from_model_config(config)
-    return stop_tokens(found.eos_token_id, tokenizer)
+            generation_config = GenerationConfig.from_model_config(config)
+    return stop_tokens(generation_config.eos_token_id, tokenizer)
 
 
 def check_same_tokenizer(target: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, role: str = "draft") -> None:
-    """The target's tokenizer and that of its draft, or the ``tokenizer`` it is given, must give ids the same meaning.
+    """Check that ids stand for the same tokens in the target's tokenizer and in ``other``.
+
+    Args:
+        target: the target's tokenizer.
+        other: the tokenizer of the draft, or another tokenizer for the target.
+        role: the role of ``other``, for messages.
 
     Raises:
-        InputError: they don't; names the first difference.
+        InputError: they differ; the message names the first difference.
     """
-    ours, theirs = target.get_vocab(), other.get_vocab()
-    if ours != theirs:
-        differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
+    target_ids, other_ids = target.get_vocab(), other.get_vocab()
+    if target_ids != other_ids:
+        differing = sorted(
+            token for token in target_ids.keys() | other_ids.keys() if target_ids.get(token) != other_ids.get(token)
+        )
         token = differing[0]
-        names = [without_places(one.name_or_path) for one in (target, other)]
+        names = [without_places(tokenizer.name_or_path) for tokenizer in (target, other)]
         raise InputError(
             f"target {names[0]} and {role} {names[1]} do not share a tokenizer: they differ in "
-            f"{counted(len(differing), 'token')}, the first is {token!r} (id {ours.get(token)} and {theirs.get(token)})"
-            f"; name a {role} of the target's family"
+            f"{counted(len(differing), 'token')}, the first is {token!r} (id {target_ids.get(token)} and "
+            f"{other_ids.get(token)}); name a {role} of the target's family"
         )
 
 
 def _quantisation(name: str | Path, config: PreTrainedConfig) -> str | None:
-    """The format of a checkpoint's quantised weights, None where they are plain.
+    """Return the format of a checkpoint's quantised weights; None if they are not quantised.
 
     Raises:
-        InputError: transformers does not know it, and would read the weights as if they were plain.
+        InputError: transformers does not support the format, and would read the weights as if they were not quantised.
     """
     for part in (config, config.get_text_config(decoder=True)):
-        found = vars(part).get("quantization_config")
-        if found is not None:
+        quantization = vars(part).get("quantization_config")
+        if quantization is not None:
             break
     else:
         return None
     with refusing(name, "its quantization_config is damaged"):
-        method, known = found.get("quant_method"), AutoHfQuantizer.supports_quant_method(found)
-    if not known:
+        method, is_supported = quantization.get("quant_method"), AutoHfQuantizer.supports_quant_method(quantization)
+    if not is_supported:
         raise InputError(f"{name}: weights quantised with {method!r}, which transformers does not read; take others")
     return str(method or "bitsandbytes")
 
 
 def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
-    """Refuse weights that are missing or have another shape than the model's."""
+    """Check that the files have all weights in the model's shapes.
+
+    Args:
+        report: the loading report of transformers.
+
+    Raises:
+        InputError: weights are missing, or have another shape.
+    """
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:
-        _, found, needed = mismatched[0]
+        _, stored, needed = mismatched[0]
         raise InputError(
             f"{name}: the weights {listed([key for key, *_ in mismatched], 1)} do not have the shape of config.json "
-            f"({tuple(found)} instead of {tuple(needed)}); fetch the model again"
+            f"({tuple(stored)} instead of {tuple(needed)}); fetch the model again"
         )
     missing = sorted(report["missing_keys"])
     if missing:

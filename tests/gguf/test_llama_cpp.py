@@ -46,7 +46,7 @@ class Both:
         self.caches: list[TextCache] = [model.new_cache() for model in pair]
 
     def read(self, reads: Sequence[Read]) -> None:
-        with patch.multiple(llama_cpp, SEQUENCES=(1, min(3, self.most), self.most), MOST_SEQUENCES=self.most):
+        with patch.multiple(llama_cpp, SEQUENCES=(1, min(3, self.most), self.most), MAX_SEQUENCES=self.most):
             results = [model.forward(cache, reads) for model, cache in zip(self.pair, self.caches, strict=True)]
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -93,7 +93,7 @@ def test_trees_of_several_texts(pair: Pair, most: int, data: st.DataObject) -> N
             text.append(turn)
             parents[name] = data.draw(trees())
             new = [20 * name + turn + node for node in range(len(parents[name]))]
-            shape = TreeMask.of_parents(len(text), parents[name])
+            shape = TreeMask.from_parents(len(text), parents[name])
             reads.append(Read(name, [*text[length:], *new], len(new) + 1, shape))
         models.read(reads)
         for read in reads:
@@ -164,7 +164,7 @@ def test_texts_join_and_leave(pair: Pair) -> None:
 
 def test_more_texts_than_sequences(pair: Pair) -> None:
     cache = pair[0].new_cache()
-    for name in range(llama_cpp.MOST_TEXTS):
+    for name in range(llama_cpp.MAX_TEXTS):
         cache.add(name, 1)
     with pytest.raises(InputError, match="at most 192 texts at once"):
         cache.add("one more", 1)

@@ -189,7 +189,7 @@ def test_requests_wait_for_memory_and_are_refused() -> None:
     expected = [output.tokens for output in decoder.generate(prompts, max_new_tokens=20, temperature=0)]
     engine.clear()
     room = int(1.2 * decoder_growth(decoder, prompts[:2]))
-    layers = engine.cache.own  # type: ignore[attr-defined]
+    layers = engine.cache.ragged_layers  # type: ignore[attr-defined]
     engine.free_bytes = lambda: room - sum(0 if layer.pair is None else layer.pair.nbytes for layer in layers)  # type: ignore[assignment]
     assert [output.tokens for output in decoder.generate(prompts, max_new_tokens=20, temperature=0)] == expected
     with pytest.raises(InputError, match="max_new_tokens=3,000"):

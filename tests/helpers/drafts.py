@@ -27,8 +27,8 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.models import language_model
-from specpilot.models.eagle import state_input_of
-from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.eagle import find_state_input
+from specpilot.models.loading.draft_folder import SharedTarget, save_draft
 from specpilot.models.loading.names import load_model
 from specpilot.models.trimmed_head import TrimmedHead, spread_logits, trim_head
 from specpilot.train.draft_model import new_draft
@@ -199,7 +199,7 @@ def trimmed(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
 def state_draft(target: PreTrainedModel, kept: Sequence[int] | None = None, seed: int = 0) -> PreTrainedModel:
     """A draft of the target's first layer whose input depends on the states."""
     draft = new_draft(target, [0], kept, reads_states=True).to(target.dtype)
-    fuse = state_input_of(draft)
+    fuse = find_state_input(draft)
     assert fuse is not None
     torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(seed))
     if isinstance(draft.get_output_embeddings(), TrimmedHead):
@@ -293,6 +293,6 @@ def shared_pair(folder: Path, architecture: str = "llama", kept: list[int] | Non
     target.save_pretrained(folder / "target")
     byte_tokenizer().save_pretrained(folder / "target")
     draft = new_draft(target, [1], kept)
-    shared = SharedWith("its-target", model_fingerprint(target), ["input", "output"])
+    shared = SharedTarget("its-target", model_fingerprint(target), ["input", "output"])
     save_draft(draft, folder / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
     return draft

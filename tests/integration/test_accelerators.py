@@ -35,8 +35,8 @@ from specpilot.infer.random_source import RandomSource
 from specpilot.models import CausalLM, RaggedKVCache, Read, TreeMask, ancestors_of
 from specpilot.models.forwards import FixedShapes, Padded
 from specpilot.models.fused_layers import FusedLayers
-from specpilot.models.given import Given
-from specpilot.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, placed
+from specpilot.models.masks import CHUNKED, FULL, SLIDING, MaskTypes, layer_masks, place_tokens
+from specpilot.models.model_snapshot import ModelSnapshot
 from specpilot.models.static_forward import StaticForward
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
@@ -58,7 +58,7 @@ def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
     found = CausalLM(model)
     found.packed = model
     found.strategy = FixedShapes(found, "a test asks for it", FusedLayers(model) if FusedLayers.fits(model) else None)
-    found.given = Given(model, hooks=True)
+    found.snapshot = ModelSnapshot(model, hooks=True)
     return found
 
 
@@ -77,7 +77,7 @@ def operations(seed: int) -> Iterator[tuple[str, Any]]:
             parents = [rng.randrange(-1, i) for i in range(rng.randrange(1, 9))]
             trunk = [rng.randrange(1, 60) for _ in range(rng.randrange(1, 3))]
             tree = rng.random() < 0.5
-            mask = TreeMask.of_parents(lengths[text] + len(trunk), parents) if tree else None
+            mask = TreeMask.from_parents(lengths[text] + len(trunk), parents) if tree else None
             tokens = [*trunk, *(rng.randrange(1, 60) for _ in parents)]
             reads.append(Read(text, tokens, rng.randrange(1, len(tokens) + 1), mask))
         yield "read", reads
@@ -149,7 +149,7 @@ def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObje
         reads.append(Read(row, [0] * len(own), 1, tree))
     plan = cache.plan_forward(reads)
     types = MaskTypes({FULL: None, SLIDING: window, CHUNKED: chunk}, True)
-    tokens = placed(plan, reads, cache)
+    tokens = place_tokens(plan, reads, cache)
     masks = layer_masks(types, tokens, torch.arange(plan.width))
     for row, own in paths.items():
         for place, path in enumerate(own, plan.new - len(own)):

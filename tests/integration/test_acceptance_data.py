@@ -207,13 +207,13 @@ def test_prompts_that_fill_the_context(base: AcceptanceDataOptions, tmp_path: Pa
 def test_a_target_that_answers_every_prompt_with_nothing(
     base: AcceptanceDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder, "stop_tokens_of", lambda *_: frozenset(range(257)))
+    monkeypatch.setattr(builder, "model_stop_tokens", lambda *_: frozenset(range(257)))
     with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
         make_acceptance_data(replace(base, shard_size=8), tmp_path / "data")
     make_acceptance_data(replace(base, limit=2), tmp_path / "two")  # which may be by chance
     with refused("the answers to 24 prompts are empty, they have 24 tokens in all; remove the folder", str(tmp_path)):
         make_acceptance_data(base, tmp_path / "small shards")
-    monkeypatch.setattr(decoder_module, "stop_tokens_of", lambda *_: frozenset(range(257)))
+    monkeypatch.setattr(decoder_module, "model_stop_tokens", lambda *_: frozenset(range(257)))
     rounds = {entry.name: getattr(base, entry.name) for entry in fields(base)}
     with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
         make_on_policy_data(OnPolicyDataOptions(**rounds | {"shard_size": 8, "length": 2}), tmp_path / "rounds")

@@ -9,7 +9,7 @@ from specpilot.common.errors import InputError
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models import language_model, linear
 from specpilot.models.causal_lm import forward_with_hidden
-from specpilot.models.given import Given
+from specpilot.models.model_snapshot import ModelSnapshot
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers import (
@@ -203,7 +203,7 @@ def test_another_threads_forward_is_no_change() -> None:
     """On a GPU prompts are read by the model's own forward, with hooks that capture its states."""
     target, found = make("gpt2"), []
     layer(target).register_forward_hook(lambda *_: found.append(given.change()))
-    given = Given(target, hooks=True)
+    given = ModelSnapshot(target, hooks=True)
     forward_with_hidden(target, layers=[layer(target)], input_ids=torch.tensor([PROMPT]))
     assert found == [None]
 

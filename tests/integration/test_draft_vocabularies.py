@@ -31,7 +31,7 @@ from specpilot.infer.drafters.beams import Beams
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.options import DecodingOptions
 from specpilot.models import CausalLM
-from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.loading.draft_folder import SharedTarget, save_draft
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.acceptance import train_acceptance
 from specpilot.train.calibration import load_draft, load_rows
@@ -59,7 +59,7 @@ def trimmed_pair(folder: Path) -> tuple[str, str]:
     """A draft with the target's embedding and every other token in its head."""
     target, _ = save_pair(folder)
     model, tokenizer = load_model(target, device="cpu"), load_tokenizer(target)
-    shared = SharedWith(target, model_fingerprint(model), ["input", "output"])
+    shared = SharedTarget(target, model_fingerprint(model), ["input", "output"])
     draft = new_draft(model, [0], [*range(0, 256, 2), 256])
     save_draft(draft, folder / "trimmed", tokenizer, target=shared, dtype=torch.float32)
     return target, str(folder / "trimmed")

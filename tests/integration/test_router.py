@@ -119,7 +119,7 @@ def test_a_target_that_answers_every_prompt_with_nothing(
     base: RouterDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused in a shard of some prompts, and where shards are smaller, when a router is trained."""
-    monkeypatch.setattr(builder, "stop_tokens_of", lambda *_: frozenset(range(257)))
+    monkeypatch.setattr(builder, "model_stop_tokens", lambda *_: frozenset(range(257)))
     with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
         make_router_data(replace(base, shard_size=8), tmp_path / "data")
     folder = make_router_data(base, tmp_path / "small shards")

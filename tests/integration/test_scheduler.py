@@ -211,7 +211,7 @@ def free(decoder: SpeculativeDecoder, size: int) -> list[int]:
 
 
 def buffer_bytes(cache: RaggedKVCache) -> int:
-    buffers = [buffer for layer in cache.own for buffer in (layer.keys, layer.values) if buffer is not None]
+    buffers = [buffer for layer in cache.ragged_layers for buffer in (layer.keys, layer.values) if buffer is not None]
     return sum(buffer.nbytes for buffer in buffers)
 
 
@@ -229,7 +229,7 @@ def test_growth_is_what_the_buffers_grow_by(static: bool) -> None:
         model.begin(cache, text, [1, 2, 3], tokens - 3)
         with torch.inference_mode():
             model.forward(cache, [Read(text, [1, 2, 3])])
-        assert growth == buffer_bytes(cache) - before + before // len(cache.own)
+        assert growth == buffer_bytes(cache) - before + before // len(cache.ragged_layers)
 
 
 @pytest.mark.parametrize("drafted", [True, False])

@@ -16,9 +16,9 @@ from specpilot.infer.core import Draft, Request
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.models import CausalLM, Read, ancestors_of
-from specpilot.models.eagle import StateInput, state_input_of
+from specpilot.models.eagle import StateInput, find_state_input
 from specpilot.models.forwards import Padded
-from specpilot.models.loading.draft_folder import SharedWith, save_draft
+from specpilot.models.loading.draft_folder import SharedTarget, save_draft
 from specpilot.models.loading.names import load_model
 from specpilot.train.draft_model import new_draft
 from torch import Tensor
@@ -148,7 +148,7 @@ def pair(tmp_path: Path) -> Path:
     target, kept = make(vocab=257, hidden=32), [*range(0, 257, 2)]
     target.save_pretrained(tmp_path / "target")
     byte_tokenizer().save_pretrained(tmp_path / "target")
-    shared = SharedWith("target", model_fingerprint(target), ["input", "output"])
+    shared = SharedTarget("target", model_fingerprint(target), ["input", "output"])
     save_draft(state_draft(target, kept), tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
     write_draft(tmp_path / "eagle", vocab=257, kept=kept, target=32, layers=[1], own_embedding=False)
     (tmp_path / "text.txt").write_text("one\ntwo\n")
@@ -160,7 +160,7 @@ def test_a_folder_holds_the_state_input(pair: Path) -> None:
     draft = state_draft(target, [*range(0, 257, 2)])
     assert json.loads((pair / "draft" / "draft.json").read_text())["reads_states"]
     loaded = load_model(pair / "draft", device="cpu", target=target)
-    assert isinstance(state_input_of(loaded), StateInput)
+    assert isinstance(find_state_input(loaded), StateInput)
     for name, value in draft.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
 

@@ -16,7 +16,7 @@ from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.models.causal_lm import forward_with_hidden
-from specpilot.models.eagle import state_input_of
+from specpilot.models.eagle import find_state_input
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.models.trimmed_head import TrimmedHead
 from specpilot.train.draft import train_draft
@@ -352,7 +352,7 @@ def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
     """In training all positions of a window are predicted together; here one at a time, with a cache that is cut."""
     target = target_of(name)
     draft = new_draft(target, [1], [*range(0, 90, 2)], reads_states=True)
-    fuse = state_input_of(draft)
+    fuse = find_state_input(draft)
     assert fuse is not None
     torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(0))
     width, places = 12, 4

@@ -1,7 +1,7 @@
-"""The model that was given: out of its wrappers, and the same as when what is decoded with was made of it.
+"""Unwraps models, copies their modules, and detects later changes of a model.
 
-A forward that copies weights or takes the place of modules' own computes what the model computed when it was made.
-:class:`Given` notices what has changed since: modules, forwards, hooks, settings, weights.
+A forward that copies weights or replaces the modules' forwards computes the results of the model at the time of the
+copy. :class:`ModelSnapshot` detects later changes of modules, forwards, hooks, settings and weights.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ from ..common.errors import InputError
 from .eagle import StateInput
 from .trimmed_head import TrimmedHead
 
-OURS = (TrimmedHead, StateInput)
-KNOWN_MODULES = ("torch.nn.", "transformers.")  # no adapters
+DRAFT_MODULES = (TrimmedHead, StateInput)
+LIBRARY_MODULES = ("torch.nn.", "transformers.")  # without adapters
 PACKAGE = f"{__package__}."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-WHOLE = 1 << 14  # values of a weight that are all compared; of larger ones a diagonal
+WHOLE = 1 << 14  # weights of at most this many values are compared completely, larger ones on a diagonal
 UNIMPORTANT = frozenset({"layer_idx", "training", "name_or_path", "gradient_checkpointing", "max_seq_len_cached"})
 CHANGES = ("is another module or has another forward", "has other weights", "has other settings", "has other hooks")
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes: NaN equals itself as an integer
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes; as an integer NaN equals itself
 
 
-def unwrapped(model: Any, role: str) -> PreTrainedModel:
-    """The model in wrappers of torch.compile, DataParallel and PEFT, whose forward is the wrapper's.
+def unwrap(model: Any, role: str) -> PreTrainedModel:
+    """Return the transformers model inside wrappers of torch.compile, DataParallel and PEFT.
+
+    Args:
+        model: the model, with or without wrappers.
+        role: ``"target"`` or ``"draft"``, for messages.
 
     Raises:
-        InputError: it is no model of transformers, or the wrapper computes something else.
+        InputError: there is no transformers model inside, or a wrapper changes its results.
     """
     peft: Any = sys.modules.get("peft")
     while not isinstance(model, PreTrainedModel):
@@ -49,7 +53,7 @@ def unwrapped(model: Any, role: str) -> PreTrainedModel:
             model = model._modules["_orig_mod"]
         elif isinstance(model, PARALLEL) and "forward" not in vars(model):
             model = model.module
-        elif adapted and "forward" not in vars(model) and _only_its_layers(model, peft):
+        elif adapted and "forward" not in vars(model) and _is_layers_only(model, peft):
             model = model.base_model.model
         elif adapted:
             raise InputError(
@@ -68,8 +72,8 @@ def unwrapped(model: Any, role: str) -> PreTrainedModel:
     return model
 
 
-def _only_its_layers(model: Any, peft: Any) -> bool:
-    """Whether the adapter of a PEFT model is all in the layers of its base model."""
+def _is_layers_only(model: Any, peft: Any) -> bool:
+    """Return true if the adapter of a PEFT model is only in the layers of its base model."""
     tuner = peft.tuners.tuners_utils.BaseTuner
     if not isinstance(model.base_model, tuner) or type(model.base_model).forward is not tuner.forward:
         return False
@@ -77,58 +81,70 @@ def _only_its_layers(model: Any, peft: Any) -> bool:
 
 
 def shell(module: nn.Module) -> Any:
-    """A copy that shares everything with ``module``: ``copy`` refuses modules whose weights are parametrized."""
-    other = object.__new__(type(module))
-    vars(other).update(vars(module) | {"_modules": dict(module._modules), "_compiled_call_impl": None})
-    return other
+    """Return a shallow copy of ``module``; :func:`copy.copy` raises an error for modules with parametrized weights."""
+    copied = object.__new__(type(module))
+    vars(copied).update(vars(module) | {"_modules": dict(module._modules), "_compiled_call_impl": None})
+    return copied
 
 
-def mirrored(model: nn.Module, change: Callable[[nn.Module, nn.Module], None]) -> Any:
-    """Copies of a model's modules, with the same parameters, buffers and hooks, after ``change(copy, original)``."""
-    done: dict[nn.Module, nn.Module] = {}
+def mirror(model: nn.Module, change: Callable[[nn.Module, nn.Module], None]) -> Any:
+    """Return a copy of a model's modules with the same parameters, buffers and hooks.
+
+    Args:
+        change: called as ``change(copy, original)`` for every module.
+    """
+    copies: dict[nn.Module, nn.Module] = {}
 
     def copied(module: nn.Module) -> nn.Module:
+        """Return the copy of ``module``."""
         if isinstance(module, OptimizedModule):
             inner = module._modules["_orig_mod"]
             assert inner is not None
             return copied(inner)
-        if module not in done:
-            other = done[module] = shell(module)
-            other._modules = {name: part if part is None else copied(part) for name, part in module._modules.items()}
-            change(other, module)
-        return done[module]
+        if module not in copies:
+            module_copy = copies[module] = shell(module)
+            module_copy._modules = {
+                name: part if part is None else copied(part) for name, part in module._modules.items()
+            }
+            change(module_copy, module)
+        return copies[module]
 
     return copied(model)
 
 
-def uncompiled(model: PreTrainedModel) -> PreTrainedModel:
-    """``model`` without what torch.compile has put around its parts; ``model`` itself where there is nothing of it."""
+def uncompile(model: PreTrainedModel) -> PreTrainedModel:
+    """Return ``model`` without the wrappers that torch.compile puts around modules; ``model`` itself if it has none.
 
-    def plain(other: nn.Module, module: nn.Module) -> None:
+    Raises:
+        InputError: a wrapper has hooks.
+    """
+
+    def plain(module_copy: nn.Module, module: nn.Module) -> None:
+        """Restore the forward of the class in the copy ``module_copy`` of ``module``."""
         if _compiled(module):
-            vars(other).pop("forward")
+            vars(module_copy).pop("forward")
 
     if not any(isinstance(module, OptimizedModule) or _compiled(module) for module in model.modules()):
         return model
     for name, module in model.named_modules():
         if isinstance(module, OptimizedModule) and (module._forward_hooks or module._forward_pre_hooks):
             raise InputError(f"{name}: compiled, with hooks that decoding would ignore; register them before compiling")
-    return mirrored(model, plain)  # type: ignore[no-any-return]
+    return mirror(model, plain)  # type: ignore[no-any-return]
 
 
 def _compiled(module: nn.Module) -> bool:
-    """Whether the module's forward is that of its class, compiled."""
+    """Return true if the module's forward is the compiled forward of its class."""
     inner = getattr(vars(module).get("forward"), "_torchdynamo_orig_callable", None)
     return inner is not None and getattr(inner, "__func__", None) is type(module).forward
 
 
 REMEMBERED = 16
-Builds = dict[str, tuple[Any, ...]]  # name of a module → :func:`_build` of it
-_EXPECTED: dict[tuple[type, str | None, str], Builds] = {}  # by class, attention and config; making one is slow
+Builds = dict[str, tuple[Any, ...]]  # name of a module → its :func:`_build`
+_EXPECTED: dict[tuple[type, str | None, str], Builds] = {}  # by class, attention and config; computing one is slow
 
 
-def as_built(model: PreTrainedModel) -> bool:
-    """Whether the model's parts are what its class makes of its config: nothing is replaced or set otherwise."""
+def matches_config(model: PreTrainedModel) -> bool:
+    """Return true if the model's modules and settings are those that its class builds from its config."""
     key = type(model), model.config._attn_implementation, model.config.to_json_string(use_diff=False)
     if key not in _EXPECTED:
         with torch.device("meta"), no_init_weights():
@@ -136,19 +152,20 @@ def as_built(model: PreTrainedModel) -> bool:
         while len(_EXPECTED) >= REMEMBERED:
             _EXPECTED.pop(next(iter(_EXPECTED)))
         _EXPECTED[key] = {name: _build(module) for name, module in fresh.named_modules()}
-    ours = tuple(name for name, module in model.named_modules() if isinstance(module, OURS))
-    expected = {name: build for name, build in _EXPECTED[key].items() if not name.startswith(ours)}
-    builds = {name: _build(module) for name, module in model.named_modules() if not name.startswith(ours)}
+    draft_modules = tuple(name for name, module in model.named_modules() if isinstance(module, DRAFT_MODULES))
+    expected = {name: build for name, build in _EXPECTED[key].items() if not name.startswith(draft_modules)}
+    builds = {name: _build(module) for name, module in model.named_modules() if not name.startswith(draft_modules)}
     return builds == expected
 
 
 def _build(module: nn.Module) -> tuple[Any, ...]:
-    """The class of a module, its settings, and the shapes of its parameters."""
+    """Return the class of a module, its settings, the shapes of its parameters, and the names of its buffers."""
     shapes = {name: value.shape for name, value in module._parameters.items() if value is not None}
     return type(module), _settings(module), shapes, {*module._buffers}
 
 
 def _settings(module: nn.Module) -> dict[str, bool | int | float | str]:
+    """Return the public attributes of a module that are booleans, numbers or strings, except unimportant ones."""
     return {
         key: value
         for key, value in vars(module).items()
@@ -157,7 +174,14 @@ def _settings(module: nn.Module) -> dict[str, bool | int | float | str]:
 
 
 class State(NamedTuple):
-    """What a module was, by identity."""
+    """The state of a module, for comparison with a later state.
+
+    Attributes:
+        parts: its class, its forwards and its submodules.
+        weights: identity, dtype, address and version of its parameters.
+        settings: its attributes that are booleans, numbers or strings.
+        hooks: its forward hooks.
+    """
 
     parts: tuple[Any, ...]
     weights: tuple[Any, ...]
@@ -166,33 +190,40 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module) -> State:
-        own = vars(module)
+        """Return the current state of ``module``."""
+        attributes = vars(module)
         return cls(
-            (type(module), type(module).forward, own.get("forward"), *own["_modules"].values()),
+            (type(module), type(module).forward, attributes.get("forward"), *attributes["_modules"].values()),
             tuple(
                 (id(t), t.dtype, t.data_ptr(), 0 if t.is_inference() else t._version)
-                for t in own["_parameters"].values()
+                for t in attributes["_parameters"].values()
                 if t is not None
             ),
             _settings(module),
-            # A copy, since another thread's forward may add its own.
-            tuple(h for h in (*own["_forward_hooks"].values(), *own["_forward_pre_hooks"].values()) if not _ours(h)),
+            # A copy, because another thread's forward may add hooks meanwhile.
+            tuple(
+                h
+                for h in (*attributes["_forward_hooks"].values(), *attributes["_forward_pre_hooks"].values())
+                if not _is_internal_hook(h)
+            ),
         )
 
 
-def _ours(hook: Any) -> bool:
-    """Whether a hook is ours, or one by which transformers keeps the outputs of layers that a call has asked for."""
+def _is_internal_hook(hook: Any) -> bool:
+    """Return true for hooks of this package, and for those with which transformers collects outputs of layers."""
     return str(getattr(hook, "__module__", "")).startswith((PACKAGE, "transformers.utils."))
 
 
-def is_known(module: nn.Module, origins: tuple[str, ...] = KNOWN_MODULES) -> bool:
-    """Whether ``module`` is a trimmed head, an input of EAGLE, or of a class from ``origins`` with its own forward."""
+def is_library_module(module: nn.Module, origins: tuple[str, ...] = LIBRARY_MODULES) -> bool:
+    """Return true for trimmed heads, EAGLE's inputs, and modules of classes in ``origins`` with a library's forward."""
     kind = type(module)
-    return kind in OURS or (kind.__module__.startswith(origins) and kind.forward.__module__.startswith(KNOWN_MODULES))
+    return kind in DRAFT_MODULES or (
+        kind.__module__.startswith(origins) and kind.forward.__module__.startswith(LIBRARY_MODULES)
+    )
 
 
-def drops(module: nn.Module) -> bool:
-    """Whether the module is in training mode and drops something at random."""
+def has_active_dropout(module: nn.Module) -> bool:
+    """Return true if the module is in training mode and applies dropout."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.training and module.p > 0
     return module.training and any(
@@ -200,18 +231,19 @@ def drops(module: nn.Module) -> bool:
     )
 
 
-class Given:
-    """What a model was when copies of its weights were made.
+class ModelSnapshot:
+    """The state of a model when its weights were copied.
 
     Args:
-        hooks: whether hooks that are registered later would be ignored.
+        model: the model.
+        hooks: whether the forward ignores hooks that are registered later, so that these count as changes.
     """
 
     def __init__(self, model: PreTrainedModel, *, hooks: bool) -> None:
         self.hooks = hooks
         self.modules = [(name, module, State.of(module)) for name, module in model.named_modules()]
         self.config, self.attention = model.config, model.config._attn_implementation
-        # Kept, so that no other tensor has their identity.
+        # References, so that no other tensor gets the same identity.
         self.tensors = [*model.parameters(), *(model.buffers() if hooks else ())]  # rope may replace its buffers
         self.views: dict[int, list[Any]] = {}  # by bytes of a value
         for tensor in self.tensors:
@@ -220,14 +252,17 @@ class Given:
         self.samples = {size: np.concatenate(views) for size, views in self.views.items()}
 
     def change(self) -> str | None:
-        """What has changed of the model, as the name of a module and a predicate; None if nothing has.
+        """Return a description of the first change of the model, a module's name and a predicate; None if unchanged.
 
-        Of large weights that were edited behind autograd's back (``weight.data[…] = …``) a diagonal is compared.
+        Edits that autograd does not count (``weight.data[…] = …``) are found by comparing values. Of large weights only
+        the values on a diagonal are compared.
         """
         for name, module, before in self.modules:
-            now = State.of(module)
-            if now != before:
-                place = next(i for i, (one, other) in enumerate(zip(now, before, strict=True)) if one != other)
+            state = State.of(module)
+            if state != before:
+                place = next(
+                    i for i, (current, previous) in enumerate(zip(state, before, strict=True)) if current != previous
+                )
                 if place < len(CHANGES) - 1 or self.hooks:
                     return f"{name or 'the model'} {CHANGES[place]}"
         if self.hooks and self.config._attn_implementation != self.attention:
@@ -239,9 +274,9 @@ class Given:
 
 
 def _sampled(tensor: Tensor) -> Any:
-    """A view (n,) of some of a tensor's values, as integers: of each row, and of as many columns as there are rows.
+    """Return a numpy view (n,) of a tensor's values as integers: of all values of a small tensor, else of a diagonal.
 
-    It is numpy's, which is several times as fast for so many small parts.
+    For many small arrays numpy is several times as fast as torch.
     """
     values = tensor.detach().view(-1).view(INTEGERS[tensor.element_size()]).numpy()
     return values if len(values) <= WHOLE or tensor.shape[-1] < 3 else values[:: tensor.shape[-1] - 1]
