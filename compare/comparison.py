@@ -554,7 +554,7 @@ def trained_for(specs: Mapping[str, ComparedDecoder], verifier: str) -> dict[str
         for name, spec in specs.items()
         if spec.verifier == AUTO
         for controller in controllers_of(spec)
-        if controller.given_as == "router" or (controller.given_as == "length" and spec.threshold is not None)
+        if controller.option == "router" or (controller.option == "length" and spec.threshold is not None)
     }
     return {name: rule for name, rule in rules.items() if rule is not None and differ_in_acceptance(rule, verifier)}
 

@@ -27,7 +27,7 @@ from ..controllers.acceptance.ngram_index import NgramMatch
 from ..controllers.acceptance.predictor import TrainedPredictor
 from ..controllers.acceptance.step import DraftSignals
 from ..controllers.checkpoints.checkpoint import load_controller
-from ..controllers.length.trained import predictor_of
+from ..controllers.length.trained import make_predictor
 from ..data_gen.builtin import FILES
 from ..data_gen.dataset import Manifest, PromptSet, read_manifest
 from ..data_gen.draft_states import at_drafted_tokens, match_all, signals_of
@@ -197,7 +197,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     of_pair = replace(options, target=data.sources[0].target, draft=data.sources[0].draft)
     for word in trained_among(of_pair.words):  # the included one of the pair, if none are named
         controller = load_controller(word)
-        data.predictors[word] = predictor_of(
+        data.predictors[word] = make_predictor(
             word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
         )
         if (rule := controller.config.provenance.verifier) != manifests[0].verifier:

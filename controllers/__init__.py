@@ -1,6 +1,6 @@
 """Controllers: acceptance predictors, length controllers and routers, and their checkpoints.
 
-Limits stand here for options, which import nothing that takes long.
+This file defines limits of options, so that modules of options need no slow imports.
 """
 
 MAX_DRAFT = 20  # maximum number of tokens drafted in one round

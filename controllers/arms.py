@@ -1,6 +1,6 @@
 """The arms of a router: draft models, early exits, n-grams and no draft (Huang et al. 2024, §2.2, §3.2).
 
-A router's output i belongs to its i-th arm, so the given arms must match the trained ones in order.
+A router's output i belongs to its i-th arm, so that a decoder's arms must have the order of the trained arms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Arm:
         name: the draft's name, ``exit:2``, ``ngram`` or ``autoregressive``.
         fingerprint: fingerprint of the draft model; empty for the other kinds.
         layer: number of the target's layers that an exit runs; 0 for the other kinds.
-        parameters: number of parameters of the drafting model: 0 for n-grams, the target's for ``autoregressive``.
+        parameters: number of parameters of the drafting model; 0 for n-grams, the target's for ``autoregressive``.
     """
 
     kind: str
@@ -44,10 +44,10 @@ class Arm:
 
 
 def parse_arm(spec: str) -> tuple[str, int]:
-    """Kind and layer of an arm given as ``autoregressive``, ``ngram``, ``exit:2``, or a draft model's name.
+    """Return kind and layer of an arm named ``autoregressive``, ``ngram``, ``exit:2``, or by a draft model's name.
 
     Raises:
-        InputError: an exit without a layer.
+        InputError: an exit has no layer.
     """
     if spec in (AUTOREGRESSIVE, NGRAM):
         return spec, 0
@@ -60,7 +60,15 @@ def parse_arm(spec: str) -> tuple[str, int]:
 
 
 def check_enough(names: Sequence[str], option: str = "arms") -> None:
-    """Raise InputError for fewer than two arms, or an arm that is named twice; ``option`` names them."""
+    """Check the ``names`` of a router's arms.
+
+    Args:
+        names: the names.
+        option: the option with the names, for messages.
+
+    Raises:
+        InputError: there are fewer than two arms, or an arm is named twice.
+    """
     if len(names) < 2:
         raise InputError(
             f"{option}={', '.join(names) or 'none'}: a router needs at least two arms; add a draft model, "
@@ -71,26 +79,33 @@ def check_enough(names: Sequence[str], option: str = "arms") -> None:
             raise InputError(f"arm {name!r}: named twice; name each arm once")
 
 
-def named_apart(arms: Sequence[Arm]) -> tuple[Arm, ...]:
-    """``arms``, of whose absolute paths only the last parts are kept: one, or as many as tell it from the others."""
+def shorten_names(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """Shorten absolute paths in the names of ``arms`` to their last parts: to one, or to as many as are unique."""
     paths = [Path(arm.name).parts if Path(arm.name).is_absolute() else (arm.name,) for arm in arms]
-    ends = [[path[-count:] for count in range(1, len(path) + 1)] for path in paths]
-    names = [next((end for end in own if sum(end in other for other in ends) == 1), own[-1]) for own in ends]
+    path_ends = [[path[-count:] for count in range(1, len(path) + 1)] for path in paths]
+    names = [
+        next((end for end in endings if sum(end in other for other in path_ends) == 1), endings[-1])
+        for endings in path_ends
+    ]
     return tuple(replace(arm, name=str(Path(*name))) for arm, name in zip(arms, names, strict=True))
 
 
-def check_arms(trained: Sequence[Arm], given: Sequence[Arm]) -> None:
-    """Check that the arms of a decoder, its option ``draft``, are those a router was trained for.
+def check_arms(trained: Sequence[Arm], arms: Sequence[Arm]) -> None:
+    """Check that the arms of a decoder are those that a router was trained for.
+
+    Args:
+        trained: the router's arms.
+        arms: the decoder's arms, from its option ``draft``.
 
     Raises:
         InputError: an arm is missing, unknown, or another model, or the order differs.
     """
-    for place, (arm, other) in enumerate(zip_longest(trained, given), 1):
+    for place, (arm, other) in enumerate(zip_longest(trained, arms), 1):
         if arm is None or other is None or arm.identity != other.identity:
-            ours, theirs = ("missing" if one is None else repr(one.name) for one in (arm, other))
-            where = "has none" if arm is None else f"was trained with {ours}"
-            weights = " of other weights or configuration" if ours == theirs else ""
+            trained_name, decoder_name = ("missing" if entry is None else repr(entry.name) for entry in (arm, other))
+            expectation = "has none" if arm is None else f"was trained with {trained_name}"
+            weights = " of other weights or configuration" if trained_name == decoder_name else ""
             raise InputError(
-                f"draft: arm number {place} is {theirs}{weights}, where the router {where}; give its arms, "
+                f"draft: arm number {place} is {decoder_name}{weights}, where the router {expectation}; give its arms, "
                 f"{', '.join(arm.name for arm in trained)}, or train a router for these"
             )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError
-from ..controllers.acceptance.lag_free_head import all_evidence, copies_of
+from ..controllers.acceptance.lag_free_head import evidence_rows, match_copies
 from ..controllers.acceptance.ngram_index import NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.acceptance.training import Examples
@@ -49,9 +49,9 @@ def examples_of(text: Text, scores: Tensor, hidden: Tensor, sampling: SamplingPa
     return Examples(
         accept=torch.tensor(text.accept)[drawn],
         states=hidden.float().cpu()[drawn],
-        evidence=all_evidence(signals, matches, text.tokens)[drawn],
+        evidence=evidence_rows(signals, matches, text.tokens)[drawn],
         tokens=torch.tensor(text.tokens, dtype=torch.int32)[drawn],
-        copies=copies_of(matches).int()[drawn],
+        copies=match_copies(matches).int()[drawn],
     )
 
 

@@ -913,10 +913,10 @@ def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
             raise InputError("draft: a router object has no names of arms; give them in its order")
         return names
     with naming("router", router):
-        config = read_config(locate(router, given_as="router"))
+        config = read_config(locate(router, option="router"))
     if not isinstance(config, RouterConfig):
         raise InputError(
-            f"router={str(router)!r}: is of kind {config.kind!r}, which chooses no arm; give it as {config.given_as}"
+            f"router={str(router)!r}: is of kind {config.kind!r}, which chooses no arm; give it as {config.option}"
         )
     if names is not None:
         return names

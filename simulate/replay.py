@@ -1,6 +1,6 @@
 """Replays a controller over a traced text: computes the decoder's counters without model forwards.
 
-The trace holds the draft from every position of the text and the target's acceptance. All controllers are replayed over
+The trace has the draft from every position of the text and the target's acceptance. All controllers are replayed over
 the same text with the same random draws, so that their differences are not noise.
 """
 
@@ -19,7 +19,7 @@ NOT_TRACED = torch.empty(0)
 
 @dataclass(frozen=True)
 class TracedStep(Step):
-    """A step whose draft signals are known from a trace; it has no distribution.
+    """A step with the draft signals of a trace; it has no distribution.
 
     Attributes:
         node: index of the trace's node.
@@ -33,14 +33,14 @@ class ReplayStats(Stats):
     """Counters of a replay.
 
     Attributes:
-        n_drafts: rounds that drafted.
+        n_drafts: number of rounds that drafted.
     """
 
     n_drafts: int = 0
 
 
 def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[int]) -> ReplayStats:
-    """Counters of decoding ``trace.text`` with ``controller``; the first token comes from the prefill."""
+    """Return the counters of decoding ``trace.text`` with ``controller``; the first token comes from the prefill."""
     controller.start_text()
     length = len(trace.text)
     stats = ReplayStats(n_generated=length, n_target_forwards=1)
@@ -66,7 +66,7 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
 
 
 def _draft(trace: Trace, position: int, controller: LengthController, stop_tokens: frozenset[int]) -> int:
-    """Number of tokens drafted in the round that starts after ``position`` tokens of the text."""
+    """Return the number of tokens drafted in the round that starts after ``position`` tokens of the text."""
     longest = min(MAX_DRAFT, trace.budget - position - 1)
     if longest < 1 or not controller.start_round():
         return 0
@@ -76,11 +76,12 @@ def _draft(trace: Trace, position: int, controller: LengthController, stop_token
         if index == longest or trace.tokens[node] in stop_tokens or not controller.observe(step):
             return index
         node = trace.after[node]
-        assert node != END, "a trace holds every token that may be drafted"
+        assert node != END, "a trace has every token that may be drafted"
     return longest
 
 
 def _step(trace: Trace, node: int, index: int) -> TracedStep:
+    """Return the step of ``node``, the token number ``index`` of a draft."""
     return TracedStep(
         index, trace.tokens[node], trace.q[node], NOT_TRACED, NOT_TRACED, trace.states[node : node + 1],
         lambda: trace.ngram_matches[node], draft_signals=trace.signals[node], node=node,
@@ -92,7 +93,7 @@ class PrecomputedPredictor(AcceptancePredictor):
 
     Args:
         predictor: the predictor that computed them.
-        predictions: (N,) by node; those of a lagging predictor are for the state *before* the node's token.
+        predictions: (N,) predictions by node; with a lag of 1, they are for the state *before* the node's token.
     """
 
     def __init__(self, predictor: AcceptancePredictor, predictions: list[float]) -> None:

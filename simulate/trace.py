@@ -1,16 +1,16 @@
 """Traces: the draft's proposals at every position of a target's output, and their acceptance by the target.
 
-The output distribution does not depend on the length controller, so one text can be replayed under any controller.
-What the draft proposes at a position has its law given the text's token x_t there:
+The output distribution does not depend on the length controller, so that one text can be replayed with any controller.
+The draft's token at a position has its conditional distribution given the text's token x_t:
 
-* Under token-wise verification the drafted token is x_t with probability min(1, q(x_t)/p(x_t)); otherwise it is a
+* Under token-wise verification the drafted token is x_t with probability min(1, q(x_t)/p(x_t)). Otherwise it is a
   rejected token, drawn from norm((q - p)+).
-* Under the rule ``invariant`` the noise of the position has its law given that the target chose x_t by it
-  (:class:`NoiseOfText`), and the draft chooses by this noise. So the drafted token is x_t with probability
-  1 / Σ_j max(p_j, q_j·p(x_t)/q(x_t)).
+* Under the rule ``invariant`` the noise of the position has its conditional distribution given that the target chose
+  x_t with this noise (:class:`TextNoise`). The draft chooses with the same noise. The drafted token is then x_t with
+  probability 1 / Σ_j max(p_j, q_j·p(x_t)/q(x_t)).
 
-The draws are made once per position. After a rejected token, the draft continues from its own tokens instead of the
-text; under ``invariant`` by the noise of the text's later positions.
+There is one draw per position. After a rejected token, the draft continues from its own tokens instead of the text;
+under ``invariant`` with the noise of the text's later positions.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Trace:
         text: x_0 … x_{T-1}, sampled from the target.
         budget: maximum number of tokens of the text.
         kept: (T,) whether the token drafted at a position is the text's token.
-        after: (N,) the node drafted after each; ``END`` after stop tokens and where no draft continues.
+        after: (N,) the node drafted after each node; ``END`` after stop tokens and if no draft continues.
         tokens: (N,) drafted tokens y.
         q: (N,) q(y) under the sampling parameters.
         signals: (N,) draft signals.
         ngram_matches: (N,) match, in the text so far, of the n-gram before the token.
         accept: (N,) the probability that the target accepts y, see :func:`~specpilot.data_gen.rollout.acceptance`.
         states: (N, d) the draft's hidden states at the previous token.
-        target_states: (T, D) the target's that the tokens of the text were drawn from.
+        target_states: (T, D) the target's hidden states that the tokens of the text were drawn from.
     """
 
     text: list[int]
@@ -68,17 +68,18 @@ class Trace:
     target_states: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-class NoiseOfText:
-    """Noise that target and draft share, given that the target chose the tokens of a text by it.
+class TextNoise:
+    """Noise that target and draft share, conditioned on the target's choice of a text's tokens.
 
-    The noise of a token j at a position is an exponential variable E_j, and the target chooses the token y with the
+    The noise of a token j at a position is an exponential variable E_j. The target chooses the token y with the
     smallest E_j / p_j. The smallest value τ is an exponential variable that does not depend on y. Given both,
-    E_y = p_y·τ, and all other E_j - p_j·τ are independent exponential variables. So E is made of variables W_j and one
-    τ for each position: E_j = W_j + p_j·τ, without W_j if j is y. After the end of the text E is W.
+    E_y = p_y·τ, and all other E_j - p_j·τ are independent exponential variables. E is therefore computed from variables
+    W_j and one τ for each position: E_j = W_j + p_j·τ, without W_j for j = y. After the end of the text E is W.
 
     Args:
         p: the T distributions that the tokens of ``text`` were drawn from.
-        rng: its next T + 1 numbers determine the noise.
+        text: the text.
+        rng: the random source, whose next T + 1 numbers determine the noise.
     """
 
     def __init__(self, p: TokenDistribution, text: list[int], rng: RandomSource) -> None:
@@ -87,21 +88,21 @@ class NoiseOfText:
         self.smallest = [-math.log1p(-rng.uniform()) for _ in text]
 
     def token(self, q: TokenDistribution, row: int, position: int) -> int:
-        """The token that the draft chooses at ``position`` of the text from distribution ``row`` of ``q``."""
+        """Return the token that the draft chooses at ``position`` of the text from distribution ``row`` of ``q``."""
         tokens, probabilities = (values.cpu() for values in q.support(row))
         noise = exponentials(torch.tensor([position_key(self.key, position)]), tokens)
         if position < len(self.text):
-            of_target = self.p.row(position)[tokens].double()
-            noise = noise.where(tokens != self.text[position], 0.0) + of_target * self.smallest[position]
+            target_p = self.p.row(position)[tokens].double()
+            noise = noise.where(tokens != self.text[position], 0.0) + target_p * self.smallest[position]
         return int(tokens[(noise / probabilities.double()).where(probabilities > 0, torch.inf).argmin()])
 
 
-# (distributions, row, position in the text) → the token that the draft takes there
+# (distributions, row, position in the text) → the token that the draft chooses there
 Draw: TypeAlias = Callable[[TokenDistribution, int, int], int]
 
 
 def _independent(rng: RandomSource) -> Draw:
-    """Draws with a new number each."""
+    """Return a function that draws each token with a new random number."""
 
     def draw(q: TokenDistribution, row: int, position: int) -> int:
         return q.sample(row, rng)
@@ -124,12 +125,18 @@ def trace(
 ) -> Trace:
     """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens.
 
-    The text is cut after the first token that the draft cannot read. If it is shorter than its budget and does not end
-    with a stop token, it was cut, and the budget becomes its length.
+    The text is cut after the first token that the draft cannot read. If it then does not end with a stop token, the
+    budget becomes its length.
 
     Args:
-        rng: of the draft's tokens.
-        longest: tokens of the longest draft that the trace holds.
+        target, draft: the models.
+        prompt: tokens of the prompt.
+        text: tokens of the text.
+        budget: maximum number of tokens of the text.
+        sampling: sampling parameters.
+        rng: random source of the draft's tokens.
+        stop_tokens: ids that end a text.
+        longest: maximum length of a draft in the trace, in tokens.
         verifier: the rule that verifies drafts, ``"token-wise"`` or ``"invariant"``.
     """
     text = text[: readable(text, draft.vocab_size) + 1]
@@ -151,20 +158,20 @@ def _trace_text(
     rng: RandomSource,
     verifier: str,
 ) -> tuple[Trace, Draw]:
-    """The nodes at the text's positions, and what draws those after rejected tokens.
+    """Return a trace of the nodes at the text's positions, and the function that draws tokens after rejected tokens.
 
-    Afterwards both models' caches hold the text without its last token.
+    Afterwards the caches of both models have the text without its last token.
     """
     read, size = [*prompt, *text[:-1]], target.model.vocab_size
     p_logits, target_states = target.read(read, keep=len(text))
     q_logits, states = draft.read(read, keep=len(text))
     p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
     if verifier == INVARIANT:
-        draw: Draw = NoiseOfText(p, text, rng).token
+        draw: Draw = TextNoise(p, text, rng).token
         tokens = [draw(q, t, t) for t in range(len(text))]
         kept = [token == x for token, x in zip(tokens, text, strict=True)]
     else:
-        # p(x) = 0 can only be rounding, since the text was generated in another batch.
+        # p(x) = 0 can only be rounding, because the text was generated in another batch.
         kept = rng.accept([min(1.0, b / a) if a > 0 else 0.0 for a, b in zip(p.of(text), q.of(text), strict=True)])
         tokens = [
             x if keep else q.sample_beyond(t, p.part(t, t + 1), rng)
@@ -199,10 +206,14 @@ def _trace_beside(
     longest: int,
     verifier: str,
 ) -> None:
-    """Add the nodes after rejected tokens, with one draft forward per level of all branches and one target forward.
+    """Add the nodes after rejected tokens, with one draft forward per level of all branches, and one target forward.
 
     Args:
+        traced: the result of :func:`_trace_text`, which is extended.
+        target, draft: readers whose caches have the text.
         start: column of the text's first token.
+        draw: draws the tokens.
+        sampling, stop_tokens, longest, verifier: as for :func:`trace`.
     """
     tokens, length = traced.tokens, len(traced.text)
     roots = {t: t for t in range(length) if not traced.kept[t] and tokens[t] not in stop_tokens}
@@ -251,37 +262,41 @@ def _look_up(traced: Trace, prompt: list[int]) -> None:
         while node != END:
             drafted.append(traced.tokens[node])
             traced.ngram_matches[node] = index.match(drafted)
-            node = END if traced.kept[t] else traced.after[node]  # after a kept token comes the node of position t + 1
+            # The node of position t + 1 follows a kept token.
+            node = END if traced.kept[t] else traced.after[node]
         text.append(token)
 
 
 def _acceptances(
     p: TokenDistribution, q: Sequence[TokenDistribution], tokens: list[int], chosen: list[float], verifier: str
 ) -> list[float]:
-    """The acceptance probabilities of the drafted ``tokens``.
+    """Return the acceptance probabilities of the drafted ``tokens``.
 
     Args:
-        q: the distributions of all tokens, which token-wise verification does not need.
-        chosen: the probability of each in its distribution: positive up to rounding, since it was drawn from it.
+        p: the target's distributions.
+        q: the draft's distributions, which token-wise verification does not need.
+        tokens: the tokens.
+        chosen: the probability of each token in its distribution; positive up to rounding.
+        verifier: the verification rule.
     """
     if verifier == INVARIANT:
-        of_draft = TokenDistribution.joined(q)
-        accepted = acceptance(p, of_draft, torch.tensor(tokens, device=of_draft.probabilities.device), verifier)
+        draft_q = TokenDistribution.joined(q)
+        accepted = acceptance(p, draft_q, torch.tensor(tokens, device=draft_q.probabilities.device), verifier)
         return [float(probability) for probability in accepted.tolist()]
     return [min(1.0, a / b) if b > 0 else 0.0 for a, b in zip(p.of(tokens), chosen, strict=True)]
 
 
 STATES = {"states", "target_states"}
 
-# The lists of a trace, as they are stored in the shards of a feature dataset.
+# The lists of a trace and their types in the shards of a feature dataset.
 LISTS = {
     "text": torch.int32, "kept": torch.bool, "after": torch.int32, "tokens": torch.int32, "q": torch.float64,
     "signals": torch.float64, "accept": torch.float64,
 }  # fmt: skip
 
 
-def as_tensors(traced: Trace) -> dict[str, Tensor]:
-    """The tensors of a trace, to be read by :func:`from_tensors`."""
+def to_tensors(traced: Trace) -> dict[str, Tensor]:
+    """Return the tensors of a trace, for :func:`from_tensors`."""
     matches = [(m.agrees, m.matches, m.share, -1 if m.copy is None else m.copy) for m in traced.ngram_matches]
     return {
         **{name: torch.tensor(vars(traced)[name], dtype=dtype) for name, dtype in LISTS.items()},
@@ -293,15 +308,15 @@ def as_tensors(traced: Trace) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> Trace:
-    """The trace whose tensors :func:`as_tensors` returned."""
+    """Return the trace with these tensors, the result of :func:`to_tensors`."""
     lists = {name: tensors[name].tolist() for name in LISTS}
     matches = [
         NgramMatch(int(agrees), int(longest), share, None if copy < 0 else int(copy))
         for agrees, longest, share, copy in tensors["ngram_matches"].tolist()
     ]
     signals = [(confidence, top, entropy) for confidence, top, entropy in lists.pop("signals")]
-    of_target = tensors.get("target_states", torch.empty(0))  # older traces have the draft's alone
+    target_states = tensors.get("target_states", torch.empty(0))  # older traces have the draft's alone
     return Trace(
         **lists, signals=signals, budget=int(tensors["budget"]), ngram_matches=matches,
-        states=tensors["states"].float(), target_states=of_target.float(),
+        states=tensors["states"].float(), target_states=target_states.float(),
     )  # fmt: skip

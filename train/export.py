@@ -14,7 +14,7 @@ from torch import nn
 from ..common.errors import InputError
 from ..common.wandb_project import find_project
 from ..controllers.acceptance.training import DataSummary, Origin
-from ..controllers.arms import named_apart
+from ..controllers.arms import shorten_names
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.provenance import Provenance, prompt_digest
@@ -115,7 +115,7 @@ def best_controller(
         (dataset.hidden_size or 0) if best.hidden_size is None else best.hidden_size,
         0.5 if best.mean is None else best.mean,
         best.examples or 0,
-        named_apart(dataset.arms),
+        shorten_names(dataset.arms),
     )
     metrics = {name: value for name, value in best.metrics.items() if math.isfinite(value)}
     config = kind.to_checkpoint(run.settings, summary, origin_of(dataset, metrics, trained_prompts(run)))

@@ -35,7 +35,7 @@ from ..infer.random_source import RandomSource, text_seed
 from ..models import CausalLM, LoadedModel, language_model, output_embedding
 from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_tokenizer
-from ..simulate.trace import END, STATES, Trace, as_tensors, trace
+from ..simulate.trace import END, STATES, Trace, to_tensors, trace
 from .datasets import load_same
 
 
@@ -117,7 +117,7 @@ class FeatureMaker:
         """
         if unit.part == EMBEDDING:
             return FeatureShard(EMBEDDING, {EMBEDDING: self.embedding.cpu()})
-        tensors = as_tensors(*self._traced(unit)) if unit.part == TRACES else self._examples(unit).columns()
+        tensors = to_tensors(*self._traced(unit)) if unit.part == TRACES else self._examples(unit).columns()
         for name in STATES & tensors.keys():
             tensors[name] = tensors[name].to(STORED[self.options.states])
             if not bool(torch.isfinite(tensors[name]).all()):

@@ -31,8 +31,8 @@ def export(options: ExportOptions) -> None:
             print(upload(folder, options.push_to, files, message="Upload draft", private=options.private))
         return
     config = read_config(folder)
-    flag = "--draft ngram --copies" if config.given_as == "copies" else f"--{config.given_as}"
-    costs = " --cost auto" if config.given_as == "length" and config.own_threshold is None else ""
+    flag = "--draft ngram --copies" if config.option == "copies" else f"--{config.option}"
+    costs = " --cost auto" if config.option == "length" and config.default_threshold is None else ""
     print(
         f"{folder}: a controller checkpoint. Decode with it: specpilot generate {flag} "
         f"{shlex.quote(str(folder))}{costs}"

@@ -1,7 +1,7 @@
 """Calibration of a head's logit to a probability, stored in ``config.json`` under ``calibration``.
 
 A head trained with loss weights (w_acc, w_rej) predicts â = a / (a + w·(1-a)) with w = w_rej / w_acc, so that
-``odds(a) = w·odds(â)``. Undoing the weights and Platt scaling are both ``sigmoid(scale·logit + shift)``.
+``odds(a) = w·odds(â)``. Undoing the weights and Platt scaling both have the form ``sigmoid(scale·logit + shift)``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,29 @@ Array = NDArray[np.float64]
 
 
 def sigmoid(logit: float) -> float:
+    """Return 1 / (1 + exp(-logit))."""
     return 1.0 / (1.0 + math.exp(-max(logit, -700.0)))  # exp(700) does not overflow
 
 
 def newton_weights(p: Tensor, labels: Tensor) -> Tensor:
-    """Weights of the rows in a logistic regression's Hessian, given predictions and labels (N,).
+    """Return the weights (N,) of the rows in a logistic regression's Hessian.
 
-    They are p·(1 - p), but at least a quarter of the residual: where p is near 0 or 1 and wrong, a step by the exact
+    A weight is p·(1 - p), but at least a quarter of the residual. For a wrong p near 0 or 1, a step with the exact
     Hessian would overshoot, and steps could diverge.
+
+    Args:
+        p: (N,) predictions.
+        labels: (N,) labels.
     """
     return torch.maximum(p * (1 - p), (labels - p).abs() / 4)
 
 
 def fit_logistic(x: Array, p: Array) -> tuple[Array, float]:
-    """Coefficients (n,) and intercept of the logistic regression of probabilities ``p`` (N,) on ``x`` (N, n).
+    """Return coefficients (n,) and intercept of the logistic regression of probabilities ``p`` (N,) on ``x`` (N, n).
 
-    Every row counts as two: accepted with weight p and rejected with weight 1 - p.
+    Every row counts as two rows: an accepted one with weight p and a rejected one with weight 1 - p.
     """
-    from sklearn.linear_model import LogisticRegression  # here: decoding does not need it
+    from sklearn.linear_model import LogisticRegression  # imported here, because decoding does not need it
 
     labels = np.repeat([1, 0], len(p))
     fit = LogisticRegression(C=np.inf, max_iter=1000, tol=1e-8)
@@ -48,12 +53,15 @@ def fit_logistic(x: Array, p: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """``sigmoid(scale·logit + shift)``. The scale must be positive, so that the order of logits is kept.
+    """The map ``sigmoid(scale·logit + shift)`` from logits to probabilities.
 
     Attributes:
-        scale, shift: numbers of the formula.
-        method: how they were found.
-        dataset_fingerprint: SHA-256 of the data they were fitted to; None if they were not fitted.
+        scale, shift: the numbers of the formula. The scale is positive, so that the order of logits is preserved.
+        method: the method that determined them.
+        dataset_fingerprint: SHA-256 of the data that they were fitted to; None if they were not fitted.
+
+    Raises:
+        InputError: a number is not finite, or the scale is not positive.
     """
 
     scale: float
@@ -69,6 +77,7 @@ class Calibration:
             )
 
     def __call__(self, logit: float) -> float:
+        """Return the probability for ``logit``."""
         return sigmoid(self.scale * logit + self.shift)
 
 
@@ -76,5 +85,5 @@ UNCALIBRATED = Calibration(1.0, 0.0, "none")
 
 
 def undo_weights(w_acc: float, w_rej: float) -> Calibration:
-    """The calibration that undoes the loss weights: odds(a) = (w_rej / w_acc)·odds(â)."""
+    """Return the calibration that undoes the loss weights: odds(a) = (w_rej / w_acc)·odds(â)."""
     return Calibration(1.0, math.log(w_rej / w_acc), "weights")

@@ -1,7 +1,7 @@
 """A logistic model of acceptance on features of the draft's distribution: log q(y), log(1 - max q), the entropy of q.
 
-It has four parameters, uses no hidden states, and predicts the current token without lag. It is a controller, and the
-baseline of acceptance heads. The position in the draft is not a feature: given that all earlier tokens were accepted,
+The model has four parameters, reads no hidden states, and predicts the current token without lag. It is a controller,
+and the baseline of acceptance heads. The position in the draft is not a feature: if all earlier tokens were accepted,
 they follow the target's distribution at every position.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .metrics import Metrics
 
 FEATURES = 3  # log q(y), log(1 - max q), entropy
-SMALLEST = 1e-4  # lower bound of 1 - max q, which is mostly rounding below
+SMALLEST = 1e-4  # lower bound of 1 - max q; smaller values are mostly rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ class TrainingOptions(PredictorTrainingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControllerConfig):
-    """A logistic model of draft probabilities.
+    """The configuration of a feature model.
 
     Attributes:
-        mean: mean acceptance in the data it was fitted to.
+        mean: mean acceptance in the training data.
     """
 
     kind = "acceptance-features"
@@ -92,9 +92,9 @@ class Config(ControllerConfig):
 
 
 def features(confidence: float, top: float, entropy: float) -> tuple[float, float, float]:
-    """The model's inputs, from q(y), max q and H(q) in nats.
+    """Return the model's inputs for q(y), max q and H(q) in nats.
 
-    1 - max q enters by its logarithm, which distinguishes 0.1 from 0.01.
+    The logarithm of 1 - max q distinguishes 0.1 from 0.01.
     """
     return math.log(max(confidence, 1e-30)), math.log(max(1.0 - top, SMALLEST)), entropy
 
@@ -108,40 +108,41 @@ class FeatureModel(nn.Module):
         self.weight = nn.Parameter(torch.tensor([confidence, doubt, entropy]))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits (…) of acceptance for :func:`features` (…, 3)."""
+        """Return the logits (…) of acceptance for :func:`features` (…, 3)."""
         return features @ self.weight + self.bias
 
 
 def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> FeatureModel:
-    """The model that maximises the likelihood of all training examples."""
+    """Return the model that maximises the likelihood of all training examples."""
     x, accept = zip(*((examples.evidence[:, :FEATURES], examples.accept) for examples in parts()), strict=True)
     weight, bias = fit_logistic(torch.cat(x).double().numpy(), torch.cat(accept).double().numpy())
     return FeatureModel(bias, *weight.tolist())
 
 
 def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
-    """:func:`features` of the tokens."""
+    """Return the :func:`features` of the tokens."""
     return (examples.evidence[:, :FEATURES],)
 
 
 def loss(network: FeatureModel, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
-    """Binary cross-entropy with the acceptance probabilities."""
+    """Return the binary cross-entropy with the acceptance probabilities."""
     return cross_entropy(network_logits(network, batch), batch.labels)
 
 
 def predictions(network: FeatureModel, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of the model, and of the draft's confidence."""
+    """Return the labels, and the logits of the model and of the draft's confidence."""
     return batch.labels, {
         "head": network_logits(network, batch), "draft": confidence_logits(batch.inputs[0][:, 0])
     }  # fmt: skip
 
 
 def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
-    """Those of the model, and the AUROC of the draft's own confidence."""
+    """Return the metrics of the model, and the AUROC of the draft's confidence."""
     return judged["head"].compute() | {"auroc_draft": judged["draft"].auroc()}
 
 
 def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    """Return the configuration of a trained model."""
     return Config(**vars(origin), mean=data.mean_acceptance)
 
 
@@ -170,6 +171,6 @@ class FeaturePredictor(TrainedPredictor):
         return [*map(self.predict_signals, signals)]
 
     def predict_signals(self, signals: DraftSignals) -> float:
-        """The prediction for a token from its draft signals."""
+        """Return the prediction for a token with these draft signals."""
         x, y, z = features(*signals)
         return sigmoid(self.bias + self.confidence * x + self.doubt * y + self.entropy * z)

@@ -1,8 +1,8 @@
 """The lag-free head: acceptance of a drafted token before the draft has read it.
 
-SpecDec++'s head (Huang et al. 2024) reads the draft's state *at* a token, which exists one forward later. This one goes
-by what is there when the token is drawn: the state its distribution came from, the token's embedding, the draft
-signals, and n-gram matches of the text.
+SpecDec++'s head (Huang et al. 2024) reads the draft's state *at* a token, which exists one forward later. The lag-free
+head reads inputs that exist when the token is drawn: the state that its distribution came from, the token's embedding,
+the draft signals, and n-gram matches of the text.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from .training import (
 if TYPE_CHECKING:
     from .metrics import Metrics
 
-INPUTS = FEATURES + 4  # and of the n-gram match agrees, matches, share, and whether y is the copy
-ENTROPY = 2  # its place among them; this head does not use it, since it takes most of a prediction's time to compute
-VECTORS = 3  # the draft's state, the embedding of y and that of the copy
+INPUTS = FEATURES + 4  # the four are agrees, matches and share of the n-gram match, and whether y is the copy
+ENTROPY = 2  # index of the entropy; the head does not use it, because computing it takes most of a prediction's time
+VECTORS = 3  # the draft's state, the embedding of y and the embedding of the copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +69,14 @@ class TrainingOptions(PredictorTrainingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControllerConfig):
-    """A lag-free head.
+    """The configuration of a lag-free head.
 
     Attributes:
         hidden_size: size d of the draft's last hidden state.
-        width: hidden units of the head.
-        uses_ngrams: whether it reads the evidence of n-gram matches.
+        width: number of hidden units of the head.
+        uses_ngrams: whether the head reads n-gram matches.
         mean: mean acceptance in the training data.
-        tokens: drafted tokens it was trained on.
+        tokens: number of drafted tokens in the training data.
     """
 
     kind = "lag-free-head"
@@ -121,9 +121,9 @@ class Config(ControllerConfig):
 
 
 class LagFreeHead(TokenHead):
-    """A :class:`.TokenHead` ℝ^(7 + 3d) → ℝ, with d of the draft's last hidden state and of its output embedding.
+    """A :class:`.TokenHead` ℝ^(7 + 3d) → ℝ, where d is the size of the draft's states and of its output embedding.
 
-    The draft's state is divided by a constant instead of normalised, which takes longer than the rest of a prediction.
+    The draft's state is divided by a constant. Normalising the state would take longer than the rest of a prediction.
     """
 
     state_scale: Tensor
@@ -135,14 +135,14 @@ class LagFreeHead(TokenHead):
     def forward(
         self, evidence: Tensor, hidden: Tensor, embedding: Tensor, copied: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Logits (…) that the token is accepted if all before it are.
+        """Return the logits (…) that the token is accepted if all tokens before it are.
 
         Args:
             evidence: (…, 7) :func:`evidence` of the token.
             hidden: (…, d) the draft's last hidden state at the token before.
             embedding: (…, d) the draft's output embedding of the token.
-            copied: (…, d) that of the token that an n-gram match would continue with, zeros where there is none.
-            mask: (…, 3d) dropout of the three scaled vectors.
+            copied: (…, d) the draft's output embedding of the n-gram match's copy; zeros without a match.
+            mask: (…, 3d) dropout factors of the three scaled vectors.
         """
         vectors = torch.cat([hidden.float() / self.state_scale, normalised(embedding), normalised(copied)], -1)
         numbers = self.numbers(evidence)
@@ -151,41 +151,41 @@ class LagFreeHead(TokenHead):
 
 
 def evidence(signals: DraftSignals, ngram_match: NgramMatch, token: int) -> list[float]:
-    """(7,) numbers of a token: of the draft's distribution and of the n-gram match."""
+    """Return the numbers (7,) that describe a token: of the draft's distribution and of the n-gram match."""
     agrees, matches, share, copy = ngram_match
     is_copy = 0.0 if copy is None else 1.0 if copy == token else -1.0
     return [*features(*signals), agrees / MAX_NGRAM, matches / MAX_NGRAM, share, is_copy]
 
 
-def all_evidence(signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], tokens: Sequence[int]) -> Tensor:
-    """(N, 7) of N tokens."""
-    rows = [evidence(*one) for one in zip(signals, ngram_match, tokens, strict=True)]
+def evidence_rows(signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], tokens: Sequence[int]) -> Tensor:
+    """Return the :func:`evidence` (N, 7) of N tokens."""
+    rows = [evidence(*token_inputs) for token_inputs in zip(signals, ngram_match, tokens, strict=True)]
     return torch.tensor(rows, dtype=torch.float32).reshape(-1, INPUTS)
 
 
-def copies_of(ngram_match: Sequence[NgramMatch]) -> Tensor:
-    """(N,) the tokens that the matches would continue with, -1 where there is none."""
-    return torch.tensor([-1 if one.copy is None else one.copy for one in ngram_match], dtype=torch.long)
+def match_copies(ngram_match: Sequence[NgramMatch]) -> Tensor:
+    """Return the tokens (N,) that the matches would continue with; -1 without a match."""
+    return torch.tensor([-1 if match.copy is None else match.copy for match in ngram_match], dtype=torch.long)
 
 
 def copied_embeddings(embedding: Tensor, copies: Tensor) -> Tensor:
-    """(N, d) rows of ``embedding`` (V, d) for ``copies`` (N,); zeros for -1 and for tokens the draft does not have."""
+    """Return the rows (N, d) of ``embedding`` (V, d) for ``copies`` (N,); zeros for -1 and for tokens from V on."""
     copies = copies.to(embedding.device)
-    known = (copies >= 0) & (copies < len(embedding))
-    return torch.where(known.unsqueeze(-1), embedding[torch.where(known, copies, 0)], 0.0)
+    in_vocabulary = (copies >= 0) & (copies < len(embedding))
+    return torch.where(in_vocabulary.unsqueeze(-1), embedding[torch.where(in_vocabulary, copies, 0)], 0.0)
 
 
 def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> LagFreeHead:
-    """A head with random weights, and the scales of the training examples' inputs."""
+    """Return a head with random weights and the scales of the training examples' inputs."""
     head = LagFreeHead(data.hidden_size, options.width)
     head.standardise(*evidence_moments(parts))
-    # The root mean square of the entries of the states in the first part that training reads.
+    # The root mean square of the states' entries in the first part that training reads.
     head.state_scale.copy_(next(parts()).states.float().square().mean().sqrt())
     return head
 
 
 def evidence_moments(parts: Parts) -> tuple[Tensor, Tensor]:
-    """(7,) mean and standard deviation of the training examples' evidence."""
+    """Return mean and standard deviation, (7,) each, of the training examples' evidence."""
     count, total = 0, torch.zeros(INPUTS, dtype=torch.float64)
     squares = torch.zeros(INPUTS, dtype=torch.float64)
     for examples in parts():
@@ -198,7 +198,7 @@ def evidence_moments(parts: Parts) -> tuple[Tensor, Tensor]:
 
 
 def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
-    """The arguments of :meth:`LagFreeHead.forward`."""
+    """Return the arguments of :meth:`LagFreeHead.forward`."""
     numbers, copied = examples.evidence, copied_embeddings(examples.embedding, examples.copies.long())
     if not options.use_ngrams:
         numbers, copied = F.pad(numbers[:, :FEATURES], (0, INPUTS - FEATURES)), torch.zeros_like(copied)
@@ -206,24 +206,25 @@ def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
 
 
 def loss(network: LagFreeHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
-    """Binary cross-entropy with the acceptance probabilities, under dropout on the vectors."""
+    """Return the binary cross-entropy with the acceptance probabilities, with dropout on the vectors."""
     mask = batch.dropout(options.dropout, VECTORS * network.hidden_size)
     return cross_entropy(network_logits(network, batch, mask), batch.labels)
 
 
 def predictions(network: LagFreeHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of the head, and of the draft's confidence."""
+    """Return the labels, and the logits of the head and of the draft's confidence."""
     return batch.labels, {
         "head": network_logits(network, batch), "draft": confidence_logits(batch.inputs[0][:, 0])
     }  # fmt: skip
 
 
 def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
-    """Those of the head, and the AUROC of the draft's own confidence."""
+    """Return the metrics of the head, and the AUROC of the draft's confidence."""
     return judged["head"].compute() | {"auroc_draft": judged["draft"].auroc()}
 
 
 def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    """Return the configuration of a trained head."""
     return Config(
         **vars(origin), hidden_size=data.hidden_size, width=options.width, uses_ngrams=options.use_ngrams,
         mean=data.mean_acceptance, tokens=data.examples,
@@ -231,18 +232,19 @@ def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -
 
 
 class LagFreePredictor(TrainedPredictor):
-    """A lag-free head and the embedding it reads.
+    """Predicts acceptance with a lag-free head.
 
-    For one token a tensor operation takes longer than what it computes, and its code is rarely in the processor's
-    caches. What depends on tokens alone is therefore tabulated when the first prediction is made, (V, width) numbers
-    for the drafted token and for the copied one; the draft's state takes two operations and one read by the host, which
-    on an accelerator is the only one; the rest is Python floats, about 0.3 µs for each hidden unit.
+    For one token, the call of a tensor operation takes longer than the arithmetic, and its code is rarely in the
+    processor's caches. The first prediction therefore tabulates the contributions of tokens to the hidden units:
+    (V, width) numbers for the drafted token and for the copied token. The contribution of the draft's state takes two
+    operations and one read by the host, which is the only read on an accelerator. The remaining arithmetic uses Python
+    floats and takes about 0.3 µs for each hidden unit.
 
     Args:
-        head: the head; its weights are taken as they are now.
+        head: the head; its current weights are copied.
         embedding: (V, d) the draft's output embedding.
         mean: mean acceptance in the data.
-        uses_ngrams: whether it was trained on n-gram matches.
+        uses_ngrams: whether the head was trained on n-gram matches.
         samplings: sampling parameters of the data, if they are known.
     """
 
@@ -260,16 +262,16 @@ class LagFreePredictor(TrainedPredictor):
         self.head = head.eval().requires_grad_(False)
         self.embedding, self.mean, self.samplings = embedding.detach(), mean, samplings
         self.uses_ngrams, self.width = uses_ngrams, head.width
-        of_state, self.of_token, self.of_copy = head.inner.weight.detach()[:, INPUTS:].chunk(VECTORS, dim=1)
-        self.state_weight = (of_state / head.state_scale).t().contiguous()  # (d, width)
+        state_weight, self.token_weight, self.copy_weight = head.inner.weight.detach()[:, INPUTS:].chunk(VECTORS, dim=1)
+        self.state_weight = (state_weight / head.state_scale).t().contiguous()  # (d, width)
 
     @cached_property
     def tables(self) -> Tables:
-        """What tokens and n-gram matches add to the hidden units."""
-        return Tables.of(self.head, self.embedding, self.of_token, self.of_copy)
+        """The contributions of tokens and n-gram matches to the hidden units."""
+        return Tables.of(self.head, self.embedding, self.token_weight, self.copy_weight)
 
     def state_values(self, hidden: Tensor) -> Tensor:
-        """(N, width) what they add to the hidden units; a recorded state is on the CPU."""
+        """Return the contributions (N, width) of draft states ``hidden`` (N, d) to the hidden units."""
         return torch.mm(hidden.to(self.state_weight), self.state_weight)
 
     def predict(self, step: Step) -> float:
@@ -286,15 +288,15 @@ class LagFreePredictor(TrainedPredictor):
         return self._finish(hidden, signals, ngram_match, step.token)
 
     def _finish(self, hidden: list[float], signals: DraftSignals, ngram_match: NgramMatch, token: int) -> float:
-        """Given what the draft's state adds to the hidden units, (width,)."""
+        """Return the prediction, given the contribution ``hidden`` (width,) of the draft's state."""
         tables, width = self.tables, self.width
         log_q, doubt, _ = features(*signals)
         agrees, matches, share, copy = ngram_match
-        of_match = tables.matches[agrees, matches, 0 if copy is None else 1 if copy == token else -1]
-        of_token = tables.tokens[token * width : (token + 1) * width].tolist()
+        match_units = tables.matches[agrees, matches, 0 if copy is None else 1 if copy == token else -1]
+        token_units = tables.tokens[token * width : (token + 1) * width].tolist()
         units = [
             x + y + z + a * log_q + b * doubt + c * share
-            for x, y, z, a, b, c in zip(hidden, of_token, of_match, *tables.numbers, strict=True)
+            for x, y, z, a, b, c in zip(hidden, token_units, match_units, *tables.numbers, strict=True)
         ]
         if copy is not None and copy < tables.size:
             units = [*map(add, units, tables.copies[copy * width : (copy + 1) * width].tolist())]
@@ -310,33 +312,36 @@ class LagFreePredictor(TrainedPredictor):
     def probabilities(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> Tensor:
-        """(N,) probabilities of N tokens, on the device of the head and the embedding.
+        """Return the acceptance probabilities (N,) of N tokens, on the device of the head and the embedding.
 
         Args:
-            hidden: (N, d) the states before the tokens, which may be on another device.
+            signals: the draft signals of each token.
+            ngram_match: the n-gram match of each token.
+            hidden: (N, d) the draft's states before the tokens, on any device.
+            tokens: the tokens.
         """
         if not self.uses_ngrams:
             ngram_match = [NOTHING] * len(ngram_match)
         device = self.embedding.device
-        copied = copied_embeddings(self.embedding, copies_of(ngram_match))
-        numbers = all_evidence(signals, ngram_match, tokens).to(device)
+        copied = copied_embeddings(self.embedding, match_copies(ngram_match))
+        numbers = evidence_rows(signals, ngram_match, tokens).to(device)
         embedded = self.embedding[torch.tensor(tokens, device=device)]
         return torch.sigmoid(self.head(numbers, hidden.to(device), embedded, copied))
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What the inputs of a head that are not the draft's state add to its ``width`` hidden units, on the host.
+    """The contributions of a head's inputs, except the draft's state, to its ``width`` hidden units, on the host.
 
     Attributes:
-        size: V of the draft.
-        tokens: (V·width,) of the drafted token, with the bias.
-        copies: (V·width,) of the token that an n-gram match would continue with.
-        matches: (width,) of an n-gram match, by ``agrees``, ``matches`` and whether the token is the match's: 1, -1, or
-            0 where nothing matches.
+        size: the draft's vocabulary size V.
+        tokens: (V·width,) contributions of each drafted token, with the bias.
+        copies: (V·width,) contributions of each token that an n-gram match would continue with.
+        matches: (width,) contributions of an n-gram match, by ``agrees``, ``matches`` and a sign: 1 if the token is the
+            match's copy, -1 if it is another token, 0 without a match.
         numbers: (3, width) weights of log q(y), log(1 - max q) and the match's share.
         out: (width,) weights of the hidden units in the logit.
-        bias: of the logit.
+        bias: bias of the logit.
     """
 
     size: int
@@ -349,16 +354,17 @@ class Tables:
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, head: LagFreeHead, embedding: Tensor, of_token: Tensor, of_copy: Tensor) -> Tables:
-        # (width, 7), with the standardisation in it
-        of_evidence = (head.inner.weight[:, :INPUTS] / head.scale).cpu()
-        of_evidence[:, ENTROPY] = 0.0
-        bias = head.inner.bias.cpu() - of_evidence @ head.mean.cpu()
-        log_q, doubt, _, agrees, matches, share, is_copy = of_evidence.unbind(1)
+    def of(cls, head: LagFreeHead, embedding: Tensor, token_weight: Tensor, copy_weight: Tensor) -> Tables:
+        """Compute the tables; ``token_weight`` and ``copy_weight`` are the weights (width, d) of the two embeddings."""
+        # (width, 7), including the standardisation
+        evidence_weight = (head.inner.weight[:, :INPUTS] / head.scale).cpu()
+        evidence_weight[:, ENTROPY] = 0.0
+        bias = head.inner.bias.cpu() - evidence_weight @ head.mean.cpu()
+        log_q, doubt, _, agrees, matches, share, is_copy = evidence_weight.unbind(1)
         return cls(
             len(embedding),
-            tabulate(embedding, of_token, bias).flatten().numpy().data,
-            tabulate(embedding, of_copy, torch.zeros_like(bias)).flatten().numpy().data,
+            tabulate(embedding, token_weight, bias).flatten().numpy().data,
+            tabulate(embedding, copy_weight, torch.zeros_like(bias)).flatten().numpy().data,
             {
                 (m, n, sign): (agrees * m / MAX_NGRAM + matches * n / MAX_NGRAM + is_copy * sign).tolist()
                 for m, n, sign in product(range(MAX_NGRAM + 1), range(MAX_NGRAM + 1), (-1, 0, 1))

@@ -1,7 +1,7 @@
 """Metrics of acceptance heads against soft labels: binary KL, AUROC, Brier score and calibration error.
 
 ``logits`` (n,) are the head's outputs, ``p`` (n,) the true conditional acceptance probabilities P in [0, 1]. Labels are
-probabilities, not outcomes: a position counts as P of an accepted and 1 - P of a rejected token.
+probabilities, not outcomes: a position counts as an accepted token with weight P and a rejected one with weight 1 - P.
 
 A head trained with weights (w_acc, w_rej) converges to w_acc·a / (w_acc·a + w_rej·(1 - a));
 :func:`~specpilot.controllers.acceptance.calibration.undo_weights` inverts this: odds(a) = (w_rej / w_acc)·odds(â).
@@ -25,7 +25,14 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Bin:
-    """One row of a reliability table: ``count`` positions, their mean â and their mean P."""
+    """One row of a reliability table.
+
+    Attributes:
+        low, high: the interval of â.
+        count: number of positions in it.
+        predicted: their mean â.
+        observed: their mean P.
+    """
 
     low: float
     high: float
@@ -38,7 +45,7 @@ class Metrics:
     """Metrics of n examples.
 
     Args:
-        logits: (n,) of a head.
+        logits: (n,) logits of a head.
         p: (n,) true acceptance probabilities P.
     """
 
@@ -47,7 +54,7 @@ class Metrics:
         self.predicted = torch.sigmoid(self.logits)
 
     def reliability(self) -> list[Bin]:
-        """Positions grouped by â into equal intervals of [0, 1]; empty ones are left out."""
+        """Return the positions grouped by â into equal intervals of [0, 1], without empty intervals."""
         group, table = (self.predicted * BINS).long().clamp(max=BINS - 1), []
         for b in sorted({*group.tolist()}):
             predicted, observed = self.predicted[group == b], self.p[group == b]
@@ -55,19 +62,22 @@ class Metrics:
         return table
 
     def auroc(self) -> float:
-        """Probability that an accepted token is ranked above a rejected one; NaN if all P are 0 or all are 1."""
+        """Return the probability that an accepted token ranks above a rejected one; NaN if all P are 0 or all are 1."""
         if not 0 < float(self.p.sum()) < len(self.p):
             return math.nan
         outcomes, weights = np.repeat([1, 0], len(self.p)), torch.cat([self.p, 1 - self.p])
         return float(roc_auc_score(outcomes, torch.cat([self.logits] * 2), sample_weight=weights))
 
     def ece(self) -> float:
-        """Mean distance of predicted from observed acceptance, weighted by the bins' counts."""
+        """Return the mean distance of predicted from observed acceptance, weighted by the bins' counts."""
         return sum(b.count * abs(b.predicted - b.observed) for b in self.reliability()) / len(self.p)
 
     def compute(self) -> dict[str, float]:
-        """All metrics: ``kl``, the mean KL(Bernoulli(P) ‖ Bernoulli(â)) in nats; ``kl_constant``, that of the best
-        constant prediction, the mean of P; ``auroc``; ``brier``, the mean of (â - P)²; ``ece``; ``mean_acceptance``.
+        """Return all metrics by name.
+
+        ``kl`` is the mean KL(Bernoulli(P) ‖ Bernoulli(â)) in nats, and ``kl_constant`` that of the best constant
+        prediction, the mean of P. ``brier`` is the mean of (â - P)². The others are ``auroc``, ``ece`` and
+        ``mean_acceptance``.
         """
         p, mean = self.p, self.p.mean()
         negative_entropy = (torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)).mean()
@@ -83,5 +93,5 @@ class Metrics:
 
 
 def measured(predicted: NDArray[np.float64], p: NDArray[np.float64]) -> Metrics:
-    """Those of the probabilities ``predicted`` (n,) against ``p`` (n,)."""
+    """Return the metrics of the probabilities ``predicted`` (n,) against the true probabilities ``p`` (n,)."""
     return Metrics(torch.logit(torch.from_numpy(predicted), eps=1e-12), torch.from_numpy(p))

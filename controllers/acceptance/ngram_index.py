@@ -1,7 +1,7 @@
 """N-gram matches: earlier occurrences of a text's last tokens, and the tokens that followed them.
 
-Prompt lookup uses them as drafts (:meth:`NgramIndex.latest`). As features they help to predict acceptance
-(:meth:`NgramIndex.match`): a target copies from its context more often than a small draft does.
+Prompt lookup uses these tokens as drafts (:meth:`NgramIndex.latest`). Acceptance predictors use the matches as features
+(:meth:`NgramIndex.match`), because a target copies from its context more often than a small draft does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class NgramMatch(NamedTuple):
     """Matches of the n-grams that end before a token.
 
     Attributes:
-        agrees: length of the longest n-gram, up to ``MAX_NGRAM``, that occurred before and was followed by this token.
-        matches: length of the longest n-gram that occurred before and was followed by any token.
-        share: share of this token among the tokens that followed that n-gram; 0 without a match.
-        copy: the token that followed its last occurrence; None without a match.
+        agrees: length of the longest n-gram, up to ``MAX_NGRAM``, that occurred earlier and was followed by this token.
+        matches: length of the longest n-gram that occurred earlier and was followed by any token.
+        share: share of this token among the tokens that followed the longest n-gram; 0 without a match.
+        copy: the token that followed the n-gram's last occurrence; None without a match.
     """
 
     agrees: int
@@ -35,32 +35,34 @@ NOTHING = NgramMatch(0, 0, 0.0, None)
 
 
 def nothing() -> NgramMatch:
-    """The match of a token without a text."""
+    """Return the match of a token without a text."""
     return NOTHING
 
 
 class NgramIndex:
     """An index of a text's n-grams, built on first use and updated as the text grows.
 
-    Drafted tokens are not indexed: most of them are looked up once, and half of them are rejected.
+    Drafted tokens are not indexed, because most of them are looked up once, and half of them are rejected.
 
     Args:
-        text: the text including the prompt; not copied, so that appended tokens are found.
+        text: the text including the prompt. The list is not copied, so that the index finds tokens appended to it.
         before: tokens before the text that :meth:`latest` also finds, such as an encoder's prompt.
         longest: length of the longest n-gram.
 
     Attributes:
         tokens: ``before`` and ``text``.
+        indexed: number of tokens in the index.
+        places: key of an n-gram → ascending indices of the tokens that followed it.
     """
 
     def __init__(self, text: list[int], before: Sequence[int] = (), longest: int = MAX_NGRAM) -> None:
         self.text, self.longest, self.start = text, longest, len(before)
         self.tokens = [*before, *text] if before else text
-        self.indexed = 0  # number of tokens in the index
-        self.places: dict[int, list[int]] = {}  # key of an n-gram → indices of the tokens that followed it, ascending
+        self.indexed = 0
+        self.places: dict[int, list[int]] = {}
 
     def update(self) -> None:
-        """Add the tokens by which the text has grown."""
+        """Add the tokens that were appended to the text."""
         if self.indexed == self.start + len(self.text):
             return
         if self.tokens is not self.text:
@@ -77,11 +79,12 @@ class NgramIndex:
         self.indexed = len(tokens)
 
     def match(self, drafted: Sequence[int]) -> NgramMatch:
-        """The match of the last token of ``drafted``, after the current text and the other drafted tokens."""
+        """Return the match of the last token of ``drafted``, after the current text and the earlier drafted tokens."""
         self.update()
         token, end = drafted[-1], [*self.text[-MAX_NGRAM:], *drafted[:-1]]
-        repeats = len(drafted) > 1 and end[-1] in end[-len(drafted) : -1]  # in the draft itself, which is not indexed
-        occurrences: list[tuple[list[int], list[int]]] = []  # of n-grams of 1, 2, … tokens: places, tokens in the draft
+        repeats = len(drafted) > 1 and end[-1] in end[-len(drafted) : -1]  # in the draft, which is not indexed
+        # For n-grams of 1, 2, … tokens: places in the text, and following tokens in the draft.
+        occurrences: list[tuple[list[int], list[int]]] = []
         key = 0
         for length in range(1, min(MAX_NGRAM, len(end)) + 1):
             key = key << BITS | end[-length] + 1
@@ -102,7 +105,7 @@ class NgramIndex:
         return NgramMatch(agrees, len(occurrences), count / len(after), after[-1])
 
     def _longest_before(self, token: int, occurrences: Sequence[tuple[list[int], list[int]]]) -> int:
-        """Length of the longest n-gram that ``token`` followed, of ``occurrences`` of those of 1, 2, … tokens."""
+        """Return the length of the longest n-gram that ``token`` followed; ``occurrences`` is by length 1, 2, …"""
         for length in range(len(occurrences), 0, -1):
             places, repeated = occurrences[length - 1]
             if token in repeated or token in map(self.tokens.__getitem__, places):
@@ -110,11 +113,11 @@ class NgramIndex:
         return 0
 
     def latest(self, end: int, longest: int) -> tuple[int, int] | None:
-        """The latest earlier occurrence of the longest n-gram, up to ``longest`` tokens, that ends before ``end``.
+        """Find the latest earlier occurrence of the longest n-gram, up to ``longest`` tokens, that ends before ``end``.
 
         Returns:
             The index in ``tokens`` of the token that followed the occurrence, below ``end``, and the n-gram's length;
-            None if even the last token did not occur before.
+            None if the last token did not occur before.
         """
         self.update()
         latest, length, key = NONE, 0, 0
@@ -130,7 +133,7 @@ class NgramIndex:
 
 
 def _repeated(end: list[int], drafted: int, length: int) -> list[int]:
-    """Tokens that follow an occurrence of the last ``length`` tokens of ``end`` within its last ``drafted`` tokens."""
+    """Return the last ``drafted`` tokens of ``end`` that follow an earlier occurrence of its last ``length`` tokens."""
     return [
         end[place]
         for place in range(max(length, len(end) - drafted), len(end))

@@ -16,12 +16,12 @@ from .step import DraftSignals, Step
 
 
 class AcceptancePredictor(ABC):
-    """Predicts token by token. It keeps no state between calls, so requests of a batch share one predictor.
+    """Predicts acceptance token by token. It has no state, so that all requests of a batch share one predictor.
 
     Attributes:
         lag: number of newest tokens that cannot be predicted yet, 0 or 1.
         mean: mean acceptance in the training data.
-        samplings: sampling parameters of the training data; none if unknown.
+        samplings: sampling parameters of the training data; empty if unknown.
         verifier: verification rule of the training data; None if unknown.
     """
 
@@ -31,8 +31,8 @@ class AcceptancePredictor(ABC):
     verifier: str | None = None
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        """Called for every request; warns if the predictor was trained with other sampling parameters only."""
-        if self.samplings and not any(sampling.same_as(trained) for trained in self.samplings):
+        """Warn if the predictor was trained with other sampling parameters only; called for every request."""
+        if self.samplings and not any(sampling.is_equivalent(trained) for trained in self.samplings):
             trained = " and ".join(map(str, self.samplings))
             warnings.warn(
                 f"the controller was trained under {trained}, decoding uses {sampling}: the output stays exact, "
@@ -41,7 +41,7 @@ class AcceptancePredictor(ABC):
             )
 
     def check_verifier(self, verifier: str) -> None:
-        """Called for requests that sample; warns if the predictor was trained for acceptance by another rule."""
+        """Warn if the predictor was trained for another verification rule; called for requests that sample."""
         if differ_in_acceptance(self.verifier, verifier):
             warnings.warn(
                 f"the controller was trained for the verification rule {self.verifier}, decoding uses {verifier}: the "
@@ -58,31 +58,36 @@ class AcceptancePredictor(ABC):
 
     @abstractmethod
     def predict(self, step: Step) -> float:
-        """Acceptance probability of the newest token that can be predicted, given that all before it are accepted.
+        """Return the acceptance probability of a token, given that all tokens before it are accepted.
 
-        That is the current token, or with ``lag`` 1 the one before it; it is not called before there is such a token.
+        The token is the current one, or with ``lag`` 1 the one before it. The method is not called without such a
+        token.
         """
 
 
 class TrainedPredictor(AcceptancePredictor):
-    """A predictor that is trained, for which decoding is replayed on traces."""
+    """A trained predictor, for which decoding can be replayed on traces."""
 
     @abstractmethod
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[float]:
-        """The predictions for N tokens of a trace at once.
+        """Return the predictions for N tokens of a trace.
 
         Args:
-            signals: draft signals of each.
-            ngram_match: n-gram match of each.
-            hidden: (N, d) the draft's last hidden state before each, which with ``lag`` 1 is that at the token before.
+            signals: draft signals of each token.
+            ngram_match: n-gram match of each token.
+            hidden: (N, d) the draft's last hidden state before each token; with ``lag`` 1, at the token before it.
             tokens: the tokens.
         """
 
 
 def check_states(hidden_size: int, embedding: Tensor) -> None:
-    """Raise InputError unless a draft of this ``embedding`` (V, d) has states of ``hidden_size``."""
+    """Check that a draft with this ``embedding`` (V, d) has states of ``hidden_size``.
+
+    Raises:
+        InputError: its states have another size.
+    """
     if hidden_size != embedding.shape[1]:
         raise InputError(
             f"reads a draft's states of size {hidden_size}, where this draft's are of {embedding.shape[1]}; train a "

@@ -1,7 +1,7 @@
 """The acceptance head of SpecDec++ (Huang et al. 2024, §3.2 and Appendix).
 
-â_i is computed from the hidden state at y_i, which exists only after the forward that proposes y_{i+1}. The current
-token has no prediction yet: the lag is 1.
+The head computes â_i from the hidden state at y_i, which exists only after the forward that proposes y_{i+1}. The
+current token has no prediction yet: the lag is 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_MEAN = 0.5  # mean acceptance for checkpoints that do not record it
 PAPER_THRESHOLD = 0.7
-UNWEIGHTED = ("kl", "brier", "ece")  # metrics that are reported with the loss weights undone, too
+UNWEIGHTED = ("kl", "brier", "ece")  # metrics that are also reported with the loss weights undone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +60,16 @@ class TrainingOptions(PredictorTrainingOptions, MixingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControllerConfig):
-    """An acceptance head.
+    """The configuration of an acceptance head.
 
     Attributes:
         hidden_size: the draft's hidden size d.
-        depth: residual blocks D.
+        depth: number of residual blocks D.
         w_acc: loss weight of acceptance.
         w_rej: loss weight of rejection.
         mixing: share of target tokens in the training sequences.
-        threshold: stop drafting when the probability of a rejection so far exceeds it.
-        threshold_source: description of how the threshold was chosen.
+        threshold: drafting stops when the probability of a rejection so far exceeds this threshold.
+        threshold_source: description of the choice of the threshold.
     """
 
     kind = "acceptance-head"
@@ -102,7 +102,10 @@ class Config(ControllerConfig):
         return AcceptanceHead(self.hidden_size, self.depth)
 
     def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool) -> HeadPredictor:
-        """With ``calibrated`` by the checkpoint's calibration, or else with the loss weights undone."""
+        """Return the predictor with the weights of ``head``.
+
+        With ``calibrated`` it uses the checkpoint's calibration; if there is none, it undoes the loss weights.
+        """
         assert isinstance(head, AcceptanceHead)
         check_states(self.hidden_size, embedding)
         calibration = None
@@ -112,7 +115,7 @@ class Config(ControllerConfig):
         return HeadPredictor(head.to(device), calibration, mean, self.provenance.samplings)
 
     @property
-    def own_threshold(self) -> float:
+    def default_threshold(self) -> float:
         return self.threshold
 
     def with_threshold(self, threshold: float) -> Config:
@@ -128,7 +131,7 @@ class Config(ControllerConfig):
 
 
 class ResidualBlock(nn.Module):
-    """``x + SiLU(W x + b)``, shapes (..., d) → (..., d)."""
+    """Computes ``x + SiLU(W x + b)``, (..., d) → (..., d)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -141,8 +144,11 @@ class ResidualBlock(nn.Module):
 class AcceptanceHead(nn.Module):
     """f: ℝ^d → ℝ: ``depth`` residual blocks, each with its own weights, then one linear layer to a logit.
 
-    The input is the draft's last hidden state (after its final norm) at a drafted token; ``sigmoid`` of the output is
-    the probability that the target accepts that token, given that it accepted all before it. ``depth=0`` is linear.
+    The input is the draft's last hidden state (after the final norm) at a drafted token. ``sigmoid`` of the output is
+    the probability that the target accepts this token if it accepts all tokens before it. ``depth=0`` is a linear head.
+
+    Raises:
+        InputError: a size is too small.
     """
 
     def __init__(self, hidden_size: int, depth: int = 3) -> None:
@@ -156,48 +162,53 @@ class AcceptanceHead(nn.Module):
         self.out = nn.Linear(hidden_size, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Logits (...) of acceptance for hidden states (..., d)."""
+        """Return the logits (...) of acceptance for hidden states (..., d)."""
         return self.out(self.blocks(hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def probability(self, hidden: Tensor) -> Tensor:
-        """â = sigmoid(f(hidden)), shapes (..., d) → (...), in the head's own precision."""
+        """Return â = sigmoid(f(hidden)), (..., d) → (...), in the head's precision."""
         return torch.sigmoid(self(hidden.to(self.out.weight.dtype)))
 
 
 def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> AcceptanceHead:
-    """A head with random weights."""
+    """Return a head with random weights."""
     return AcceptanceHead(data.hidden_size, options.depth)
 
 
 def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
-    """The draft's states at the tokens."""
+    """Return the draft's states at the tokens."""
     return (examples.states,)
 
 
 def weighted_sums(logits: Tensor, p: Tensor, w_acc: float, w_rej: float) -> tuple[Tensor, Tensor]:
-    """``Σ -w_acc·P·log â - w_rej·(1-P)·log(1-â)`` and ``Σ w_acc·P + w_rej·(1-P)``; logits and p are (m,), m ≥ 0.
+    """Return ``Σ -w_acc·P·log â - w_rej·(1-P)·log(1-â)`` and ``Σ w_acc·P + w_rej·(1-P)``, whose ratio is the loss.
 
-    Their ratio is the loss (§3.3). Dividing by the sum of the weights instead of the number of tokens makes the step
-    size independent of w_rej.
+    This is the loss of §3.3. The division by the sum of weights, instead of the number of tokens, makes the step size
+    independent of w_rej.
+
+    Args:
+        logits: (m,) logits, m ≥ 0.
+        p: (m,) acceptance probabilities P.
+        w_acc, w_rej: the loss weights.
     """
     accept, reject = w_acc * p, w_rej * (1 - p)
     return -(accept * F.logsigmoid(logits) + reject * F.logsigmoid(-logits)).sum(), (accept + reject).sum()
 
 
 def loss(network: AcceptanceHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
-    """Binary cross-entropy with the acceptance probabilities, in which rejections weigh more (§3.3)."""
+    """Return the weighted binary cross-entropy with the acceptance probabilities (§3.3), see :func:`weighted_sums`."""
     return weighted_sums(network_logits(network, batch), batch.labels, options.w_acc, options.w_rej)
 
 
 def predictions(network: AcceptanceHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of the head, and with the loss weights undone."""
+    """Return the labels, and the head's logits as they are and with the loss weights undone."""
     logits = network_logits(network, batch)
     return batch.labels, {"head": logits, "unweighted": logits + undo_weights(options.w_acc, options.w_rej).shift}
 
 
 def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:
-    """The loss, metrics of the head's output and, under ``…_unweighted``, with the loss weights undone."""
+    """Return the loss, the metrics of the head's output, and those with undone loss weights, as ``…_unweighted``."""
     head, unweighted = judged["head"], judged["unweighted"].compute()
     total, weight = weighted_sums(head.logits, head.p, options.w_acc, options.w_rej)
     return {
@@ -207,6 +218,7 @@ def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str
 
 
 def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    """Return the configuration of a trained head."""
     assert options.mixing is not None, "resolved before training"
     return Config(
         **vars(origin), hidden_size=data.hidden_size, depth=options.depth, w_acc=options.w_acc, w_rej=options.w_rej,
@@ -235,13 +247,13 @@ class HeadPredictor(TrainedPredictor):
     ) -> None:
         self.calibration = calibration or UNCALIBRATED
         self.mean, self.samplings = mean, samplings
-        # Plain tensors: for a single state, calling modules takes longer than their computation.
+        # Plain tensors, because for a single state the calls of modules take longer than the computation.
         linear = [block.linear for block in head.blocks if isinstance(block, ResidualBlock)]
         self.blocks = [(layer.weight.detach(), layer.bias.detach()) for layer in linear]
         self.out = head.out.weight.detach(), head.out.bias.detach()
 
     def state_values(self, hidden: Tensor) -> Tensor:
-        """(…, 1) the logits for states (…, d)."""
+        """Return the logits (…, 1) for states (…, d)."""
         x = hidden.to(self.out[0])
         for weight, bias in self.blocks:
             x = x + F.silu(F.linear(x, weight, bias))
@@ -257,5 +269,5 @@ class HeadPredictor(TrainedPredictor):
         return [self.calibration(logit) for logit in self.state_values(hidden).flatten().tolist()]
 
     def probability(self, hidden: Tensor) -> float:
-        """The calibrated acceptance probability for one state (d,), computed without calling modules."""
+        """Return the calibrated acceptance probability for one state (d,)."""
         return self.calibration(float(self.state_values(hidden)))

@@ -1,4 +1,4 @@
-"""One drafted token and the distribution it was drawn from: what predictors and length controllers are given."""
+"""One drafted token and the distribution that it was drawn from: the input of predictors and length controllers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ At temperature 0, where q is a point mass, all three are those of the softmax at
 
 
 def signals_tensor(tokens: Tensor, chosen: Tensor, q: Tensor, logits: Tensor) -> Tensor:
-    """(N, 3) draft signals of N tokens, as of :class:`Step`, computed on the device without synchronization.
+    """Return the draft signals (N, 3) of N tokens, computed on the device without synchronization.
 
     Args:
-        tokens: (N,) y of each.
-        chosen: (N,) its q(y).
-        q: (N, k) the distributions, without the tokens excluded by sampling.
+        tokens: (N,) the tokens y.
+        chosen: (N,) their probabilities q(y).
+        q: (N, k) their distributions, without the tokens excluded by sampling.
         logits: (N, V) the draft's logits.
     """
     unwarped = torch.softmax(logits.float(), -1)
@@ -38,12 +38,12 @@ def signals_tensor(tokens: Tensor, chosen: Tensor, q: Tensor, logits: Tensor) ->
 
 
 def draft_signals(chosen: list[float], tokens: list[int], q: Tensor, logits: Tensor) -> list[DraftSignals]:
-    """The draft signals of N tokens, read by the host; the arguments are those of :func:`signals_tensor`."""
+    """Return the draft signals of N tokens as lists; the arguments are those of :func:`signals_tensor`."""
     y, q_y = torch.tensor(tokens, device=q.device), torch.tensor(chosen, dtype=q.dtype, device=q.device)
     return [(confidence, top, entropy) for confidence, top, entropy in signals_tensor(y, q_y, q, logits).tolist()]
 
 
-FEW = 128  # distributions up to this size are handled as lists
+FEW = 128  # maximum size of distributions that are processed as lists
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,17 @@ class Step:
         index: position in the draft, from 1.
         token: the token y_i.
         probability: q(y_i) in the draft distribution that y_i was drawn from.
-        q: (…, k) that distribution, without the tokens excluded by sampling.
+        q: (…, k) this distribution, without the tokens excluded by sampling.
         logits: (…, V) the draft's logits.
-        hidden: (1, d) the draft's last hidden state at the token *before* y_i; y_i has not been read yet.
-        match: returns the n-gram match of y_i; computed when called, and only valid during the drafting of the round.
+        hidden: (1, d) the draft's last hidden state at the token *before* y_i; the draft has not read y_i yet.
+        match: returns the n-gram match of y_i; may be called only while the round is drafted.
         listed: q as a list if available, which is faster than tensor operations.
-        kept: (M,) the only tokens with finite logits, ascending; None if all may have them.
-        draft_signals: the draft signals, where the host has read them together with the token.
-        state_values: what the controller's predictor computes of ``hidden``, read together with the token as well.
+        kept: (M,) the only tokens with finite logits, ascending; None for all.
+        draft_signals: the draft signals, if the host has read them together with the token; otherwise None.
+        state_values: the predictor's :meth:`~.predictor.AcceptancePredictor.state_values` of ``hidden``, if the host
+            has read them together with the token; otherwise None.
 
-    All dimensions before the last have size 1; they are kept to save an operation per token.
+    All dimensions before the last have size 1. Removing them would take an operation per token.
     """
 
     index: int
@@ -79,37 +80,37 @@ class Step:
     state_values: list[float] | None = field(default=None, kw_only=True)
 
     def confidence(self) -> float:
-        """q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
+        """Return q(y_i); at temperature 0, where q is a point mass, the softmax at temperature 1."""
         if self.draft_signals is not None:
             return self.draft_signals[0]
         return self.unwarped_of(self.token) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
-        """max q; at temperature 0 as in :meth:`confidence`."""
+        """Return max q; at temperature 0 that of the softmax at temperature 1."""
         if self.draft_signals is not None:
             return self.draft_signals[1]
         probability = float(self.q.max())
         return float(self.unwarped.max()) if probability == 1.0 else probability
 
     def entropy(self) -> float:
-        """H(q) in nats; at temperature 0 as in :meth:`confidence`."""
+        """Return H(q) in nats; at temperature 0 that of the softmax at temperature 1."""
         if self.draft_signals is not None:
             return self.draft_signals[2]
         return self.unwarped_entropy if self.probability == 1.0 else float(torch.special.entr(self.q).sum())
 
     def signals(self) -> DraftSignals:
-        """Confidence, top probability and entropy, with at most one synchronization on an accelerator."""
-        known = self.host_signals()
-        if known is not None:
-            return known
+        """Return confidence, top probability and entropy, with at most one synchronization on an accelerator."""
+        signals = self.host_signals()
+        if signals is not None:
+            return signals
         ((confidence, top, entropy),) = self.signals_tensor().tolist()
         return confidence, top, entropy
 
     def host_signals(self, *, entropy: bool = True) -> DraftSignals | None:
-        """All three by the host; None if that needs a read from an accelerator.
+        """Return the three signals if this needs no read from an accelerator; otherwise None.
 
         Args:
-            entropy: whether to compute the entropy, which takes most of the time; otherwise it is 0.
+            entropy: whether the entropy is computed, which takes most of the time; otherwise it is 0.
         """
         if self.draft_signals is not None:
             return self.draft_signals
@@ -124,7 +125,7 @@ class Step:
         return self.confidence(), self.top_probability(), self.entropy() if entropy else 0.0
 
     def signals_tensor(self) -> Tensor:
-        """(1, 3) all three, on the device of q."""
+        """Return the three signals (1, 3) on the device of q."""
         token, chosen = (
             torch.tensor([value]).to(self.q.device, non_blocking=True) for value in (self.token, self.probability)
         )
@@ -132,7 +133,7 @@ class Step:
 
     @cached_property
     def unwarped(self) -> Tensor:
-        """(M,) the softmax of the logits at temperature 1, of the tokens ``kept`` or of all."""
+        """(M,) the softmax of the logits at temperature 1, over the tokens ``kept`` or over all tokens."""
         logits = self.logits.flatten()
         return torch.softmax((logits if self.kept is None else logits[self.kept]).float(), -1)
 
@@ -142,9 +143,9 @@ class Step:
         return float(torch.special.entr(self.unwarped).sum())
 
     def unwarped_of(self, token: int) -> float:
-        """The softmax at temperature 1 of ``token``."""
+        """Return the probability of ``token`` under the softmax at temperature 1."""
         if self.kept is None:
             return float(self.unwarped[token]) if token < len(self.unwarped) else 0.0
         place = int(torch.searchsorted(self.kept, token))
-        known = place < len(self.kept) and int(self.kept[place]) == token
-        return float(self.unwarped[place]) if known else 0.0
+        is_kept = place < len(self.kept) and int(self.kept[place]) == token
+        return float(self.unwarped[place]) if is_kept else 0.0

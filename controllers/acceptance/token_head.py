@@ -1,7 +1,7 @@
-"""What the lag-free head and the copy head have in common: an MLP on a few numbers and on vectors of tokens.
+"""The base of the lag-free head and the copy head: an MLP on a few numbers and on vectors of tokens.
 
-The MLP has one hidden layer. What a token adds to the hidden units depends on the token alone, so it is tabulated for a
-vocabulary: then a prediction is a few additions.
+The MLP has one hidden layer. The contribution of a token to the hidden units depends on the token only. It is tabulated
+for the vocabulary, so that a prediction is a few additions.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from ...common.errors import InputError
 from ..checkpoints.config import WIDEST, check_range
 
 EPSILON = 1e-5  # added to variances
-ROWS = 8192  # of an embedding that are read at once
+ROWS = 8192  # number of rows of an embedding that are processed at once
 
 
 class TokenHead(nn.Module):
     """One hidden layer of ReLU units, ℝ^(n + k·d) → ℝ^m.
 
     Args:
-        numbers: n, standardised by their mean and scale in the training data.
-        vectors: k.
-        hidden_size: d.
-        width: hidden units.
+        numbers: n, the number of scalar inputs, which are standardised by mean and scale of the training data.
+        vectors: k, the number of vectors.
+        hidden_size: d, the size of a vector.
+        width: number of hidden units.
         outputs: m.
+
+    Raises:
+        InputError: a size is smaller than 1.
     """
 
     mean: Tensor
@@ -43,19 +46,21 @@ class TokenHead(nn.Module):
         self.register_buffer("scale", torch.ones(numbers))
 
     def standardise(self, mean: Tensor, scale: Tensor) -> None:
-        """Take mean and standard deviation (n,) of the numbers; those that are constant are not divided."""
+        """Set mean and standard deviation (n,) of the numbers; constant numbers are not scaled."""
         self.mean.copy_(mean)
         self.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
 
     def numbers(self, evidence: Tensor) -> Tensor:
-        """Standardised numbers, (…, n) → (…, n)."""
+        """Standardise the numbers, (…, n) → (…, n)."""
         return (evidence - self.mean) / self.scale
 
     def logit(self, numbers: Tensor, vectors: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits (…), or (…, m) of several outputs, of standardised ``numbers`` (…, n) and ``vectors`` (…, k·d).
+        """Return the logits (…), or (…, m) for several outputs.
 
         Args:
-            mask: (…, k·d) factors of the entries of the vectors: dropout in training.
+            numbers: (…, n) standardised numbers.
+            vectors: (…, k·d) the vectors.
+            mask: (…, k·d) dropout factors of the vectors' entries; None for no dropout.
         """
         vectors = vectors if mask is None else vectors * mask
         units = self.inner(torch.cat([numbers, vectors], -1))
@@ -63,21 +68,27 @@ class TokenHead(nn.Module):
 
 
 def normalised(x: Tensor) -> Tensor:
-    """Shapes (…, d) → (…, d); without learnt scales: tokens and models differ in the length of these vectors."""
+    """Normalise vectors, (…, d) → (…, d), without learnt scales; their lengths differ between tokens and models."""
     return F.layer_norm(x.float(), x.shape[-1:], eps=EPSILON)
 
 
 def tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(V, width) ``weight`` (width, d) times every normalised row of ``embedding`` (V, d), plus ``bias``, on the host.
+    """Return ``weight`` times every normalised row of ``embedding`` plus ``bias``, (V, width), on the host.
 
     Args:
-        bias: (width,).
+        embedding: (V, d) the embedding.
+        weight: (width, d) the weights.
+        bias: (width,) the bias.
     """
     parts = [F.linear(normalised(rows.to(weight.device)), weight).cpu() for rows in torch.split(embedding, ROWS)]
     return torch.cat(parts).add_(bias)
 
 
 def check_sizes(hidden_size: int, width: int) -> None:
-    """Raise InputError for sizes that no head has, as of a damaged ``config.json``."""
+    """Check the sizes of a head, which a damaged ``config.json`` may have changed.
+
+    Raises:
+        InputError: a size is out of range.
+    """
     check_range("hidden_size", hidden_size, 1, WIDEST)
     check_range("width", width, 1, WIDEST)

@@ -1,6 +1,6 @@
-"""What predictors are trained on: examples, batches of inputs, and a summary of the data. Nothing here is Lightning's.
+"""Training data of predictors: examples, batches of inputs, and a summary of the data, independent of Lightning.
 
-Shapes: M drafted tokens, d the draft's hidden size, V the draft's vocabulary.
+Shapes: M is the number of drafted tokens, d the draft's hidden size, V the draft's vocabulary size.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from ..arms import Arm
 from ..checkpoints.provenance import Provenance
 
-ABSENT = torch.empty(0)  # the value of a column that the context of the features does not have
-ROUND_TOKENS = 10  # drafted tokens of a round whose outcome is recorded
-ACCEPTED, REJECTED, NOT_DRAFTED = 1, 0, -1  # outcomes; a token after a rejected one is rejected
+ABSENT = torch.empty(0)  # the value of a column that does not exist for the context of the features
+ROUND_TOKENS = 10  # number of drafted tokens of a round whose outcomes are recorded
+ACCEPTED, REJECTED, NOT_DRAFTED = 1, 0, -1  # outcomes; tokens after a rejected token are rejected
 
 
 @dataclass(frozen=True)
 class Examples:
-    """M training examples: drafted tokens, or with the context ``ROUNDS`` rounds. ``data_gen`` fills the columns.
+    """M training examples, which ``data_gen`` writes: drafted tokens, or rounds with the context ``ROUNDS``.
 
     Attributes:
-        accept: (M,) the target's acceptance probability min(1, p(y)/q(y)); of a round, that of its first token.
-        states: (M, d) the draft's last hidden state before y (target context) or at y (mixed context); with rounds, the
+        accept: (M,) the acceptance probability min(1, p(y)/q(y)); for a round, that of its first token.
+        states: (M, d) the draft's last hidden state before y (target context) or at y (mixed context); for a round, the
             target's last hidden state that the newest token of the text was drawn from.
         evidence: (M, 7) numbers of y, see :func:`~.lag_free_head.evidence`; the first is log q(y). Target context.
         tokens: (M,) y. Target context.
-        copies: (M,) the token that an n-gram match would continue with, -1 where there is none. Target context.
+        copies: (M,) the token that an n-gram match would continue with; -1 without a match. Target context.
         places: (M,) number of tokens of the text before the round, from 1. Rounds.
         kept: (M, 10) the outcome of each drafted token: ``ACCEPTED``, ``REJECTED`` or ``NOT_DRAFTED``. Rounds.
         counts: (n,) number of examples of each text; not in batches.
@@ -53,18 +53,18 @@ class Examples:
 
     @property
     def labels(self) -> Tensor:
-        """What is predicted: the outcomes of rounds, else (M,) acceptance probabilities."""
+        """The labels: the outcomes (M, 10) of rounds, else the acceptance probabilities (M,)."""
         return self.accept if self.kept is ABSENT else self.kept
 
     def columns(self) -> dict[str, Tensor]:
-        """The tensors that are there, by name, without ``embedding``."""
+        """Return the existing tensors by name, without ``embedding``."""
         columns = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "embedding"}
         return {name: column for name, column in columns.items() if column is not ABSENT}
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Numbers of the training data that a network or a checkpoint is made of.
+    """Numbers of the training data that determine a network or a checkpoint.
 
     Attributes:
         hidden_size: size of ``Examples.states``, of the copied tokens' embeddings, or of a router's embeddings.
@@ -81,7 +81,7 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a checkpoint comes from: the fields that every ``Config`` has.
+    """The origin of a checkpoint: the fields that every ``Config`` has.
 
     Attributes:
         provenance, datasets, metrics: as in :class:`~specpilot.controllers.checkpoints.config.ControllerConfig`.
@@ -93,14 +93,14 @@ class Origin:
 
 
 class Batch(NamedTuple):
-    """This process's M examples of a batch.
+    """The M examples of a batch that this process trains on.
 
     Attributes:
-        inputs: of the network, (M, …) each.
+        inputs: the network's inputs, (M, …) each.
         labels: (M, …) acceptance probabilities or outcomes.
         first: index of the first example in the batch of all processes.
         total: number of examples in the batch of all processes.
-        prior: (M,) probabilities that are predicted without the network; None if there are none.
+        prior: (M,) probabilities predicted without the network; None if there are none.
         seed: seed of the step's random numbers.
     """
 
@@ -112,9 +112,9 @@ class Batch(NamedTuple):
     seed: int = 0
 
     def dropout(self, share: float, width: int) -> Tensor | None:
-        """(M, width) factors 0 or 1 / (1 - share); None if ``share`` is 0.
+        """Return dropout factors (M, width), 0 or 1 / (1 - share); None if ``share`` is 0.
 
-        An example has the same factors on one device and on several.
+        An example has the same factors with one device and with several.
         """
         if not share:
             return None
@@ -131,22 +131,24 @@ Parts = Callable[[], Iterator[Any]]
 
 
 def network_logits(network: nn.Module, batch: Batch, mask: Tensor | None = None) -> Tensor:
-    """(M, …) logits of ``network`` for a batch.
+    """Return the logits (M, …) of ``network`` for a batch.
 
     Args:
-        mask: the network's last input, such as dropout factors; None if it has none.
+        network: the network.
+        batch: the batch.
+        mask: the network's last input, such as dropout factors; None without such an input.
     """
     logits: Tensor = network(*(inputs.float() for inputs in batch.inputs), *(() if mask is None else (mask,)))
     return logits.float()
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of the binary cross-entropy of M logits and soft labels (M,), and M; two scalars."""
+    """Return the sum of the binary cross-entropy of logits (M,) and soft labels (M,), and M, as scalar tensors."""
     losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return losses, losses.new_tensor(len(labels))
 
 
 def confidence_logits(log_q: Tensor) -> Tensor:
-    """(M,) logits of q(y), the draft's confidence, given log q(y) (M,)."""
+    """Return the logits (M,) of q(y), the draft's confidence, given ``log_q`` (M,)."""
     confidence = log_q.float().clamp(max=-1e-7)
     return confidence - torch.log(-torch.expm1(confidence))

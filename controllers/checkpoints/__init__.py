@@ -1,1 +1,1 @@
-"""Controller checkpoints: configuration, weights, fingerprint and model card, saved, loaded and pushed."""
+"""Controller checkpoints: configuration, weights, fingerprints and model card; saving, loading and upload."""

@@ -40,14 +40,14 @@ It works with these models only: `config.json` holds their fingerprints, which a
 
 
 def model_card(config: ControllerConfig) -> str:
-    """The text of ``README.md``."""
+    """Return the text of ``README.md``."""
     pair = config.provenance
     title = config.title + (f": {pair.draft} drafting" if pair.draft else "") + f" for {pair.target}"
     about = {
         "target": f"`{pair.target}`",
         **({"draft": f"`{pair.draft}`"} if pair.draft else {}),
         **config.rows(),
-        "trained under": "; ".join(map(_named, pair.samplings)),
+        "trained under": "; ".join(map(_sampling_text, pair.samplings)),
         **({} if pair.verifier == TOKEN_WISE else {"verification rule": f"`{pair.verifier}`"}),
         "calibration": "none" if config.calibration is None else f"{config.calibration.method} (see config.json)",
         "datasets": ", ".join(f"SHA-256 `{digest}`" for digest in config.datasets),
@@ -127,7 +127,7 @@ def _distinct(first: float, second: float) -> tuple[str, str]:
 
 
 def _loading(arguments: str) -> str:
-    """The statement that makes a decoder, in lines of at most ``WIDTH`` where names allow it."""
+    """Return the statement that creates a decoder, in lines of at most ``WIDTH`` characters if names allow it."""
     line, indented = f"decoder = SpeculativeDecoder.from_pretrained({arguments})", f"    {arguments}"
     if len(line) <= WIDTH:
         return line
@@ -136,10 +136,12 @@ def _loading(arguments: str) -> str:
     return f"decoder = SpeculativeDecoder.from_pretrained(\n{indented}\n)"
 
 
-def _named(sampling: SamplingParams) -> str:
+def _sampling_text(sampling: SamplingParams) -> str:
+    """Return sampling parameters in words."""
     top_k = "off" if sampling.top_k is None else sampling.top_k
     return f"temperature {sampling.temperature}, top-k {top_k}, top-p {sampling.top_p}"
 
 
 def _table(head: str, rows: dict[str, str]) -> str:
+    """Return a Markdown table of two columns."""
     return "\n".join([f"| {head} | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])

@@ -1,8 +1,8 @@
 """The controller checkpoint: a folder of ``config.json``, ``model.safetensors`` and ``README.md``; never a pickle.
 
-Every kind of controller in :mod:`..registry`, and of the user's own, has this format. ``config.json``
-names the models, sampling parameters and data of the training, and the SHA-256 of the weights; all of it is checked
-when the folder is loaded.
+All kinds of controllers in :mod:`..registry`, and those of the user, have this format. ``config.json`` has the models,
+sampling parameters and data of the training, and the SHA-256 of the weights. Loading checks the format, the SHA-256 and
+the shapes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ...common.files import (
     without_places,
 )
 from ...common.json_file import build, naming_file, read_object
-from ..own_modules import CHECKPOINT
 from ..registry import config_class, controller_module
+from ..user_modules import CHECKPOINT
 from .card import model_card
 from .config import CONFIG, SCHEMA_VERSION, ControllerConfig, with_current_names
 from .hub import download, upload
@@ -54,18 +54,25 @@ class Controller:
 def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfig, *, overwrite: bool = False) -> Path:
     """Write a checkpoint folder atomically. The weights are stored in float32.
 
-    Of absolute paths, such as those of local models, only the last part is stored: a checkpoint may be published.
+    Only the last part of an absolute path, such as that of a local model, is stored, because a checkpoint may be
+    published.
+
+    Args:
+        folder: the folder to create.
+        head: the trained network.
+        config: its configuration.
+        overwrite: whether an existing controller is replaced.
 
     Raises:
-        InputError: ``folder`` is not empty (with ``overwrite``: holds other files than a controller's), the head's
-            sizes differ from the configuration's, a weight is not finite, or the disk cannot be written.
+        InputError: ``folder`` is not empty (with ``overwrite``: has other files than those of a controller), the
+            head's sizes differ from the configuration's, a weight is not finite, or writing fails.
     """
     folder, config = Path(folder), without_places(config)
     state = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     _check_shapes({name: list(value.shape) for name, value in state.items()}, config, "the controller to save")
     _check_finite(state, "the controller to save")
     check_free(folder, overwrite)
-    weights = save(state)  # `save_file` makes files that only the user can read
+    weights = save(state)  # `save_file` creates files that only the user can read
     with replacing_folder(folder) as new:
         (new / WEIGHTS).write_bytes(weights)
         text = json.dumps({**config.to_dict(), _DIGEST: sha256(new / WEIGHTS)}, indent=2, allow_nan=False)
@@ -78,61 +85,64 @@ def load_controller(name: str | Path, *, revision: str | None = None, token: str
     """Load a controller of any kind.
 
     Args:
-        name: the name of a shipped controller, a folder that :func:`save_controller` wrote, or ``owner/name`` on the
-            Hugging Face hub, in this order. A kind of the user's own is named before it:
-            ``package.module:Config:FOLDER``.
+        name: the name of an included controller, a folder that :func:`save_controller` wrote, or ``owner/name`` on the
+            Hugging Face hub, in this order. For a kind of the user's, the name begins with the class of its
+            configuration: ``package.module:Config:FOLDER``.
         revision: branch, tag or commit on the hub.
-        token: access token for a private repository. Default: the one stored on this machine.
+        token: access token for a private repository. Default: the token stored on this machine.
 
     Raises:
-        InputError: it cannot be found, or its files are missing, truncated, changed or invalid.
+        InputError: the controller does not exist, or its files are missing, truncated, changed or invalid.
     """
     path = locate(name, revision=revision, token=token)
     config = read_config(path)
     state = _read_weights(path / WEIGHTS, config)
     _check_finite(state, str(path))
-    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced below
         head = config.module()
     head.load_state_dict(state, assign=True)
     return Controller(config, head.eval().requires_grad_(False))
 
 
 def locate(
-    name: str | Path, *, given_as: str | None = None, revision: str | None = None, token: str | None = None
+    name: str | Path, *, option: str | None = None, revision: str | None = None, token: str | None = None
 ) -> Path:
-    """The folder of a controller, downloaded if necessary; ``name`` as for :func:`load_controller`.
+    """Return the folder of a controller, which is downloaded if necessary.
 
     Args:
-        given_as: the option that names it: length, copies or router. The error then proposes controllers of this
-            option only.
+        name, revision, token: as for :func:`load_controller`.
+        option: the option that names the controller: length, copies or router. The error then proposes controllers of
+            this option only.
 
     Raises:
-        InputError: it cannot be found.
+        InputError: the controller does not exist.
     """
-    if isinstance(name, str) and (own := CHECKPOINT.fullmatch(name)):
-        controller_module(own["kind"])  # so that its kind is known
-        name = own["folder"]
+    if isinstance(name, str) and (user_kind := CHECKPOINT.fullmatch(name)):
+        controller_module(user_kind["kind"])  # registers the kind
+        name = user_kind["folder"]
     local = shipped(name) if isinstance(name, str) else None
     path = Path(name).expanduser() if local is None else local
     if path.exists():
         return path
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or "/" not in name:
-        included = [one for one in shipped_controllers() if given_as in (None, _given_as(one))]
-        meant = did_you_mean(str(name), included) or ";"
+        included = [controller for controller in shipped_controllers() if option in (None, _option(controller))]
+        suggestion = did_you_mean(str(name), included) or ";"
         places = ", ".join(["a folder", *included])
-        noun = "controller" if given_as in (None, "length") else {"copies": "copy head"}.get(given_as, given_as)
-        raise Misspelt(f"{name}: no such {noun}{meant} give {places}, or an id on the Hugging Face hub (owner/name)")
+        noun = "controller" if option in (None, "length") else {"copies": "copy head"}.get(option, option)
+        raise Misspelt(
+            f"{name}: no such {noun}{suggestion} give {places}, or an id on the Hugging Face hub (owner/name)"
+        )
     return download(name, FILES, revision=revision, token=token)
 
 
-def _given_as(included: str) -> str:
-    """The option that takes the ``included`` controller: length, copies or router."""
+def _option(included: str) -> str:
+    """Return the option for the ``included`` controller: length, copies or router."""
     kind = read_object(FOLDER / included / CONFIG, FETCH_AGAIN)["kind"]
-    return config_class(kind).given_as
+    return config_class(kind).option
 
 
 def read_config(folder: Path) -> ControllerConfig:
-    """The configuration of a controller's folder.
+    """Read the configuration of a controller's folder.
 
     Raises:
         InputError: a file is missing or damaged, or the weights do not match ``config.json``.
@@ -156,6 +166,11 @@ def read_config(folder: Path) -> ControllerConfig:
 
 
 def _parse_config(data: dict[str, Any]) -> ControllerConfig:
+    """Return the configuration for the keys of ``config.json``.
+
+    Raises:
+        InputError: a value is invalid.
+    """
     kind, version = data.pop("kind", None), data.pop("schema_version", None)
     config = config_class(kind)
     if type(version) is not int or version != SCHEMA_VERSION:
@@ -166,15 +181,19 @@ def _parse_config(data: dict[str, Any]) -> ControllerConfig:
 
 
 def _read_weights(file: Path, config: ControllerConfig) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, after checking names, shapes and precision."""
+    """Read the tensors of a checkpoint, and check their names, shapes and precision.
+
+    Raises:
+        InputError: a tensor is missing or wrong, or the file is damaged.
+    """
     try:
         with safe_open(file, framework="pt") as opened:
-            found = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
-            _check_shapes({name: value.get_shape() for name, value in found.items()}, config, str(file))
-            for name, value in found.items():
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+            _check_shapes({name: value.get_shape() for name, value in slices.items()}, config, str(file))
+            for name, value in slices.items():
                 if value.get_dtype() != "F32":
                     raise InputError(f"{file}: {name} is {value.get_dtype()}, not F32; {FETCH_AGAIN}")
-            return {name: opened.get_tensor(name) for name in found}
+            return {name: opened.get_tensor(name) for name in slices}
     except SafetensorError as error:
         raise InputError(f"{file}: not a readable safetensors file ({error}); {FETCH_AGAIN}") from error
 
@@ -183,10 +202,10 @@ def push_controller(folder: str | Path, repo_id: str, *, private: bool = False, 
     """Upload a checkpoint folder to the Hugging Face hub and return the address of the commit.
 
     Args:
-        folder: folder written by :func:`save_controller`; it is validated first.
+        folder: a folder written by :func:`save_controller`; it is validated first.
         repo_id: ``owner/name``; created if it does not exist.
-        private: make a new repository private.
-        token: access token with write permission. Default: the one stored on this machine.
+        private: whether a new repository is private.
+        token: access token with write permission. Default: the token stored on this machine.
 
     Raises:
         InputError: the folder is not a valid controller, or the hub refuses the upload.
@@ -198,30 +217,40 @@ def push_controller(folder: str | Path, repo_id: str, *, private: bool = False, 
     return upload(folder, repo_id, FILES, message=f"Upload {kind}", private=private, token=token)
 
 
-def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, where: str) -> None:
+def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, place: str) -> None:
+    """Check that tensors have the names and shapes of the network of ``config``.
+
+    Raises:
+        InputError: they differ; ``place`` names the file.
+    """
     with torch.device("meta"):
         expected = {name: list(value.shape) for name, value in config.module().state_dict().items()}
     if odd := sorted(shapes.keys() ^ expected.keys()):
-        raise InputError(f"{where}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
+        raise InputError(f"{place}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
     for name, shape in shapes.items():
         if shape != expected[name]:
-            raise InputError(f"{where}: {name} has shape {shape}, but {CONFIG} requires {expected[name]}")
+            raise InputError(f"{place}: {name} has shape {shape}, but {CONFIG} requires {expected[name]}")
 
 
-def _check_finite(state: Mapping[str, Tensor], where: str) -> None:
+def _check_finite(state: Mapping[str, Tensor], place: str) -> None:
+    """Check that all weights are finite.
+
+    Raises:
+        InputError: a weight is not finite; ``place`` names the file.
+    """
     for name, value in state.items():
         if not bool(torch.isfinite(value).all()):
-            raise InputError(f"{where}: {name} holds NaN or infinite weights; train again with a smaller learning rate")
+            raise InputError(f"{place}: {name} holds NaN or infinite weights; train again with a smaller learning rate")
 
 
 def controller_digest(name: str | Path) -> str:
-    """SHA-256 (hexadecimal) of the weights and the configuration of a trained controller.
+    """Return the SHA-256 (hexadecimal) of the weights and the configuration of a trained controller.
 
     Args:
         name: as for :func:`~.checkpoint.load_controller`.
 
     Raises:
-        InputError: it cannot be found, or its weights do not match its configuration.
+        InputError: the controller does not exist, or its weights do not match its configuration.
     """
     path = locate(name)
     read_config(path)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ..length.cost_model import CostModel
 
 CONFIG = "config.json"
-SCHEMA_VERSION = 4  # for all kinds
-WIDEST = 65536  # largest layer width; protects against a damaged config.json
+SCHEMA_VERSION = 4  # the same for all kinds
+WIDEST = 65536  # maximum layer width; protects against a damaged config.json
 
 
-# Names of metrics in files of earlier versions, and the names that they have now.
+# Names of metrics in files of earlier versions, and their current names.
 RENAMED = {
     "kl_undone": "kl_unweighted",
     "brier_undone": "brier_unweighted",
@@ -33,7 +33,12 @@ RENAMED = {
 
 
 def with_current_names(metrics: Any, prefix: str = "") -> Any:
-    """``metrics`` of a file by their current names, after a ``prefix``; anything but a dictionary as it is."""
+    """Return ``metrics`` of a file under their current names; a value that is not a dictionary is returned unchanged.
+
+    Args:
+        metrics: the metrics of a file.
+        prefix: prefix of the names.
+    """
     if not isinstance(metrics, dict):
         return metrics
     renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in RENAMED.items()}
@@ -42,9 +47,9 @@ def with_current_names(metrics: Any, prefix: str = "") -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerConfig(ABC):
-    """Base of every controller's configuration. A kind adds its sizes and settings, and makes its network.
+    """Base of every controller's configuration. A kind adds sizes and settings, and a method that returns its network.
 
-    A controller of drafts overrides ``predictor``, or ``length_controller`` if it predicts no acceptance.
+    A controller for draft lengths overrides ``predictor``, or ``length_controller`` if it predicts no acceptance.
 
     Attributes:
         provenance: the models and sampling parameters of the training.
@@ -54,13 +59,13 @@ class ControllerConfig(ABC):
         kind: name of the kind of controller.
         title: title in the model card.
         summary: description in the model card.
-        given_as: the argument that takes it: length, copies or router.
+        option: the option for controllers of this kind: length, copies or router.
     """
 
     kind: ClassVar[str]
     title: ClassVar[str]
     summary: ClassVar[str]
-    given_as: ClassVar[str] = "length"
+    option: ClassVar[str] = "length"
 
     provenance: Provenance
     datasets: list[str]
@@ -68,59 +73,65 @@ class ControllerConfig(ABC):
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:  # noqa: B027 - not abstract: few kinds have checks
-        """Refuse invalid values. A subclass with checks of its own calls this method first."""
+        """Check the values. A subclass with further checks calls this method first.
+
+        Raises:
+            InputError: a value is invalid.
+        """
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """A new module of the configured sizes."""
+        """Return a new network with the configured sizes."""
 
     @abstractmethod
     def rows(self) -> dict[str, str]:
-        """Rows of the model card's table for this kind."""
+        """Return rows of the model card's table for this kind."""
 
     @property
-    def own_threshold(self) -> float | None:
-        """The threshold that drafting stops by if no costs are given; None if the controller needs costs."""
+    def default_threshold(self) -> float | None:
+        """The threshold at which drafting stops without costs; None if the controller needs costs."""
         return None
 
     def with_threshold(self, threshold: float) -> Self:
-        """The same configuration with another ``own_threshold``.
+        """Return the same configuration with another ``default_threshold``.
 
         Raises:
-            InputError: the kind has no threshold, or it is not in [0, 1].
+            InputError: the kind has no threshold, or ``threshold`` is not in [0, 1].
         """
         raise InputError(f"threshold={threshold}: a controller of kind {self.kind!r} has none; leave it out")
 
     def predictor(
         self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool
     ) -> TrainedPredictor:
-        """The acceptance predictor with the weights of ``head``.
+        """Return the acceptance predictor with the weights of ``head``.
 
         Args:
+            head: the trained network.
             embedding: (V, d) the draft's output embedding.
             device: device of the draft's states.
-            calibrated: whether to predict probabilities, as stopping by cost needs: by the checkpoint's calibration, or
-                with the weights of the loss undone. Otherwise it is the head's output, which its own threshold is for.
+            calibrated: whether to predict probabilities, which stopping by cost needs: by the checkpoint's calibration,
+                or with the weights of the loss undone. Otherwise the prediction is the head's output, for which
+                ``default_threshold`` was chosen.
 
         Raises:
             InputError: the controller predicts no acceptance, or reads states of another size than the draft's.
         """
-        instead = "name one that does" if self.given_as == "length" else f"give it as {self.given_as}"
+        instead = "name one that does" if self.option == "length" else f"give it as {self.option}"
         raise InputError(f"is of kind {self.kind!r}, which predicts no acceptance of a draft model's tokens; {instead}")
 
     def length_controller(self, head: nn.Module, cost: CostModel | None) -> LengthController | None:
-        """The length controller of this kind that uses ``cost``.
+        """Return the length controller of this kind with the costs ``cost``.
 
-        None, the default, if a rule for predictors applies: rate-optimal stopping, or a threshold.
+        The default is None: a rule for predictors applies, rate-optimal stopping or a threshold.
 
         Raises:
-            InputError: it needs costs, and ``cost`` is None.
+            InputError: the controller needs costs, and ``cost`` is None.
         """
         return None
 
     def usage(self) -> str:
-        """Arguments of ``SpeculativeDecoder.from_pretrained`` for this controller."""
-        cost = ', cost="cost.json"' if self.own_threshold is None else ""
+        """Return the arguments of ``SpeculativeDecoder.from_pretrained`` for this controller, for the model card."""
+        cost = ', cost="cost.json"' if self.default_threshold is None else ""
         return f'target="{self.provenance.target}", draft="{self.provenance.draft}", length="path/to/this/folder"{cost}'
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,6 +139,10 @@ class ControllerConfig(ABC):
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raise InputError unless ``low`` ≤ ``value`` ≤ ``high``."""
+    """Check that ``low`` ≤ ``value`` ≤ ``high``.
+
+    Raises:
+        InputError: it is not; ``name`` is the name of the value.
+    """
     if not low <= value <= high:
         raise InputError(f"{name}={value}: must be between {low} and {high}")

@@ -1,7 +1,7 @@
-"""Fingerprints of a model pair: hashes of target, draft and tokenizer that do not change by saving and loading.
+"""Fingerprints of a model pair: hashes of target, draft and tokenizer that saving and loading do not change.
 
-A model's hash covers its configuration and a digest of its weights, since a head trained on one draft does not fit
-another of the same shape. The hash of a checkpoint is the same in float32, float64, bfloat16 and float16.
+A model's hash covers its configuration and a digest of its weights, because a head trained for one draft does not fit
+another draft of the same shape. The hash of a checkpoint is the same in float32, float64, bfloat16 and float16.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .stored_weights import sample, stored_samples
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-# Keys of a configuration about its origin or its execution, not about the function it computes.
+# Keys of a configuration that describe its origin or its execution, not the computed function.
 VOLATILE = frozenset(
     {
         *("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache"),
@@ -34,27 +34,31 @@ VOLATILE = frozenset(
 
 
 def config_fingerprint(config: PreTrainedConfig) -> str:
-    """SHA-256 (hexadecimal) of the architecture described by ``config``, as canonical JSON.
+    """Return the SHA-256 (hexadecimal) of the architecture described by ``config``, as canonical JSON.
 
-    Values that equal the class's defaults are left out, so that a field added by a library version changes nothing.
+    Values that equal the class's defaults are left out, so that a new field in a version of the library does not change
+    the hash.
     """
-    ours, defaults = config.to_dict(), type(config)().to_dict()
-    kept = {
+    values, defaults = config.to_dict(), type(config)().to_dict()
+    settings = {
         key: value
-        for key, value in ours.items()
+        for key, value in values.items()
         if key == "model_type" or (key not in VOLATILE and value is not None and value != defaults.get(key))
     }
-    return _sha256_json(kept)
+    return _sha256_json(settings)
 
 
 def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None) -> str:
-    """SHA-256 (hexadecimal) over name, shape and up to 64 evenly spaced values of each parameter, rounded to bfloat16.
+    """Return the SHA-256 (hexadecimal) of name, shape and up to 64 evenly spaced values of each parameter.
+
+    The values are rounded to bfloat16.
 
     Args:
+        module: the model.
         stored: values to use instead of the module's, by parameter name.
 
     Raises:
-        InputError: a parameter is offloaded and not among ``stored``.
+        InputError: a parameter is offloaded and not in ``stored``.
     """
     digest = hashlib.sha256()
     with torch.no_grad():
@@ -71,19 +75,19 @@ def weights_digest(module: nn.Module, stored: Mapping[str, Tensor] | None = None
 
 
 class FingerprintedModel(ABC):
-    """A model that is none of transformers', and computes its hash itself."""
+    """A model that does not come from transformers and computes its hash itself."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of its architecture and weights."""
+        """Return the SHA-256 (hexadecimal) of the architecture and the weights."""
 
 
 def model_fingerprint(model: PreTrainedModel | FingerprintedModel) -> str:
-    """SHA-256 (hexadecimal) of a model: its architecture and a digest of its weights.
+    """Return the SHA-256 (hexadecimal) of a model's architecture and of a digest of its weights.
 
     For a float16 model and for offloaded weights, the values in the model's safetensors files are used (see
-    :mod:`.stored_weights`). If a float16 model's files are missing, its own values are used, and the fingerprint
-    differs from that of the model in float32.
+    :mod:`.stored_weights`). If the files of a float16 model are missing, the values in memory are used, and the
+    fingerprint differs from that of the model in float32.
     """
     if isinstance(model, FingerprintedModel):
         return model.fingerprint()
@@ -91,7 +95,7 @@ def model_fingerprint(model: PreTrainedModel | FingerprintedModel) -> str:
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 (hexadecimal) of vocabulary, merges and special tokens; the same before and after a save."""
+    """Return the SHA-256 (hexadecimal) of vocabulary, merges and special tokens, which saving does not change."""
     if tokenizer.is_fast:
         vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
         for state in ("truncation", "padding"):  # set by the last call of the tokenizer
@@ -104,7 +108,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 @dataclass(frozen=True)
 class PairFingerprint:
-    """Hashes of a target, its draft (None for a router) and the tokenizer they share, each 64 hexadecimal digits."""
+    """Hashes of a target, its draft (None for a router) and their tokenizer, each of 64 hexadecimal digits."""
 
     target: str
     draft: str | None
@@ -117,6 +121,7 @@ class PairFingerprint:
         draft_model: PreTrainedModel | FingerprintedModel,
         tokenizer: PreTrainedTokenizerBase,
     ) -> PairFingerprint:
+        """Return the hashes of two models and their tokenizer."""
         return cls(model_fingerprint(target_model), model_fingerprint(draft_model), tokenizer_fingerprint(tokenizer))
 
     def to_dict(self) -> dict[str, str | None]:
@@ -124,5 +129,6 @@ class PairFingerprint:
 
 
 def _sha256_json(value: object) -> str:
+    """Return the SHA-256 (hexadecimal) of ``value`` as canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()

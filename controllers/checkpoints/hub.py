@@ -11,33 +11,36 @@ from ...common.files import split_revision
 
 
 def download(name: str, files: Sequence[str], *, revision: str | None, token: str | None) -> Path:
-    """The folder with ``files`` of the repository ``name``, from the local cache or the hub.
+    """Return the folder with ``files`` of the repository ``name``, from the local cache or the hub.
 
     Args:
         name: ``owner/name``, or ``owner/name@revision``.
+        files: names of the files.
+        revision: branch, tag or commit.
+        token: access token for a private repository.
 
     Raises:
-        InputError: it cannot be downloaded, or two revisions are named.
+        InputError: the download fails, or there are two revisions.
     """
     from huggingface_hub import snapshot_download
 
     hub_id, revision = split_revision(name, revision)
-    with _one_line(f"{name}: no such folder, and not found on the hub", Misspelt):
+    with _translated_errors(f"{name}: no such folder, and not found on the hub", Misspelt):
         return Path(snapshot_download(hub_id, revision=revision, token=token, allow_patterns=list(files)))
 
 
 def upload(
     folder: Path, repo_id: str, files: Sequence[str], *, message: str, private: bool, token: str | None = None
 ) -> str:
-    """Upload ``files`` of ``folder`` and return the address of the commit.
+    """Upload ``files`` of ``folder``, and return the address of the commit.
 
     Raises:
-        InputError: the hub refuses it.
+        InputError: the hub refuses the upload.
     """
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
-    with _one_line(f"{repo_id}: the hub refused the upload"):
+    with _translated_errors(f"{repo_id}: the hub refused the upload"):
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repo_id, folder_path=folder, allow_patterns=list(files), commit_message=message
@@ -46,8 +49,13 @@ def upload(
 
 
 @contextmanager
-def _one_line(problem: str, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Turn errors of the hub library and of its HTTP client into one InputError."""
+def _translated_errors(problem: str, kind: type[InputError] = InputError) -> Iterator[None]:
+    """Turn errors of the hub library and of its HTTP client into an InputError of one line.
+
+    Args:
+        problem: the beginning of the message.
+        kind: the class of the error.
+    """
     try:
         yield
     except Exception as error:

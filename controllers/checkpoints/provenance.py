@@ -11,8 +11,8 @@ from ..sampling import SamplingParams
 from .fingerprint import PairFingerprint
 
 EXACT, TOKENIZER = "exact", "tokenizer"
-PAIR_CHECKS = (EXACT, TOKENIZER)  # how alike the models must be
-# The verification rules that acceptance is predicted for; data and controllers that name none are of the first.
+PAIR_CHECKS = (EXACT, TOKENIZER)  # requirements on the models of a decoder
+# The verification rules that acceptance is predicted for. Data and controllers without a rule have the first.
 TOKEN_WISE, INVARIANT = "token-wise", "invariant"
 
 
@@ -28,7 +28,7 @@ def differ_in_acceptance(trained: str | None, verifier: str) -> bool:
 
 
 def prompt_digest(prompt: str) -> str:
-    """32 bits of a prompt's SHA-256, in hexadecimal: enough to find it among others, and too little to restore it."""
+    """Return 32 bits of a prompt's SHA-256, in hexadecimal: enough to recognise a prompt, too few to restore it."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:8]
 
 
@@ -37,11 +37,13 @@ class Provenance:
     """Names and fingerprints of the models, and sampling parameters of the training data.
 
     Attributes:
-        draft: None for a router, whose drafts are its arms.
-        sampling: of the first dataset.
-        other_sampling: of the other datasets, where they differ.
-        prompts: digests of the prompts that were trained on, see :func:`prompt_digest`; none if they are not known.
-        verifier: the verification rule that the data's acceptance probabilities are of.
+        target: name of the target.
+        draft: name of the draft; None for a router, whose drafts are its arms.
+        fingerprint: fingerprints of the models and the tokenizer.
+        sampling: sampling parameters of the first dataset.
+        other_sampling: sampling parameters of further datasets, if they differ.
+        prompts: digests of the training prompts, see :func:`prompt_digest`; empty if unknown.
+        verifier: the verification rule of the data's acceptance probabilities.
     """
 
     target: str
@@ -57,19 +59,20 @@ class Provenance:
         return self.sampling, *self.other_sampling
 
     def check_pair(self, fingerprint: PairFingerprint, pair_check: str = EXACT) -> None:
-        """Compare the models a controller is used on with those it was trained for.
+        """Compare the models of a decoder with those that the controller was trained for.
 
         Args:
-            pair_check: ``"exact"`` requires the same models and tokenizer, ``"tokenizer"`` the same tokenizer; other
-                models, such as the same ones in another precision or file format, are then a warning.
+            fingerprint: fingerprints of the decoder's models.
+            pair_check: ``"exact"`` requires the same models and tokenizer. ``"tokenizer"`` requires the same tokenizer;
+                other models, such as the same models in another precision or file format, give a warning.
 
         Raises:
-            InputError: names the parts that differ.
+            InputError: the models differ; the message names the differing parts.
         """
         if pair_check not in PAIR_CHECKS:
             raise InputError(f"pair_check={pair_check!r}: choose one of {', '.join(PAIR_CHECKS)}")
-        ours, theirs = self.fingerprint.to_dict(), fingerprint.to_dict()
-        differing = [part for part in ours if ours[part] != theirs[part]]
+        trained, current = self.fingerprint.to_dict(), fingerprint.to_dict()
+        differing = [part for part in trained if trained[part] != current[part]]
         if not differing:
             return
         names = f"target {self.target}" + ("" if self.draft is None else f" and draft {self.draft}")

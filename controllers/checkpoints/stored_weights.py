@@ -2,7 +2,7 @@
 
 float16 has three more bits of mantissa than bfloat16 and a smaller range: rounding a weight to float16 and then to
 bfloat16 does not always equal rounding it to bfloat16. Fingerprints of float16 models are therefore computed from the
-safetensors files that the model was loaded from. They are read from disk, never downloaded.
+safetensors files that the model was loaded from. The files are read from disk, never downloaded.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from torch import Tensor
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SAMPLES = 64  # weights read per parameter
+SAMPLES = 64  # maximum number of values of a parameter
 
 
 def sample(parameter: Tensor) -> Tensor:
-    """(n,) up to 64 evenly spaced elements of ``parameter`` (any shape)."""
+    """Return up to 64 evenly spaced elements (n,) of ``parameter`` (any shape)."""
     size = parameter.numel()
     count = min(size, SAMPLES)
-    where = torch.arange(count, device=parameter.device) * size // max(count, 1)
-    return parameter.take(where)
+    indices = torch.arange(count, device=parameter.device) * size // max(count, 1)
+    return parameter.take(indices)
 
 
 def stored_samples(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Samples of a model's float16 and offloaded parameters from its files, by name, float32 on the CPU.
+    """Return samples of a model's float16 and offloaded parameters from its files, by name, in float32 on the CPU.
 
-    Empty if there is no such parameter, if the files are neither at ``model.config._name_or_path`` nor in the hub's
-    cache, or if a stored value rounded to float16 differs from the model's, which then was changed after loading.
+    The result is empty in three cases: there is no such parameter; the files are neither at
+    ``model.config._name_or_path`` nor in the hub's cache; or a stored value rounded to float16 differs from the
+    model's, which was then changed after loading.
     """
     parameters = {
         name: value for name, value in model.named_parameters() if value.dtype == torch.float16 or value.is_meta
@@ -41,15 +42,17 @@ def stored_samples(model: PreTrainedModel) -> dict[str, Tensor]:
     if not parameters:
         return {}
     for folder in _folders(str(model.config._name_or_path)):
-        found = _read(folder, {name: value.shape for name, value in parameters.items()}, model.base_model_prefix)
-        held = [name for name in found if not parameters[name].is_meta]  # offloaded ones are on the disk only
-        if found and all(torch.equal(found[name].to(torch.float16), sample(parameters[name]).cpu()) for name in held):
-            return {name: value.float() for name, value in found.items()}
+        samples = _read(folder, {name: value.shape for name, value in parameters.items()}, model.base_model_prefix)
+        in_memory = [name for name in samples if not parameters[name].is_meta]  # offloaded ones are on the disk only
+        if samples and all(
+            torch.equal(samples[name].to(torch.float16), sample(parameters[name]).cpu()) for name in in_memory
+        ):
+            return {name: value.float() for name, value in samples.items()}
     return {}
 
 
 def _folders(name: str) -> Iterator[Path]:
-    """Folders that may hold the files of the model ``name``: its own, or its snapshots in the hub's cache."""
+    """Yield folders that may have the files of the model ``name``: its own, or its snapshots in the hub's cache."""
     if not name:
         return
     if Path(name).is_dir():
@@ -62,22 +65,22 @@ def _folders(name: str) -> Iterator[Path]:
 
 
 def _read(folder: Path, shapes: Mapping[str, Sequence[int]], prefix: str) -> dict[str, Tensor]:
-    """Samples of the tensors in ``folder`` that match ``shapes``, in their stored precision.
+    """Return samples of the tensors in ``folder`` that match ``shapes``, in their stored precision.
 
-    Parameter names are tried with and without ``prefix``, since files may have been saved with or without a head.
+    Parameter names are tried with and without ``prefix``, because files may have been saved with or without a head.
     """
-    wanted = {name: name for name in shapes}
+    names = {name: name for name in shapes}
     for name in shapes:
         short = name.removeprefix(f"{prefix}.")
-        wanted.setdefault(f"{prefix}.{name}" if short == name else short, name)
-    found: dict[str, Tensor] = {}
+        names.setdefault(f"{prefix}.{name}" if short == name else short, name)
+    samples: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as opened:
-                for key in wanted.keys() & set(opened.keys()):
-                    name = wanted[key]
+                for key in names.keys() & set(opened.keys()):
+                    name = names[key]
                     if opened.get_slice(key).get_shape() == list(shapes[name]):
-                        found[name] = sample(opened.get_tensor(key))  # memory-mapped: reads only the sample
+                        samples[name] = sample(opened.get_tensor(key))  # memory-mapped: reads only the sample
         except (SafetensorError, OSError):  # not what the model was loaded from
             continue
-    return found
+    return samples

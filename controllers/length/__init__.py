@@ -1,7 +1,7 @@
 """Length controllers, and their names on the command line.
 
-A rule's file defines its ``RULE``, and ``FILES`` names it. Trained controllers are loaded by :mod:`.trained`, classes
-of the user by :mod:`.own`.
+A rule's file defines its ``RULE``, and ``FILES`` lists the files. :mod:`.trained` loads trained controllers,
+:mod:`.user_rule` classes of the user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..acceptance.lag_free_head import LagFreePredictor
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.specdec_head import HeadPredictor
 from ..acceptance.step import Step
-from ..own_modules import CHECKPOINT
+from ..user_modules import CHECKPOINT
 from .acceptance_length import AcceptanceLength
 from .adaptive_length import AdaptiveLength
 from .base import LengthController
@@ -31,11 +31,11 @@ from .fixed import Fixed
 from .heuristic import Heuristic
 from .online_confidence import OnlineConfidence
 from .oracle import Oracle
-from .own import load_own, names_own, own_class
 from .priced import PricedController, TrainedLength
 from .rate_optimal import RateOptimal
 from .rule import Rule
 from .trained import load_trained
+from .user_rule import find_user_class, load_user_rule, names_user_class
 
 __all__ = [
     "MAX_DRAFT",
@@ -78,50 +78,61 @@ FILES = (
     "online_confidence",
 )
 RULES = rules_in(__name__, FILES, Rule)
-NUMBER = re.compile(r"-?\d*\.?\d+")  # what follows a rule's name; no folder or hub id ends in ":" and a number
+NUMBER = re.compile(r"-?\d*\.?\d+")  # the number of a rule; no folder or hub id ends with ":" and a number
 
 
 def names_rule(spec: str) -> bool:
-    """Whether ``spec`` names a rule, also one of the user's, rather than a trained controller."""
-    return _built_in(spec) or names_own(spec)
+    """Return true if ``spec`` names a rule of this package or of the user, false for a trained controller."""
+    return _built_in(spec) or names_user_class(spec)
 
 
 def names_class(spec: str) -> bool:
-    """Whether ``spec`` names a rule of the user's: a class, see :mod:`.own`."""
-    return not _built_in(spec) and names_own(spec)
+    """Return true if ``spec`` names a rule of the user, a class; see :mod:`.user_rule`."""
+    return not _built_in(spec) and names_user_class(spec)
 
 
 def _built_in(spec: str) -> bool:
+    """Return true if ``spec`` names a rule of this package."""
     name = spec.partition(":")[0]
     numbered = name in RULES and RULES[name].example is not None
     return numbered or spec in RULES or is_whole(spec.removeprefix("-"))
 
 
 def takes_cost(spec: str) -> bool:
-    """Whether the controller ``spec`` can use a cost model: a trained one, ``"online-confidence"``, or one's own."""
+    """Return true if the controller ``spec`` can use a cost model.
+
+    This holds for trained controllers, ``"online-confidence"``, and the user's subclasses of :class:`PricedController`.
+    """
     if _built_in(spec):
         return spec in RULES and RULES[spec].priced
-    return not names_class(spec) or issubclass(own_class(spec), PricedController)
+    return not names_class(spec) or issubclass(find_user_class(spec), PricedController)
 
 
 def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
-    """:func:`parse_rule`, which also imports a class of the user: see :mod:`.own`. Not for what a request names.
+    """Return the rule named by ``spec``, which may be a class of the user; None if it is not a rule.
+
+    The function imports the user's module (see :mod:`.user_rule`), so that it must not be used for names in requests.
+
+    Args:
+        spec: the name, as for :func:`parse_rule`, or ``package.module:Class``.
+        cost: as for :func:`parse_rule`.
 
     Raises:
-        InputError: a rule's parameter is wrong, or the class cannot be imported or made.
+        InputError: a rule's parameter is wrong, or the class cannot be imported, or its constructor fails.
     """
-    return load_own(spec).repriced(cost) if names_class(spec) else parse_rule(spec, cost)
+    return load_user_rule(spec).repriced(cost) if names_class(spec) else parse_rule(spec, cost)
 
 
 def _may_be_trained(name: str) -> bool:
-    """Return true if a trained controller may have this name: one that is shipped, a folder, or an id on the hub."""
+    """Return true if a trained controller may have this name: an included one, a folder, or an id on the hub."""
     return shipped(name) is not None or "/" in name or Path(name).expanduser().exists()
 
 
 def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
-    """The rule named by ``spec``: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"`` …; None if it is not a rule.
+    """Return the rule named by ``spec``; None if it is not a rule.
 
     Args:
+        spec: ``"4"``, ``"none"``, ``"cumulative-confidence:0.4"``, …
         cost: cost model for the rule ``"online-confidence"``.
 
     Raises:
@@ -130,11 +141,11 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
     if is_whole(spec.removeprefix("-")):
         return Fixed(int(spec))
     if CHECKPOINT.fullmatch(spec):
-        return None  # a trained controller of the user's own
+        return None  # a trained controller of the user
     name, colon, number = spec.partition(":")
     if name not in RULES:
-        meant = did_you_mean(name, RULES)
-        if (meant and not Path(spec).exists()) or NUMBER.fullmatch(number or spec):
+        suggestion = did_you_mean(name, RULES)
+        if (suggestion and not Path(spec).exists()) or NUMBER.fullmatch(number or spec):
             if colon and _may_be_trained(name):
                 raise Misspelt(
                     f"length={spec!r}: the threshold of a trained controller is an option of its own; give {name!r} "
@@ -142,8 +153,8 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
                 )
             rules = ", ".join(RULES)
             raise Misspelt(
-                f"length={spec!r}: no such rule{meant or ';'} give a whole number, one of {rules}, or the folder of "
-                "a trained controller (with ./ or / in front)"
+                f"length={spec!r}: no such rule{suggestion or ';'} give a whole number, one of {rules}, or the folder "
+                "of a trained controller (with ./ or / in front)"
             )
         return None
     rule = RULES[name]

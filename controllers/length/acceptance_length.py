@@ -1,4 +1,4 @@
-"""Stop by the predicted acceptance and a threshold: the rule of trained controllers without costs."""
+"""Stopping by predicted acceptance and a threshold: the rule of trained controllers without costs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ class AcceptanceLength(LengthController):
     """SpecDec++ (Huang et al. 2024, Algorithm 2): stop if the probability of a rejection exceeds h, ``1 - Π â_i > h``.
 
     With a predictor of lag 1, the product at y_{i+1} runs to i.
+
+    Args:
+        predictor: predicts â_i.
+        threshold: h in [0, 1].
+
+    Raises:
+        InputError: the threshold is out of range.
     """
 
     def __init__(self, predictor: AcceptancePredictor, threshold: float) -> None:
@@ -37,6 +44,6 @@ class AcceptanceLength(LengthController):
         return True
 
     def observe(self, step: Step) -> bool:
-        if step.index > self.predictor.lag:  # the state before the first token is not that of a drafted token
+        if step.index > self.predictor.lag:  # the state before the first token does not belong to a drafted token
             self.survival *= self.predictor.predict(step)
         return 1.0 - self.survival <= self.threshold

@@ -10,7 +10,7 @@ AVERAGING = 0.2  # weight of the last round in the moving average
 
 
 class AdaptiveLength(CountedLength):
-    """A moving average of the text's accepted lengths, ``round(mean) + 1``, as in SGLang's adaptive steps.
+    """Drafts ``round(mean) + 1`` tokens for a moving average of the text's accepted lengths (SGLang's adaptive steps).
 
     Args:
         first: length of a text's first draft.

@@ -14,86 +14,91 @@ from .cost_model import BatchCosts, CostModel
 
 
 class LengthController(ABC):
-    """Decides how many tokens a round drafts. EOS, the token budget and ``MAX_DRAFT`` stop any controller.
+    """Decides how many tokens a round drafts. A draft also ends at EOS, the token budget and ``MAX_DRAFT`` tokens.
 
-    The current token is verified even if the controller stops, since its draft forward is already done. Each text has a
-    controller of its own, which ``for_text`` makes.
+    The current token is verified even if the controller stops, because its draft forward is already done. Each text has
+    a controller of its own, which ``for_text`` returns.
 
     Attributes:
-        reads_target: whether it is given the target's states, by ``read_target``.
+        reads_target: whether the engine calls ``read_target`` with the target's states.
     """
 
     reads_target = False
 
     @property
     def planned(self) -> int | None:
-        """How many tokens the round drafts, where this depends on none of them; None otherwise.
+        """The number of tokens that the round drafts, if it does not depend on the tokens; otherwise None.
 
-        On an accelerator nothing then waits for them, and ``observe`` is not called.
+        With a planned length the host of an accelerator does not wait for the tokens, and ``observe`` is not called.
         """
         return None
 
     def repriced(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> LengthController:
-        """The same controller with other costs; itself where it does not go by costs.
+        """Return the same controller with other costs; ``self`` if the controller does not use costs.
 
         Args:
-            cost: None keeps its own.
+            cost: the cost model; None keeps the current one.
             adapt, batch: as for :class:`.RateOptimal`.
         """
         return self
 
     def for_text(self) -> Self:
-        """A controller for one text, which begins with ``start_text``; called once for each request.
+        """Return a controller for one text; called once for each request, before ``start_text``.
 
-        Here it is a shallow copy: objects in attributes are shared by all texts, such as a list that is changed in
-        place or a fit, unless ``start_text`` makes new ones. A subclass overrides this to share less, or nothing.
+        The default is a shallow copy. All texts share the objects in its attributes, such as a list that is changed in
+        place, unless ``start_text`` creates new ones. A subclass overrides this method to share less.
         """
         return copy(self)
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — rules fit any sampling
-        """Called with the sampling parameters of every generation; trained controllers warn if theirs differ."""
+        """Check the sampling parameters of a generation; trained controllers warn if those of the training differ."""
 
     def check_verifier(self, verifier: str) -> None:  # noqa: B027 — most rules fit any verification
-        """Called with the verification rule of every generation at a temperature above 0.
+        """Check the verification rule of a generation; called at temperatures above 0.
 
-        Controllers with a threshold on predictions for another rule warn. Those that stop by costs do not: they correct
-        their predictions by what is accepted.
+        Controllers with a threshold warn if their predictions are for another rule. Controllers that stop by costs do
+        not warn, because they correct their predictions by the accepted tokens.
         """
 
     def start_text(self) -> None:  # noqa: B027 — most rules remember nothing between rounds
-        """Called before the first round of a generation, to reset per-text state."""
+        """Reset the state of a text; called before the first round of a generation."""
 
-    def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not ask
-        """Called before every round with the number of requests that share its forwards, this one included."""
+    def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not use it
+        """Receive, before every round, the number of requests that share its forwards, including this one."""
 
-    def read_target(self, state: Tensor) -> None:  # noqa: B027 — most rules read none
-        """Called before every round with the target's last hidden state (d,) that the text's newest token came from."""
+    def read_target(self, state: Tensor) -> None:  # noqa: B027 — most rules read no states
+        """Receive, before every round, the target's last hidden state (d,) that the text's newest token came from."""
 
     def start_round(self) -> bool:
-        """Reset for a new round; return False to draft nothing (one autoregressive step)."""
+        """Reset the state of a round; return False to draft nothing (one autoregressive step)."""
         return True
 
     def state_values(self, hidden: Tensor) -> Tensor | None:
-        """What its predictor computes of draft states, see :meth:`.AcceptancePredictor.state_values`."""
+        """Return the predictor's :meth:`~.AcceptancePredictor.state_values` of draft states (N, d), or None."""
         return None
 
     @abstractmethod
     def observe(self, step: Step) -> bool:
-        """Whether to draft another token after this one."""
+        """Return true to draft another token after this one."""
 
-    def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not ask
-        """Called after a round with tokens that this controller steered.
+    def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not use it
+        """Receive the result of a round whose length this controller decided.
 
-        The first ``accepted`` of its ``drafted`` tokens were accepted.
+        Args:
+            drafted: number of drafted tokens.
+            accepted: number of accepted tokens.
         """
 
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most rules do not ask
-        """Called after a round with its wall time, and the draft's tokens and forwards.
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most rules do not use it
+        """Receive the wall time of a round; for a batch, the method is called for one row with the largest numbers.
 
-        For a batch it is called for one row, with the largest numbers.
+        Args:
+            tokens: number of drafted tokens.
+            forwards: number of forwards of the draft model.
+            seconds: wall time of the round.
         """
 
-    def untimed(self) -> None:  # noqa: B027 — most rules do not ask
-        """Called instead of ``timed`` after a round that no cost model covers: it read a prompt or copied tokens."""
+    def untimed(self) -> None:  # noqa: B027 — most rules do not use it
+        """Receive the end of a round that no cost model covers, because it read a prompt or copied tokens."""

@@ -1,9 +1,10 @@
 """The cost model: seconds of drafting and verifying on a machine.
 
-The cost model of SpecDec++ (Huang et al. 2024, eq. 2.1) with two costs more. Verifying n tokens in one forward takes
-t_v(n) = t_verify + t_verify_token·n, and a round that drafts takes t_draft_start longer than its draft steps and its
-verification: it has a draft to verify, the target reads several tokens, which takes other kernels than one, and the
-draft's weights have displaced the target's in the processor's caches. ``specpilot bench cost`` measures it.
+The cost model is that of SpecDec++ (Huang et al. 2024, eq. 2.1) with two more costs. The verification of n tokens in
+one forward takes t_v(n) = t_verify + t_verify_token·n. A round that drafts takes t_draft_start longer than its draft
+steps and its verification, for three reasons: the draft must be verified; the target reads several tokens, which needs
+other kernels than one token; and the draft's weights have displaced the target's in the processor's caches.
+``specpilot bench cost`` measures the costs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from ...common.errors import InputError, is_finite, naming
 from ...common.json_file import build, naming_file, read_object
 
-LEAST_SHARE = 0.01  # of the time for one token, that a measured ``t_verify_token`` is at least
+LEAST_SHARE = 0.01  # minimum of a measured ``t_verify_token``, as a share of the time for one token
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"
 
 
@@ -28,10 +29,13 @@ class CostModel:
     """Costs of one pair on one machine, in seconds.
 
     Attributes:
-        t_draft: time of one draft step: a forward and the draw of a token.
+        t_draft: time of one draft step: a forward and the sampling of a token.
         t_verify: fixed time of one verification.
         t_verify_token: additional time per token of a verification.
-        t_draft_start: additional time of a round that drafts, whatever the number of tokens.
+        t_draft_start: additional time of a round that drafts, independent of the number of tokens.
+
+    Raises:
+        InputError: a cost is negative or not finite, or a verification takes no time.
     """
 
     t_draft: float
@@ -48,43 +52,50 @@ class CostModel:
 
     @property
     def per_token(self) -> float:
-        """Cost of one more drafted token: a draft step and one more token to verify."""
+        """The cost of one more drafted token: a draft step and one more token to verify."""
         return self.t_draft + self.t_verify_token
 
     @property
     def never_pays(self) -> bool:
-        """Whether a drafted token costs as much as a round without a draft, which gives a token for certain."""
+        """Whether a drafted token costs at least as much as a round without a draft, which always yields a token."""
         return self.t_draft >= self.t_verify
 
     def verification(self, tokens: int) -> float:
-        """t_v(n), the time of one target forward over n new ``tokens``."""
+        """Return t_v(n), the time of one target forward over n new ``tokens``."""
         return self.t_verify + self.t_verify_token * tokens
 
     def round(self, drafted: int, forwards: int | None = None) -> float:
-        """Time of a round with ``drafted`` tokens; the target reads them and the token before them.
+        """Return the time of a round with ``drafted`` tokens; the target reads them and the token before them.
 
         Args:
-            forwards: of the draft; None: one for each token.
+            drafted: number of drafted tokens.
+            forwards: number of forwards of the draft model; None for one per token.
         """
         start = self.t_draft_start if drafted else 0.0
         return start + (drafted if forwards is None else forwards) * self.t_draft + self.verification(drafted + 1)
 
     def seconds(self, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
-        """Time of decoding with given numbers of drafted tokens and target forwards (eq. 2.1); numbers or arrays.
+        """Return the time of decoding (eq. 2.1); arguments and result are numbers or arrays.
 
-        For n drafted tokens n + 1 are verified, so the sums ``per_token`` and ``verification(1)`` suffice.
+        A round with n drafted tokens verifies n + 1 tokens, so that ``per_token`` and ``verification(1)`` suffice.
 
         Args:
-            drafts: rounds that drafted; None: all of them where anything was drafted.
+            drafted: number of drafted tokens.
+            target_forwards: number of target forwards.
+            drafts: number of rounds that drafted; None for all rounds, or for none if nothing was drafted.
         """
         started = target_forwards * (drafted > 0) if drafts is None else drafts
         return self.per_token * drafted + self.verification(1) * target_forwards + self.t_draft_start * started
 
     def throughput(self, generated: Any, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
-        """Tokens per second from counters; numbers or arrays.
+        """Return the tokens per second; arguments and result are numbers or arrays.
 
-        It equals eq. 2.3, which uses rates: if no output is truncated, drafted tokens are
+        The result equals eq. 2.3, which uses rates: if no output is truncated, the number of drafted tokens is
         generated + discarded - target forwards.
+
+        Args:
+            generated: number of generated tokens.
+            drafted, target_forwards, drafts: as for :meth:`seconds`.
         """
         return generated / self.seconds(drafted, target_forwards, drafts)
 
@@ -95,13 +106,14 @@ class CostModel:
     def load(cls, file: str | Path | float) -> CostModel:
         """Read the ``cost`` of a file that ``specpilot bench cost --output`` wrote.
 
-        A number instead of a file, such as ``0.2`` or ``"0.2"``, is t_draft / t_verify; times are then in units of a
-        verification, which changes no decision.
+        Args:
+            file: the file, or a number, such as ``0.2`` or ``"0.2"``: t_draft / t_verify. With a number, times are in
+                units of a verification, which changes no decision.
 
         Raises:
-            InputError: the file does not exist or holds no costs, or the number is none that a cost can be.
+            InputError: the file does not exist or has no costs, or the number is negative or not finite.
         """
-        ratio = as_number(file)
+        ratio = parse_number(file)
         if ratio is not None:
             if not (ratio >= 0 and is_finite(ratio)):
                 raise InputError(f"cost={file}: must be a finite number ≥ 0, or a file of costs")
@@ -110,10 +122,10 @@ class CostModel:
 
 
 def read_costs(file: str | Path | float) -> tuple[CostModel, str | None]:
-    """The costs in a file of ``specpilot bench cost``, and the machine that they were measured on, if it names one.
+    """Read the costs in a file of ``specpilot bench cost``, and the name of the machine, or None.
 
     Raises:
-        InputError: the file does not exist or holds no costs.
+        InputError: the file does not exist or has no costs.
     """
     with naming("cost", file):
         if not Path(str(file)).expanduser().exists():
@@ -129,7 +141,7 @@ def read_costs(file: str | Path | float) -> tuple[CostModel, str | None]:
 
 
 def _machine(document: Mapping[str, Any]) -> str | None:
-    """The device that the costs of ``document`` were measured on: a GPU, or the processor; None if it names none."""
+    """Return the device on which the costs of ``document`` were measured, a GPU or the processor; None if unknown."""
     machine, settings = document.get("machine"), document.get("settings")
     if not isinstance(machine, dict):
         return None
@@ -139,15 +151,15 @@ def _machine(document: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def as_number(value: str | Path | float) -> float | None:
-    """``value`` as a number; None if it is not a number, as the name of a file."""
+def parse_number(value: str | Path | float) -> float | None:
+    """Return ``value`` as a number; None if it is not a number, such as the name of a file."""
     try:
         return float(str(value))
     except ValueError:
         return None
 
 
-ASSUMED = CostModel(0.2, 0.95, 0.05)  # where nothing was measured, in units of a verification of one token
+ASSUMED = CostModel(0.2, 0.95, 0.05)  # used without a measurement, in units of the verification of one token
 
 
 @dataclass(frozen=True)
@@ -156,10 +168,10 @@ class BatchCosts:
 
     Attributes:
         rows: numbers of requests, ascending.
-        costs: for each, the share of one request: seconds of the round divided by the number of requests.
+        costs: for each number the share of one request: seconds of the round divided by the number of requests.
 
     Raises:
-        InputError: there are none, or ``rows`` is not ascending.
+        InputError: there are no costs, or ``rows`` is not ascending.
     """
 
     rows: tuple[int, ...]
@@ -169,12 +181,13 @@ class BatchCosts:
         if not self.rows or len(self.rows) != len(self.costs) or list(self.rows) != sorted({*self.rows}):
             raise InputError(f"batch: costs of {self.rows} requests; {MEASURE}")
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - of a few objects that live as long as the process
+    @lru_cache(maxsize=1024)  # noqa: B019 - for a few objects that live as long as the process
     def at(self, rows: int) -> CostModel:
-        """The cost model of one of ``rows`` requests: interpolated between those measured, the last one beyond them.
+        """Return the cost model of one of ``rows`` requests.
 
-        If drafts do not pay with the next larger number that was measured, where a token is as dear as a round, they do
-        not pay here either: else requests would begin to draft whenever one of a full batch ends.
+        Costs are interpolated between the measured numbers of requests; above the largest, its costs are used. If
+        drafts never pay with the next larger measured number, they do not pay with ``rows`` requests either. Otherwise
+        requests would begin to draft whenever one request of a full batch ends.
         """
         place = bisect_left(self.rows, rows)
         if place == len(self.rows):
@@ -186,7 +199,7 @@ class BatchCosts:
         before, after = self.costs[place - 1], self.costs[place]
 
         def share(first: float, last: float) -> float:
-            """Of the whole round, which grows with the rows; then the share."""
+            """Interpolate the cost of the whole round, and return the share of one request."""
             return ((1 - weight) * low * first + weight * high * last) / rows
 
         t_verify = share(before.t_verify, after.t_verify)
@@ -200,16 +213,16 @@ class BatchCosts:
 
     @classmethod
     def load(cls, file: str | Path) -> BatchCosts | None:
-        """Those in a file of ``specpilot-vllm bench --cost FILE``; None if it holds none.
+        """Read the costs by batch size in a file of ``specpilot-vllm bench --cost FILE``; None if it has none.
 
         Raises:
             InputError: the file is missing or damaged.
         """
-        found = read_object(str(file), MEASURE).get("batch")
-        if found is None:
+        batch = read_object(str(file), MEASURE).get("batch")
+        if batch is None:
             return None
         with naming_file(str(file), MEASURE):
-            table = build(dict[str, CostModel], found, "batch")
+            table = build(dict[str, CostModel], batch, "batch")
             if not all(name.isdecimal() and len(name) < 10 for name in table):
                 raise InputError("batch: a number of requests is expected as key")
             rows = sorted(map(int, table))
@@ -217,17 +230,21 @@ class BatchCosts:
 
 
 def level_cost(cost: CostModel, nodes: int) -> float:
-    """Seconds of one forward of the draft that reads so many ``nodes``."""
+    """Return the seconds of one forward of the draft model that reads ``nodes`` nodes."""
     return cost.t_draft * cost.verification(nodes) / cost.verification(1)
 
 
 def read_cost(cost: CostModel) -> float:
-    """Seconds that one node more adds to a forward of the draft."""
+    """Return the seconds that one more node adds to a forward of the draft model."""
     return cost.t_draft * cost.t_verify_token / cost.verification(1)
 
 
 def tree_cost(cost: CostModel, parents: Sequence[int]) -> float:
-    """Seconds of a round that drafts the tree ``parents`` (-1 for children of the root) level by level."""
+    """Return the seconds of a round that drafts a tree level by level.
+
+    Args:
+        parents: the parent of each node; -1 for children of the root.
+    """
     depth: list[int] = []
     for parent in parents:
         depth.append(depth[parent] + 1 if parent >= 0 else 0)

@@ -1,4 +1,4 @@
-"""Where a decoder's costs come from: nowhere, from the user, or from a measurement when the models are loaded."""
+"""The source of a decoder's costs: no costs, costs from the user, or a measurement when the models are loaded."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import ClassVar, TypeAlias
 
 from ...common.errors import InputError
 from ...common.options import AUTO
-from .cost_model import CostModel, as_number, read_costs
+from .cost_model import CostModel, parse_number, read_costs
 
 
 @dataclass(frozen=True)
 class NoCosts:
-    """No costs are used: the draft length is a number, a threshold decides, or nothing drafts."""
+    """No costs: the draft length is a number, a threshold decides, or nothing drafts."""
 
     cost: ClassVar[None] = None
     adapt: ClassVar[bool] = False
 
     def describe(self) -> str:
+        """Return the source as a phrase."""
         return "none"
 
 
@@ -28,8 +29,8 @@ class PresetCosts:
 
     Attributes:
         cost: the cost model.
-        origin: its origin as a phrase: the file and its machine, the number, or a measurement.
-        adapt: whether the rounds' wall times correct it while decoding. If not, drafts are determined by the seed.
+        origin: the origin of the costs as a phrase: the file and its machine, the number, or a measurement.
+        adapt: whether the rounds' wall times correct the costs while decoding. If not, the seed determines the drafts.
     """
 
     cost: CostModel
@@ -37,6 +38,7 @@ class PresetCosts:
     adapt: bool = False
 
     def describe(self) -> str:
+        """Return the source as a phrase."""
         return self.origin + (", corrected by the time of each round" if self.adapt else "")
 
 
@@ -47,6 +49,7 @@ class MeasuredCosts:
     adapt: ClassVar[bool] = True
 
     def describe(self) -> str:
+        """Return the source as a phrase."""
         return "measured when the models are loaded, then corrected by the time of each round"
 
 
@@ -54,12 +57,12 @@ CostSource: TypeAlias = NoCosts | PresetCosts | MeasuredCosts
 
 
 def cost_source(cost: CostSource | CostModel | str | Path | float | None, *, adapt: bool = False) -> CostSource:
-    """The source that the options ``cost`` and ``adapt`` name. A cost file is read, nothing is measured.
+    """Return the source that the options ``cost`` and ``adapt`` name; a cost file is read, but nothing is measured.
 
     Args:
         cost: a source, a cost model, a file of ``specpilot bench cost --output``, the time of a draft step in units of
             a verification, ``"auto"`` to measure, or None.
-        adapt: correct ``cost`` by the rounds' wall times; always true of measured costs.
+        adapt: whether the rounds' wall times correct ``cost``; always true for measured costs.
 
     Raises:
         InputError: the file is missing or damaged, the number is out of range, or there is no cost to adapt.
@@ -74,7 +77,7 @@ def cost_source(cost: CostSource | CostModel | str | Path | float | None, *, ada
         return PresetCosts(cost, "a cost model passed in Python", adapt)
     if cost == AUTO:
         return MeasuredCosts()
-    ratio = as_number(cost)
+    ratio = parse_number(cost)
     if ratio is not None:
         return PresetCosts(CostModel.load(cost), f"a cost of {ratio:g} verifications per draft step", adapt)
     read, machine = read_costs(cost)

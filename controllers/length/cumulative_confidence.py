@@ -1,17 +1,17 @@
-"""Stop by the draft's probability of all tokens of the draft."""
+"""Stopping by the draft's probability of all tokens of the draft."""
 
 from __future__ import annotations
 
 from ..acceptance.step import Step
 from .base import LengthController
-from .rule import Rule, checked
+from .rule import Rule, check_threshold
 
 
 class CumulativeConfidence(LengthController):
     """Stop when the draft's probability of all drafted tokens falls below θ: ``Π q(y_i) < θ``."""
 
     def __init__(self, threshold: float) -> None:
-        self.threshold = checked("cumulative-confidence", threshold)
+        self.threshold = check_threshold("cumulative-confidence", threshold)
         self.product = 1.0
 
     def start_round(self) -> bool:

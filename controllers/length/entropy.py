@@ -1,4 +1,4 @@
-"""Stop by the entropy of the draft's distribution."""
+"""Stopping by the entropy of the draft's distribution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from .rule import Rule
 class Entropy(LengthController):
     """AdaEDL (Agrawal et al. 2024): stop when the draft's entropy is high, ``1 - sqrt(γ·H(q)) < θ``, H in nats.
 
-    The left side is a lower bound of the acceptance probability for a γ that depends on the pair; the paper uses 0.2.
+    The left side is a lower bound of the acceptance probability for a γ that depends on the pair. The paper uses
+    γ = 0.2.
+
+    Args:
+        threshold: θ, at most 1.
+        gamma: γ ≥ 0.
+
+    Raises:
+        InputError: a number is out of range.
     """
 
     def __init__(self, threshold: float, gamma: float = 0.2) -> None:

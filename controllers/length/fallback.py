@@ -1,19 +1,19 @@
-"""BiLD's rule, which goes with the verification rule ``bild``."""
+"""BiLD's length rule, which is combined with the verification rule ``bild``."""
 
 from __future__ import annotations
 
 from ..acceptance.step import Step
 from .base import LengthController
-from .rule import Rule, checked
+from .rule import Rule, check_threshold
 
-MAX_FALLBACK = 10  # tokens of a round
+MAX_FALLBACK = 10  # maximum number of tokens of a draft
 
 
 class Fallback(LengthController):
     """BiLD (Kim et al. 2023, §3.2): stop when ``max_v q(v) < θ``, or after ten tokens."""
 
     def __init__(self, threshold: float) -> None:
-        self.threshold = checked("fallback", threshold)
+        self.threshold = check_threshold("fallback", threshold)
 
     def observe(self, step: Step) -> bool:
         return step.index < MAX_FALLBACK and step.top_probability() >= self.threshold

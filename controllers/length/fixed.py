@@ -1,4 +1,4 @@
-"""A fixed number of tokens, and the base of all rules that count tokens."""
+"""A fixed draft length, and the base class of rules whose length does not depend on the drafted tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rule import Rule
 
 
 class CountedLength(LengthController):
-    """Drafts ``k`` tokens, whatever they are.
+    """Drafts ``k`` tokens, independent of the tokens.
 
     Attributes:
         k: number of tokens of the round's draft.

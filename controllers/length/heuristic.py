@@ -1,4 +1,4 @@
-"""transformers' heuristic: a draft length that follows the last draft's success."""
+"""transformers' heuristic: a draft length that depends on the acceptance of the previous draft."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .rule import Rule, first_length
 
 
 class Heuristic(CountedLength):
-    """Two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic)."""
+    """Drafts two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic)."""
 
     def __init__(self, first: float = 5) -> None:
         self.first = self.k = first_length("heuristic", first)

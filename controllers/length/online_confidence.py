@@ -1,9 +1,9 @@
 """Acceptance predicted from the draft's confidence and the text, fitted while decoding: ``â_k = σ(ω·x + β_k)``.
 
-As in vLLM's OnlineAcceptanceEstimator, a logistic model of ``logit(max q)`` with an intercept β_k for each position k
-of a draft is refitted by Newton's method on verified tokens. Here x also holds the text's n-gram match of the drafted
-token: whether the text went on so before tells more than the confidence where texts repeat themselves. Drafting
-continues as in :mod:`.rate_optimal` while ``E[s_{k+1}] ≥ λ·(t_draft + b)``, or stops by a threshold on Π â.
+As in vLLM's OnlineAcceptanceEstimator, Newton's method refits a logistic model of ``logit(max q)``, with an intercept
+β_k for each position k of a draft, to verified tokens. Here x also contains the text's n-gram match of the drafted
+token, which predicts acceptance better than the confidence in texts that repeat themselves. Drafting continues as in
+:mod:`.rate_optimal` while ``E[s_{k+1}] ≥ λ·(t_draft + b)``, or stops by a threshold on Π â.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .running_cost import RunningCost
 POSITIONS = 8  # number of intercepts; later positions share the last one
 PRIOR_FIT = [1.0, 0.0, 0.0, 0.0] + [0.0] * POSITIONS  # ω, then β_1, β_2, …: â is the confidence
 REFIT = 100  # verified tokens between two fits
-WINDOW = 1000  # number of last verified tokens that a fit uses
+WINDOW = 1000  # number of latest verified tokens that a fit uses
 STEPS = 8  # Newton steps per fit
 RIDGE = 1.0  # weight of the prior
 LEAST = 1e-4  # confidences are clipped to [LEAST, 1 - LEAST]
@@ -36,24 +36,24 @@ ACCEPTANCE, WEIGHT = 0.6, 16.0  # initial mean acceptance, and its weight in ver
 MEMORY = 256.0  # memory of the mean acceptances, in verified tokens
 ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rate, in rounds
 
-Evidence = tuple[float, float, float, float]  # x, see :func:`evidence_of`
+Evidence = tuple[float, float, float, float]  # x, see :func:`step_evidence`
 
 
 class OnlineConfidence(PricedController):
-    """Learns from every verified token, without prior training.
+    """Stops by acceptance predictions that are learned from every verified token, without prior training.
 
     The fitted model belongs to the decoder: it is kept between texts and shared by the texts of a batch. The drafts and
-    the text of a seed depend on it; the distribution of the text does not. The rate λ is per text.
+    the text of a seed depend on it; the distribution of the text does not. The rate λ belongs to a text.
 
     Args:
-        threshold: stop when Π â falls below it.
+        threshold: stop when Π â falls below this threshold.
         cost: stop by this cost model instead.
         adapt: use ``cost`` only initially, and correct it by the rounds' wall times. Drafts then depend on the
             machine's speed; the distribution of the text does not.
         batch: costs by the number of requests that share a round, used instead of ``cost``.
 
     Raises:
-        InputError: not exactly one of the two is given, or the threshold is out of range.
+        InputError: there are both or none of ``threshold`` and ``cost``, or the threshold is out of range.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class OnlineConfidence(PricedController):
         return self.begin_draft(pays=pays, may_pay=not self.cost.never_pays)
 
     def observe(self, step: Step) -> bool:
-        self.evidence.append(evidence_of(step))
+        self.evidence.append(step_evidence(step))
         self.survival *= self.fit.probability(step.index, self.evidence[-1])
         if self.cost is None:
             return self.survival >= self.stop_below
@@ -119,63 +119,71 @@ class OnlineConfidence(PricedController):
                 self.fit.add(position, evidence, position <= accepted)
 
     def _price(self, cost: CostModel) -> float:
-        """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
+        """Return λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * cost.per_token
 
 
-def evidence_of(step: Step) -> Evidence:
-    """x: logit(max q), clipped, and of the n-gram match how long it is with and without the token, and its share."""
+def step_evidence(step: Step) -> Evidence:
+    """Return x: the clipped logit(max q), and ``agrees``, ``matches`` and ``share`` of the n-gram match."""
     confidence = min(max(step.top_probability(), LEAST), 1.0 - LEAST)
     match = step.match()
     return math.log(confidence / (1.0 - confidence)), match.agrees, match.matches, match.share
 
 
 class AcceptanceFit:
-    """The logistic model and the verified tokens it is fitted to. Shared by the copies of a controller.
+    """The logistic model and the verified tokens that it is fitted to; all copies of a controller share it.
 
     Attributes:
         parameters: ω, then β_1, β_2, …
+        verified_tokens: position, x and acceptance of the latest verified tokens.
+        means: mean acceptance by position.
+        new: number of verified tokens since the last fit.
     """
 
     def __init__(self) -> None:
         self.parameters = PRIOR_FIT
-        self.seen: deque[tuple[int, Evidence, bool]] = deque(maxlen=WINDOW)
+        self.verified_tokens: deque[tuple[int, Evidence, bool]] = deque(maxlen=WINDOW)
         self.means = [RunningRatio(ACCEPTANCE, WEIGHT, MEMORY) for _ in range(POSITIONS)]
-        self.new = 0  # verified tokens since the last fit
+        self.new = 0
 
     def probability(self, position: int, evidence: Evidence) -> float:
-        """â of a token at ``position``, from 1, with the given ``evidence``."""
+        """Return â of a token at ``position``, from 1, with x = ``evidence``."""
         beta = self.parameters[len(evidence) - 1 + min(position, POSITIONS)]
         return sigmoid(sum(map(mul, self.parameters, evidence), beta))
 
     def mean(self, position: int) -> float:
-        """Mean acceptance of tokens at ``position``."""
+        """Return the mean acceptance of tokens at ``position``."""
         return self.means[min(position, POSITIONS) - 1].value
 
     def add(self, position: int, evidence: Evidence, accepted: bool) -> None:
         """Add a token that was verified after all earlier ones of its draft were accepted."""
-        self.seen.append((min(position, POSITIONS), evidence, accepted))
+        self.verified_tokens.append((min(position, POSITIONS), evidence, accepted))
         self.means[min(position, POSITIONS) - 1].add(accepted, 1.0)
         self.new += 1
         if self.new == REFIT:
             self.new = 0
-            self.parameters = refitted(self.parameters, list(self.seen))
+            self.parameters = refit(self.parameters, list(self.verified_tokens))
 
 
-def refitted(parameters: list[float], seen: Sequence[tuple[int, Evidence, bool]]) -> list[float]:
-    """Ridge logistic regression by Newton's method from ``parameters``, on N tokens: (position, x, accepted)."""
+def refit(parameters: list[float], tokens: Sequence[tuple[int, Evidence, bool]]) -> list[float]:
+    """Return the parameters of a ridge logistic regression, by Newton's method.
+
+    Args:
+        parameters: the initial parameters.
+        tokens: N tokens: (position, x, accepted).
+    """
     first = torch.tensor(PRIOR_FIT, dtype=torch.float64)
-    x = torch.tensor([evidence for _, evidence, _ in seen], dtype=torch.float64)
-    at = F.one_hot(torch.tensor([position - 1 for position, *_ in seen]), POSITIONS)
-    rows = torch.cat([x, at], 1)  # (N, P)
-    labels = torch.tensor([accepted for *_, accepted in seen], dtype=torch.float64)  # (N,)
-    found = torch.tensor(parameters, dtype=torch.float64)
+    x = torch.tensor([evidence for _, evidence, _ in tokens], dtype=torch.float64)
+    positions = F.one_hot(torch.tensor([position - 1 for position, *_ in tokens]), POSITIONS)
+    rows = torch.cat([x, positions], 1)  # (N, P)
+    labels = torch.tensor([accepted for *_, accepted in tokens], dtype=torch.float64)  # (N,)
+    solution = torch.tensor(parameters, dtype=torch.float64)
     for _ in range(STEPS):
-        p = torch.sigmoid(rows @ found)
-        gradient = rows.T @ (p - labels) + RIDGE * (found - first)
+        p = torch.sigmoid(rows @ solution)
+        gradient = rows.T @ (p - labels) + RIDGE * (solution - first)
         hessian = (rows.T * newton_weights(p, labels)) @ rows + RIDGE * torch.eye(len(first), dtype=torch.float64)
-        found = found - torch.linalg.solve(hessian, gradient)
-    return found.tolist()
+        solution = solution - torch.linalg.solve(hessian, gradient)
+    return solution.tolist()
 
 
 RULE = Rule("online-confidence", OnlineConfidence, "0.4", optional=True, priced=True)

@@ -1,7 +1,8 @@
-"""Trees grown by :mod:`.online_confidence`: a node's first child is predicted by a fit to verified tokens.
+"""Trees for :mod:`.online_confidence`: a fit to verified tokens predicts the acceptance of a node's first child.
 
-So trees need no prior training. As in EAGLE-2 (Li et al. 2024, arXiv 2406.16858) they follow the draft's confidence;
-here it is calibrated while decoding, with the text's n-grams, and a node must be worth its price.
+These trees need no prior training. As in EAGLE-2 (Li et al. 2024, arXiv 2406.16858) they depend on the draft's
+confidence. Here the confidence is calibrated while decoding, with the text's n-grams, and a node must be worth its
+price.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
-from .online_confidence import ACCEPTANCE, AcceptanceFit, Evidence, OnlineConfidence, evidence_of
+from .online_confidence import ACCEPTANCE, AcceptanceFit, Evidence, OnlineConfidence, step_evidence
 from .rate_optimal_tree import RateOptimalTree, Visit
 
 
 class ConfidencePredictor(AcceptancePredictor):
-    """``â_k = σ(ω·x + β_k)`` by the present fit."""
+    """Predicts ``â_k = σ(ω·x + β_k)`` with the current fit."""
 
     lag = 0
     mean = ACCEPTANCE
@@ -25,16 +26,16 @@ class ConfidencePredictor(AcceptancePredictor):
         self.fit = fit
 
     def predict(self, step: Step) -> float:
-        return self.fit.probability(step.index, evidence_of(step))
+        return self.fit.probability(step.index, step_evidence(step))
 
 
 @dataclass(kw_only=True)
 class ConfidenceVisit(Visit):
-    """A node with what its first child is predicted from.
+    """A node with the features of its first child.
 
     Attributes:
-        position: of the child in its path, from 1.
-        evidence: on the child.
+        position: position of the child in its path, from 1.
+        evidence: x of the child.
     """
 
     position: int
@@ -42,10 +43,10 @@ class ConfidenceVisit(Visit):
 
 
 class OnlineConfidenceTree(RateOptimalTree):
-    """Decides which nodes of a tree are drafted, for one request; the fit is shared by all texts.
+    """Decides which nodes of one request's tree are drafted; all texts share the fit.
 
     Args:
-        chain: the controller of chains whose costs and fit it uses.
+        chain: the controller of chains whose costs and fit are used.
     """
 
     def __init__(self, chain: OnlineConfidence) -> None:
@@ -55,7 +56,7 @@ class OnlineConfidenceTree(RateOptimalTree):
         self.running = chain.running
 
     def visit(self, step: Step) -> Visit:
-        evidence = evidence_of(step)
+        evidence = step_evidence(step)
         accept = self._shifted(self.fit.probability(step.index, evidence))
         return ConfidenceVisit(accept, position=step.index, evidence=evidence)
 

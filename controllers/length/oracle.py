@@ -13,12 +13,13 @@ from .rule import Rule
 class Oracle(LengthController):
     """Stops just before the first token that would be rejected (SpecDec++, Huang et al. 2024, Lemma 2.1).
 
-    At temperature 0 that token is computed beforehand, from the target's greedy text and the draft's greedy choice at
-    each position. At other temperatures it would depend on random draws of the verification, which come later. It is an
-    upper bound for comparison: computing ``agrees`` costs more than it saves and is not part of measured times.
+    At temperature 0 this token is computed beforehand, from the target's greedy text and the draft's greedy choice at
+    each position. At other temperatures it would depend on the later random numbers of the verification. The rule is an
+    upper bound for comparisons: the computation of ``agrees`` takes longer than the rule saves, and is not part of
+    measured times.
 
     Attributes:
-        agrees: entry i is whether draft and target choose the same token after i tokens of the target's text.
+        agrees: for each i whether draft and target choose the same token after i tokens of the target's text.
         place: number of tokens of the text.
     """
 
@@ -49,6 +50,7 @@ class Oracle(LengthController):
         self.place += accepted + 1
 
     def _will_agree(self, place: int) -> bool:
+        """Return true if draft and target choose the same token after ``place`` tokens."""
         return place < len(self.agrees) and self.agrees[place]
 
 

@@ -1,4 +1,4 @@
-"""What length controllers have in common that weigh a token by what it costs at the text's own rate."""
+"""Base classes of length controllers that compare a token's gain with its cost at the text's rate."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ from .cost_model import BatchCosts, CostModel
 from .rate import RunningRatio, steady_rate
 from .running_cost import RunningCost
 
-ROUNDS = 128.0  # memory of the rate; shorter ones follow a text more closely and are noisier
+ROUNDS = 128.0  # memory of the rate, in rounds; a shorter memory follows a text more closely and is noisier
 PRIOR = 16.0  # weight of the initial estimates, in rounds or tokens
 PROBE = 16  # rounds without a draft before a probe
-LONGEST = 512  # maximum number of such rounds after several failed probes
+LONGEST = 512  # maximum number of rounds before a probe, after several failed probes
 
 
 class Probes:
-    """Counts rounds without a draft.
+    """Decides which rounds draft as probes, although drafting does not seem to pay.
 
-    A probe comes after ``PROBE`` of them, then after twice as many each time, up to ``LONGEST``. Where a probe pays,
-    the next round drafts as well, and that number is halved.
+    The first probe follows ``PROBE`` rounds without a draft. The number of rounds before the next probe doubles each
+    time, up to ``LONGEST``. If a probe pays, the next round drafts as well, and the number is halved.
+
+    Attributes:
+        idle: number of rounds since the last draft.
+        patience: number of such rounds before a probe.
+        probing: whether this round is a probe.
+        succeeded: whether the last round was a probe that paid.
     """
 
     def __init__(self) -> None:
-        self.idle, self.patience = 0, PROBE  # rounds since something was drafted, and how many there may be
-        self.probing = False  # this round drafts although it does not seem to pay
-        self.succeeded = False  # the last round was a probe that paid
+        self.idle, self.patience = 0, PROBE
+        self.probing = False
+        self.succeeded = False
 
     def start_round(self, *, pays: bool, may_pay: bool) -> bool:
-        """Whether to draft.
+        """Return true if the round drafts.
 
         Args:
-            pays: whether drafting pays, as far as is known.
-            may_pay: whether it would pay if all was accepted.
+            pays: whether drafting pays according to the estimates.
+            may_pay: whether drafting would pay if all tokens were accepted.
         """
         self.probing = may_pay and not pays and (self.succeeded or self.idle >= self.patience)
         if not (pays or self.probing):
@@ -46,20 +52,24 @@ class Probes:
         return True
 
     def end_round(self, paid: bool) -> None:
-        """Whether a round that drafted gave at least as many tokens as the rate yields in its time."""
+        """Learn from a round that drafted.
+
+        Args:
+            paid: whether the round yielded at least as many tokens as the rate yields in its time.
+        """
         if paid and self.probing:
             self.patience, self.succeeded = max(self.patience // 2, PROBE), True
 
 
 class PricedController(LengthController):
-    """Keeps the rate of tokens per second on a text, by a cost model that may change.
+    """Estimates the rate of tokens per second on a text with a cost model that may change.
 
     Attributes:
-        cost: the current cost model; None if the controller does not go by costs.
-        batch: costs by the number of requests that share a round, if there are any.
-        running: what the rounds' wall times tell of it; None if it does not adapt.
+        cost: the current cost model; None if the controller does not use costs.
+        batch: costs by the number of requests that share a round, or None.
+        running: the fit of the cost model to the rounds' wall times; None if costs do not adapt.
         rate: tokens per second on the text so far, by ``cost``.
-        probes: when it drafts although that does not seem to pay.
+        probes: decides which rounds draft although drafting does not seem to pay.
     """
 
     cost: CostModel | None
@@ -77,21 +87,21 @@ class PricedController(LengthController):
             self.running.skip()
 
     def _shared_cost(self, rows: int) -> CostModel | None:
-        """The costs of rounds that ``rows`` requests share; None where they are those by which it goes already."""
+        """Return the costs of rounds that ``rows`` requests share; None if they are already in use."""
         if self.running is not None:
             before, self.running = self.running, self.running.at(rows)
             return None if before is self.running else self.running.cost
         return None if self.batch is None else self.batch.at(rows)
 
     def begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
-        """Decide for ``start_round`` if this round drafts. A round without a draft is counted as one token.
+        """Return true if this round drafts, for ``start_round``; a round without a draft is counted as one token.
 
-        Now and then a round drafts as a probe although that does not seem to pay, to notice when it pays again.
-        With adapting costs a round now and then also does the opposite to measure what it takes then.
+        Some rounds draft as probes, although drafting does not seem to pay, to notice when it pays again. With adapting
+        costs, some rounds do the opposite of what pays, to measure its time.
 
         Args:
-            pays: whether drafting pays, as far as is known.
-            may_pay: whether it would pay if all tokens were accepted.
+            pays: whether drafting pays according to the estimates.
+            may_pay: whether drafting would pay if all tokens were accepted.
         """
         if self.running is None:
             drafts = self.probes.start_round(pays=pays, may_pay=may_pay)
@@ -105,32 +115,32 @@ class PricedController(LengthController):
         return False
 
     def _end_draft(self, accepted: int, seconds: float) -> None:
-        """A round that drafted ended; ``seconds`` is its time by the cost model."""
+        """Learn from a round that drafted; ``seconds`` is its time by the cost model."""
         self.probes.end_round(accepted + 1.0 >= self.rate.value * seconds)
 
     def _earn(self, tokens: float, drafted: int) -> None:
-        """Add a round that gave ``tokens``; its time and that of earlier rounds is by the current costs."""
+        """Add a round that yielded ``tokens``; the times of this and of earlier rounds are by the current costs."""
         if self.running is not None:
             self._follow(self.running.cost, drafted)
         if self.cost is not None:
             self.rate.add(tokens, self.cost.round(drafted))
 
     def _follow(self, cost: CostModel, drafted: int) -> None:
-        """Use ``cost`` from now on; the rate so far is converted by the costs of a round of ``drafted`` tokens."""
+        """Use ``cost`` from now on; convert the rate so far by the costs of a round with ``drafted`` tokens."""
         if self.cost is not None and cost is not self.cost:
             self.rate.below *= cost.round(drafted) / self.cost.round(drafted)
             self.cost = cost
 
 
 class TrainedLength(PricedController):
-    """A priced controller that knows the mean acceptance of its training data before the first round.
+    """A priced controller that starts with the mean acceptance of its training data.
 
-    The base of a user's controllers that stop by costs. A subclass calls ``begin_draft`` in ``start_round``, compares
-    in ``observe`` the gain of a token with ``rate.value`` tokens per second times its seconds by ``cost``, and calls
-    ``super()`` in other methods that it overrides.
+    This is the base class of a user's controllers that stop by costs. A subclass calls ``begin_draft`` in
+    ``start_round``. In ``observe`` it compares the gain of a token with ``rate.value`` tokens per second times the
+    token's seconds by ``cost``. It calls ``super()`` in other methods that it overrides.
 
     The rate is estimated on the current text with the times of the cost model. Wall times are used only with ``adapt``;
-    otherwise drafts are determined by the seed.
+    otherwise the seed determines the drafts.
 
     Args:
         mean: mean acceptance in the training data.
@@ -160,7 +170,7 @@ class TrainedLength(PricedController):
         if self.running is not None and self.running.cost is not self.cost:
             self.cost = self.running.cost
             self.prior_rate = steady_rate(self.mean, self.cost)
-        # New objects, since the rows of a batch are copies of one controller.
+        # New objects, because the controllers of a batch's texts are shallow copies of one controller.
         self._begin_rate()
         if self.running is None:
             self.probes = Probes()
@@ -176,9 +186,10 @@ class TrainedLength(PricedController):
             return
         if self.begun:
             self._follow(cost, 0)
-        else:  # what drafts gain alone says little about rounds that others share
+        else:  # the rate of a request alone is no estimate for rounds that several requests share
             self.cost, self.prior_rate = cost, steady_rate(self.mean, cost)
             self._begin_rate()
 
     def _begin_rate(self) -> None:
+        """Set the rate to its initial estimate."""
         self.rate = RunningRatio(self.prior_rate, PRIOR * self.cost.round(0), ROUNDS)  # tokens per second

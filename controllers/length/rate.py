@@ -14,10 +14,12 @@ from .cost_model import CostModel
 
 
 def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> bool:
-    """Whether a round gains more by drafting than it costs at ``rate``, with the best number of tokens.
+    """Return true if drafting with the best number of tokens gains more than it costs.
 
     Args:
         first, later: mean acceptance of the first and of later tokens of a draft.
+        rate: tokens per second without the draft.
+        cost: the cost model.
     """
     price, start = rate * cost.per_token, rate * cost.t_draft_start
     survival, gain = first, 0.0
@@ -33,13 +35,13 @@ def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> b
 
 @lru_cache(maxsize=1024)
 def steady_rate(acceptance: float, cost: CostModel) -> float:
-    """λ* if every token is accepted independently with probability ``acceptance``: that of the best fixed length."""
+    """Return λ* if every token is accepted independently with probability ``acceptance``, by the best fixed length."""
     survivals = [acceptance**k for k in range(MAX_DRAFT + 1)]  # of 0, 1, … drafted tokens
     return max(tokens / cost.round(drafted) for drafted, tokens in enumerate(accumulate(survivals)))
 
 
 class RunningRatio:
-    """The ratio Σ above / Σ below with exponentially decaying weights.
+    """The ratio Σ ``above`` / Σ ``below`` with exponentially decaying weights.
 
     Args:
         value: the initial ratio.
@@ -52,9 +54,11 @@ class RunningRatio:
         self.keep = 1.0 - 1.0 / memory
 
     def add(self, above: float, below: float) -> None:
+        """Add to the two sums."""
         self.above = self.keep * self.above + above
         self.below = self.keep * self.below + below
 
     @property
     def value(self) -> float:
+        """The current ratio."""
         return self.above / self.below

@@ -1,13 +1,12 @@
 """Rate-optimal stopping: draft while the next token's expected gain covers its cost, ``E[s_{k+1}] ≥ λ·(t_draft + b)``.
 
-λ is the rate of tokens per second, b the cost of verifying one more token. By the renewal-reward theorem λ* of
-:mod:`.rate` is the optimal λ, so no threshold is tuned: it is λ*·t_draft, which SpecDec++ (Huang et al. 2024, Theorem
-3.1) finds by grid search.
+λ is the rate of tokens per second, b the cost of verifying one more token. By the renewal-reward theorem, λ* of
+:mod:`.rate` is the optimal λ. No threshold needs tuning: the threshold is λ*·t_draft, which SpecDec++ (Huang et al.
+2024, Theorem 3.1) determines by grid search.
 
-``E[s_{k+1}] = ŝ_k·ā_{k+1}`` decreases in expectation, since survival is a product of factors up to 1. If it decreases
-always, as when the next acceptance is predicted, looking one token ahead is exactly optimal. If ā_{k+1} is only a mean,
-it may increase after a token that is easier than expected, and looking further ahead would gain a
-little.
+``E[s_{k+1}] = ŝ_k·ā_{k+1}`` decreases in expectation, because survival is a product of factors up to 1. If it always
+decreases, as with a prediction of the next acceptance, looking one token ahead is exactly optimal. If ā_{k+1} is only a
+mean, it may increase after a token that is easier than expected, and looking further ahead would gain a little.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from .cost_model import BatchCosts, CostModel
 from .priced import PRIOR, TrainedLength
 from .rate import RunningRatio, drafting_pays
 
-TOKENS = 256.0  # memory of mean acceptances
-FIRST = 6.0  # the same for first tokens: a draft that is of no use must be noticed soon
+TOKENS = 256.0  # memory of mean acceptances, in tokens
+FIRST = 6.0  # weight of the initial mean acceptance of first tokens; small, so that a useless draft is noticed soon
 SHIFT = 0.1  # step size of the shift, an online logistic regression of an intercept
-CERTAIN = 1.0 - 1e-6  # at this price, but for rounding, not even a token that is certain to be accepted pays
+CERTAIN = 1.0 - 1e-6  # at this price not even a token that is certainly accepted pays, within rounding
 SHARED = 64.0  # memory of the mean acceptance of first tokens if texts share it
 
 
 class RateOptimal(TrainedLength):
     """Stops when the expected gain of another token is below its cost.
 
-    Tokens without a prediction count with the mean acceptance of the text
-    so far, separately for first and later tokens of drafts. Predictions are shifted by a log-odds learned on the text,
-    which corrects over- or underconfidence on domains outside the training data. If the mean acceptance of first tokens
-    does not pay for drafting, nothing is drafted except for an occasional probe.
+    A token without a prediction counts with the mean acceptance of the text so far, separately for first and later
+    tokens of drafts. Predictions are shifted by a log-odds learned on the text, which corrects over- or underconfidence
+    on domains outside the training data. If drafting does not pay with the mean acceptance of first tokens, the
+    controller drafts only in occasional probes.
 
-    With ``adapt`` texts also share the mean acceptance of first tokens and the time of the next probe, since a short
+    With ``adapt``, texts also share the mean acceptance of first tokens and the time of the next probe, because a short
     text is too short to learn that drafts do not pay.
 
     Args:
@@ -73,7 +72,7 @@ class RateOptimal(TrainedLength):
 
     def start_round(self) -> bool:
         if self.cost.never_pays and self.running is None:
-            return False  # at any rate a token's price is at least 1
+            return False  # the price of a token is at least 1
         self.begun = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
@@ -101,15 +100,16 @@ class RateOptimal(TrainedLength):
             self.shift += SHIFT * ((position < accepted) - accept)
 
     def _count_draft(self, accepted: int, seconds: float) -> None:
-        """A round that drafted ended; ``seconds`` is its time by the cost model."""
+        """Learn from a round that drafted; ``seconds`` is its time by the cost model."""
         self.first.add(accepted > 0, 1.0)
         self._end_draft(accepted, seconds)
 
     def _shifted(self, accept: float) -> float:
+        """Return the prediction ``accept``, shifted by the text's log-odds."""
         if not 0.0 < accept < 1.0:
             return accept
         return sigmoid(math.log(accept / (1.0 - accept)) + self.shift)
 
     def _price(self) -> float:
-        """λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
+        """Return λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
         return self.rate.value * self.cost.per_token

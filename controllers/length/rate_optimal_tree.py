@@ -1,11 +1,11 @@
 """Rate-optimal trees: rate-optimal stopping (:mod:`.rate_optimal`), generalised to width.
 
 Let π(v) be the predicted probability that node v of a draft tree is accepted. A round with the tree yields 1 + Σ π(v)
-tokens in expectation, and π never grows from a node to its children. For a rate λ and a cost c of each node the best
-tree is therefore {v : π(v) ≥ λ·c}: nodes are added best first while the next is worth its price. What drafting costs is
-shared: a forward of the draft reads all nodes of a level that get children, and a level is drafted if its nodes are
-worth more than their own price by what the forward costs. With one child for each node this is the stopping rule of a
-chain, and where a second child is nowhere worth its price the tree is that chain.
+tokens in expectation, and π never increases from a node to its children. For a rate λ and a cost c of each node, the
+best tree is therefore {v : π(v) ≥ λ·c}: nodes are added best first while the next node is worth its price. The nodes of
+a level share the cost of drafting, because one forward of the draft reads all nodes of a level that get children. A
+level is drafted if its nodes' gains exceed their own prices by at least the cost of the forward. With one child for
+each node this is the stopping rule of a chain. If no second child is worth its price, the tree is this chain.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .priced import PRIOR
 from .rate import RunningRatio
 from .rate_optimal import SHIFT, TOKENS, RateOptimal
 
-LEAST_GAIN = 0.02  # nodes of less are not drafted, whatever they cost: bounds trees where nodes are free
-RESCUE = 0.25  # acceptance of further children after the first is rejected, before anything is known
+LEAST_GAIN = 0.02  # minimum price of a node, which limits the size of trees if nodes are free
+RESCUE = 0.25  # initial acceptance of further children after the first child is rejected
 
 
 @dataclass
 class Visit:
-    """A node that has children.
+    """The predictions at a node with children.
 
     Attributes:
-        accept: the predicted acceptance of its first child.
-        siblings: of its further children, each given that those before it are rejected.
-        kept: which child was accepted, if verification arrived at the node; None: none was.
+        accept: the predicted acceptance of the first child.
+        siblings: the predicted acceptance of each further child, given that the children before it are rejected.
+        kept: index of the accepted child, if verification reached the node; None if no child was accepted.
     """
 
     accept: float
@@ -41,11 +41,11 @@ class Visit:
 
 
 class SiblingAcceptance:
-    """What verification has told of further children.
+    """Statistics of the acceptance of further children, learned from verification.
 
     Attributes:
-        rescue: acceptances of siblings per rejected first child.
-        shift: log-odds by which they are accepted more often than predicted.
+        rescue: accepted siblings per rejected first child.
+        shift: log-odds to add to predictions for siblings.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,12 @@ class SiblingAcceptance:
         self.shift = 0.0
 
     def add(self, predicted: Sequence[float], kept: int | None) -> None:
-        """Of siblings with the ``predicted`` acceptances, ``kept`` was accepted, counted from 1; None if none was."""
+        """Learn from the siblings of a rejected first child.
+
+        Args:
+            predicted: the predicted acceptance of each sibling.
+            kept: the number of the accepted sibling, from 1; None if all were rejected.
+        """
         self.rescue.add(kept is not None, 1.0)
         for accept in predicted[:kept]:
             self.shift -= SHIFT * accept
@@ -62,13 +67,14 @@ class SiblingAcceptance:
 
 
 class RateOptimalTree(RateOptimal):
-    """Decides which nodes of a tree are drafted, for one request.
+    """Decides which nodes of one request's tree are drafted.
 
-    First children are predicted by the trained predictor, which must not lag; further ones by
-    :mod:`~specpilot.controllers.acceptance.sibling_acceptance`. Both are shifted by log-odds learned from the text. The
-    rate is the text's own so far, by the cost model's times. With ``adapt`` these follow the rounds' wall times, and a
-    node's price becomes what it takes in trees of the present size: forwards over many tokens have a steeper cost than
-    those over few. Texts then also share what they learn of further children.
+    The trained predictor, whose lag must be 0, predicts the acceptance of first children.
+    :mod:`~specpilot.controllers.acceptance.sibling_acceptance` predicts that of further children. Both predictions are
+    shifted by log-odds learned from the text. The rate is that of the text so far, by the cost model's times. With
+    ``adapt`` these times follow the rounds' wall times. The price of a node then becomes that in trees of the current
+    size: forwards over many tokens have a steeper cost than forwards over few. Texts then also share the statistics of
+    further children.
     """
 
     def __init__(
@@ -79,7 +85,7 @@ class RateOptimalTree(RateOptimal):
 
     @classmethod
     def of(cls, chain: RateOptimal) -> RateOptimalTree:
-        """With the predictor and the costs of a controller of chains, which go on learning from the trees' rounds."""
+        """Return a controller with the predictor and the costs of ``chain``; adapting costs also learn from trees."""
         tree = cls(chain.predictor, chain.cost, batch=chain.batch)
         tree.running = chain.running
         return tree
@@ -91,26 +97,30 @@ class RateOptimalTree(RateOptimal):
 
     @property
     def node_price(self) -> float:
-        """λ·b: what a node must yield that no forward of the draft is needed for."""
+        """λ·b, the minimum gain of a node that needs no forward of the draft."""
         return max(self.rate.value * self.cost.t_verify_token, LEAST_GAIN)
 
     def visit(self, step: Step) -> Visit:
-        """The node whose first child is the token of ``step``."""
+        """Return the predictions at the node whose first child is the token of ``step``."""
         return Visit(self._shifted(self.predictor.predict(step)))
 
     def sibling(self, logit: float) -> float:
-        """Acceptance of a further child by its log-odds."""
+        """Return the predicted acceptance of a further child with the log-odds ``logit``."""
         return sigmoid(logit + self.siblings.shift)
 
     def level(self, survivals: Sequence[float]) -> list[int]:
-        """Which nodes of a level, given π of each, get children; none if the level is not worth the draft's forward."""
-        rate, first = self.rate.value, self.later.value
-        own = max(rate * (self.cost.t_verify_token + read_cost(self.cost)), LEAST_GAIN)
+        """Return the indices of a level's nodes that get children; none if the level is not worth the draft's forward.
+
+        Args:
+            survivals: π of each node.
+        """
+        rate, acceptance = self.rate.value, self.later.value
+        price = max(rate * (self.cost.t_verify_token + read_cost(self.cost)), LEAST_GAIN)
         worth: list[int] = []
         surplus = 0.0
         for node, survival in enumerate(survivals):
-            sibling = survival * (1.0 - first) * self.siblings.rescue.value - self.node_price
-            gain = survival * first - own + max(0.0, sibling)
+            sibling = survival * (1.0 - acceptance) * self.siblings.rescue.value - self.node_price
+            gain = survival * acceptance - price + max(0.0, sibling)
             if gain >= 0.0:
                 worth.append(node)
                 surplus += gain
@@ -118,11 +128,11 @@ class RateOptimalTree(RateOptimal):
         return worth if surplus >= forward else []
 
     def end_tree(self, parents: Sequence[int], visits: Sequence[Visit]) -> None:
-        """A tree was verified.
+        """Learn from a verified tree.
 
         Args:
-            parents: of its nodes, -1 for children of the root.
-            visits: the nodes at which verification arrived, from the root down, as far as they had children.
+            parents: the parent of each node; -1 for children of the root.
+            visits: the nodes with children that verification reached, from the root down.
         """
         if self.running is not None and self.running.cost is not self.cost:
             self.rate.below *= tree_cost(self.running.cost, parents) / tree_cost(self.cost, parents)
@@ -140,4 +150,4 @@ class RateOptimalTree(RateOptimal):
                 self.siblings.add(visit.siblings, visit.kept)
 
     def end_round(self, drafted: int, accepted: int) -> None:
-        """The drafter reports trees to :meth:`end_tree`."""
+        """Do nothing, because the drafter reports trees to :meth:`end_tree`."""

@@ -1,4 +1,4 @@
-"""The entry of a length rule in the registry of :mod:`specpilot.controllers.length`: its name, and checks."""
+"""The description of a length rule, ``RULE`` in a file of :mod:`specpilot.controllers.length`, and checks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Rule:
     """A length rule with a short name.
 
     Attributes:
-        name: as in ``--length NAME``, or ``--length NAME:NUMBER``.
-        make: makes the controller, of the number behind its name if there is one.
-        example: such a number, for messages; None if the rule takes none.
+        name: the name, as in ``--length NAME`` or ``--length NAME:NUMBER``.
+        make: returns the controller for the number after the name, or without an argument.
+        example: an example of the number, for messages; None if the rule has no number.
         optional: whether the number may be left out.
-        priced: whether the rule then takes a cost model, as ``cost``.
+        priced: whether the rule without a number uses a cost model, the keyword ``cost``.
     """
 
     name: str
@@ -30,10 +30,10 @@ class Rule:
 
 
 def first_length(rule: str, first: float) -> int:
-    """``first`` if it can be the length of a text's first draft.
+    """Return ``first``, the length of a text's first draft, as an integer.
 
     Raises:
-        InputError: it is not a whole number from 1 to ``MAX_DRAFT``.
+        InputError: ``first`` is not a whole number from 1 to ``MAX_DRAFT``.
     """
     if not (1 <= first <= MAX_DRAFT and first == int(first)):
         raise InputError(
@@ -42,11 +42,11 @@ def first_length(rule: str, first: float) -> int:
     return int(first)
 
 
-def checked(rule: str, threshold: float) -> float:
-    """``threshold`` if it is a probability.
+def check_threshold(rule: str, threshold: float) -> float:
+    """Return ``threshold``.
 
     Raises:
-        InputError: it is not.
+        InputError: the threshold is not in [0, 1].
     """
     if not 0 <= threshold <= 1:
         raise InputError(f"length='{rule}:{threshold:g}': the threshold must be in [0, 1]")

@@ -28,21 +28,23 @@ def load_trained(
     cost: CostModel | None = None,
     pair_check: str = EXACT,
 ) -> LengthController:
-    """Load the controller ``name`` and check that it was trained for this pair.
+    """Load the controller ``name``, and check that it was trained for this pair.
 
     Args:
-        name: see :func:`~..checkpoints.checkpoint.load_controller`.
+        name: as for :func:`~..checkpoints.checkpoint.load_controller`.
+        fingerprint: fingerprints of the decoder's models.
         device: device of the head.
         embedding: (V, d) the draft's output embedding.
-        threshold: stop if ``1 - Π â > threshold``, instead of by the checkpoint's threshold.
-        cost: stop by this cost model, instead of by a threshold.
-        pair_check: see :meth:`~..checkpoints.provenance.Provenance.check_pair`.
+        threshold: stop if ``1 - Π â > threshold``. Default: the checkpoint's threshold.
+        cost: stop by this cost model, instead of a threshold.
+        pair_check: as for :meth:`~..checkpoints.provenance.Provenance.check_pair`.
 
     Raises:
-        InputError: it cannot be loaded, was trained for another pair, or there are both or none of threshold and cost.
+        InputError: the controller cannot be loaded, was trained for another pair, or there are both or none of
+            threshold and cost.
     """
     with naming("length", name):
-        controller = load_controller(locate(name, given_as="length"))
+        controller = load_controller(locate(name, option="length"))
     config = controller.config
     try:
         length = config.length_controller(controller.head, cost)
@@ -53,7 +55,7 @@ def load_trained(
         if threshold is not None:
             raise InputError(f"threshold={threshold}: {config.kind} has no threshold; leave it out")
         return length
-    predictor = predictor_of(
+    predictor = make_predictor(
         name, controller, fingerprint, device, embedding, calibrated=cost is not None, pair_check=pair_check
     )
     threshold = stopping_threshold(name, controller, threshold, cost)
@@ -63,7 +65,7 @@ def load_trained(
     return AcceptanceLength(predictor, threshold)
 
 
-def predictor_of(
+def make_predictor(
     name: str | Path,
     controller: Controller,
     fingerprint: PairFingerprint,
@@ -73,16 +75,19 @@ def predictor_of(
     calibrated: bool,
     pair_check: str = EXACT,
 ) -> TrainedPredictor:
-    """The predictor of ``controller``, which is called ``name``, after checking that it was trained for this pair.
+    """Return the predictor of ``controller``, and check that it was trained for this pair.
 
     Args:
-        calibrated: see :meth:`.ControllerConfig.predictor`; the others as for :func:`load_trained`.
+        name: the controller's name, for messages.
+        controller: the loaded controller.
+        calibrated: as for :meth:`.ControllerConfig.predictor`.
+        fingerprint, device, embedding, pair_check: as for :func:`load_trained`.
 
     Raises:
-        InputError: it was trained for another pair, or predicts no acceptance.
+        InputError: the controller was trained for another pair, or predicts no acceptance.
     """
     config = controller.config
-    if config.given_as == "length":  # others may have no draft
+    if config.option == "length":  # controllers for other options may have no draft
         config.provenance.check_pair(fingerprint, pair_check)
     try:
         predictor = config.predictor(controller.head, embedding, device, calibrated=calibrated)
@@ -95,7 +100,7 @@ def predictor_of(
 def stopping_threshold(
     name: str | Path, controller: Controller, threshold: float | None, cost: CostModel | None
 ) -> float | None:
-    """The threshold that ``controller`` stops by: ``threshold`` or its own; None if it stops by ``cost``.
+    """Return the threshold of ``controller``: ``threshold``, or the checkpoint's; None if it stops by ``cost``.
 
     Raises:
         InputError: there are both or none of threshold and cost.
@@ -106,7 +111,7 @@ def stopping_threshold(
                 f"threshold={threshold}: stopping by cost has no threshold; give one of threshold and cost"
             )
         return None
-    threshold = controller.config.own_threshold if threshold is None else threshold
+    threshold = controller.config.default_threshold if threshold is None else threshold
     if threshold is None:
         raise InputError(
             f"length={str(name)!r}: has no threshold of its own; give a threshold or costs: --cost auto, or --cost "

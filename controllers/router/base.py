@@ -19,16 +19,16 @@ class Router(ABC):
     arms: int
 
     def check_sampling(self, sampling: SamplingParams) -> None:  # noqa: B027 — not every router was trained
-        """Called with the sampling parameters of every generation; trained routers warn if theirs differ."""
+        """Check the sampling parameters of a generation; trained routers warn if those of the training differ."""
 
     def check_verifier(self, verifier: str) -> None:  # noqa: B027 — not every router was trained
         """Called with the verification rule of generations that sample; trained routers warn if theirs differs."""
 
     @abstractmethod
     def weigh(self, embedding: Tensor) -> list[float]:
-        """Probability of each arm for a prompt with ``embedding`` (d,); one-hot for deterministic routers."""
+        """Return the probability of each arm for a prompt's ``embedding`` (d,); one-hot for deterministic routers."""
 
 
 def certain(arm: int, arms: int) -> list[float]:
-    """The one-hot weights of a deterministic choice."""
+    """Return the one-hot weights for the choice of ``arm`` among ``arms`` arms."""
     return [float(index == arm) for index in range(arms)]

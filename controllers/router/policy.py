@@ -27,7 +27,7 @@ WIDTH = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControllerConfig):
-    """A router.
+    """The configuration of a router.
 
     Attributes:
         hidden_size: size d of the embedding, the target's hidden size.
@@ -39,7 +39,7 @@ class Config(ControllerConfig):
     """
 
     kind = "router"
-    given_as = "router"
+    option = "router"
     title = "Router"
     summary = (
         "Chooses how a prompt is decoded, from the target's own embedding of it, which the prefill computes anyway "
@@ -82,7 +82,12 @@ class Config(ControllerConfig):
     def check(
         self, target_fingerprint: str, tokenizer_fingerprint: str, arms: Sequence[Arm], pair_check: str = EXACT
     ) -> None:
-        """Check that target, tokenizer and arms are those the router was trained for.
+        """Check that target, tokenizer and arms are those that the router was trained for.
+
+        Args:
+            target_fingerprint, tokenizer_fingerprint: fingerprints of the decoder's target and tokenizer.
+            arms: the decoder's arms.
+            pair_check: as for :meth:`~..checkpoints.provenance.Provenance.check_pair`.
 
         Raises:
             InputError: one of them differs.
@@ -94,7 +99,11 @@ class Config(ControllerConfig):
 
 
 class RouterPolicy(nn.Module):
-    """π(·|x) = softmax(MLP(x)) over ``arms``, from the target's embedding of the prompt (``hidden_size``,)."""
+    """The policy π(·|x) = softmax(MLP(x)) over A = ``arms`` arms, for a prompt's embedding x (``hidden_size``,).
+
+    Raises:
+        InputError: a size is too small.
+    """
 
     def __init__(self, hidden_size: int, arms: int, width: int = WIDTH) -> None:
         super().__init__()
@@ -107,18 +116,19 @@ class RouterPolicy(nn.Module):
         self.out = nn.Linear(width, arms)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (…, A) of embeddings (…, d)."""
+        """Return the logits (…, A) for embeddings (…, d)."""
         hidden = torch.tanh(self.second(torch.tanh(self.first(x))))
         logits: Tensor = self.out(hidden)
         return logits
 
     @torch.no_grad()
     def absorb(self, scale: Tensor) -> None:
-        """Fold ``scale`` (d,) into the first layer, which was trained on ``x / scale``, so that it takes ``x``."""
+        """Fold ``scale`` (d,) into the first layer, which was trained on ``x / scale``, so that its input is ``x``."""
         self.first.weight.div_(scale)
 
 
 def to_checkpoint(options: RouterTrainingOptions, data: DataSummary, origin: Origin) -> Config:
+    """Return the configuration of a trained router."""
     return Config(
         **vars(origin), hidden_size=data.hidden_size, width=options.width, arms=data.arms, reward=options.reward,
         alpha=options.alpha, cost=options.cost,
@@ -130,7 +140,7 @@ class PolicyRouter(Router):
 
     Args:
         policy: the policy.
-        sample: draw the arm from the policy instead.
+        sample: whether the arm is drawn from the policy instead.
         sampling: sampling parameters of the training data, if known.
         verifier: see :attr:`Config.verifier`.
     """
@@ -147,7 +157,7 @@ class PolicyRouter(Router):
         self.verifier = verifier
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        if self.sampling is not None and not sampling.same_as(self.sampling):
+        if self.sampling is not None and not sampling.is_equivalent(self.sampling):
             warnings.warn(
                 f"the router was trained under {self.sampling}, decoding uses {sampling}: the output stays exact, "
                 "but another arm may be faster",
@@ -163,7 +173,7 @@ class PolicyRouter(Router):
             )
 
     def probabilities(self, embedding: Tensor) -> list[float]:
-        """π(·|x) of one embedding (d,)."""
+        """Return π(·|x) for one embedding (d,)."""
         with torch.inference_mode():
             logits = self.policy(embedding.to(self.policy.out.weight))
             result: list[float] = logits.cpu().double().softmax(-1).tolist()

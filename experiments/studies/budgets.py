@@ -17,7 +17,7 @@ from specpilot.compare.recorded import Array, Tracer
 from specpilot.compare.table import Table
 from specpilot.controllers.acceptance.calibration import fit_logistic
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.length.trained import predictor_of
+from specpilot.controllers.length.trained import make_predictor
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.models import output_embedding
@@ -113,7 +113,7 @@ def main(options: WorkloadOptions) -> None:
     tracer = Tracer(decoder, sampling, options.max_new_tokens, seed=0, chat=options.chat)
     prompts = load_prompts(options.prompts, split=options.split, limit=options.limit)
     traces = [trace for trace in tracer.traces(prompts) if len(trace.text) > 1]
-    head = predictor_of(HEAD, load_controller(HEAD), pair, model.device, output_embedding(model), calibrated=True)
+    head = make_predictor(HEAD, load_controller(HEAD), pair, model.device, output_embedding(model), calibrated=True)
     estimates = {
         LOGISTIC: fitted(traces), TRUE: [np.array(trace.accept) for trace in traces],
         HEAD: [np.array(head.predict_all(t.signals, t.ngram_matches, t.states, t.tokens)) for t in traces],

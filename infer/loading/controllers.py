@@ -14,7 +14,7 @@ from ...controllers.checkpoints.fingerprint import PairFingerprint, model_finger
 from ...controllers.checkpoints.provenance import EXACT
 from ...controllers.length import LengthController, load_rule, load_trained, names_class, names_rule
 from ...controllers.length.cost_model import CostModel
-from ...controllers.length.own import own_digest
+from ...controllers.length.user_rule import user_class_digest
 from ...controllers.router import RouterPolicy, policy
 from ...models import GgufModel, LoadedModel, output_embedding
 from ...models.base import input_device
@@ -60,7 +60,7 @@ def length_digest(length: str | int | None) -> str | None:
     if length is None:
         return None
     if names_class(str(length)):
-        return own_digest(str(length))
+        return user_class_digest(str(length))
     return None if names_rule(str(length)) else controller_digest(str(length))
 
 
@@ -85,7 +85,7 @@ def load_copies(
     if tokenizer is None:
         raise InputError(f"copies={str(name)!r}: a trained controller is checked against the tokenizer; pass one")
     with naming("copies", name):
-        controller = load_controller(locate(name, given_as="copies"))
+        controller = load_controller(locate(name, option="copies"))
     match controller:
         case Controller(copy_head.Config() as config, CopyHead() as head):
             target_only = PairFingerprint(model_fingerprint(target), None, tokenizer_fingerprint(tokenizer))
@@ -108,9 +108,9 @@ def load_policy(name: str | Path) -> tuple[RouterPolicy, policy.Config]:
         InputError: it cannot be loaded, or is a controller of another kind.
     """
     with naming("router", name):
-        controller = load_controller(locate(name, given_as="router"))
+        controller = load_controller(locate(name, option="router"))
     network, config = controller.head, controller.config
     if not isinstance(network, RouterPolicy) or not isinstance(config, policy.Config):
-        kind, given_as = config.kind, config.given_as
-        raise InputError(f"router={str(name)!r}: is of kind {kind!r}, which chooses no arm; give it as {given_as}")
+        kind, option = config.kind, config.option
+        raise InputError(f"router={str(name)!r}: is of kind {kind!r}, which chooses no arm; give it as {option}")
     return network, config

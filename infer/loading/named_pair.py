@@ -32,7 +32,7 @@ def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple
         if option == "length" and (names_rule(name) or parse_rule(name) is not None):
             continue
         with naming(option, name):
-            folder = locate(name, given_as=option)
+            folder = locate(name, option=option)
             provenance = read_config(folder).provenance
         if target == AUTO:
             target = _found("target", provenance.target, option, name, folder)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specpilot.controllers.arms import Arm, check_arms, named_apart, parse_arm
+from specpilot.controllers.arms import Arm, check_arms, parse_arm, shorten_names
 from specpilot.controllers.router import PolicyRouter, RouterPolicy
 from specpilot.data_gen import builder
 from specpilot.data_gen.options import RouterDataOptions
@@ -63,7 +63,7 @@ def test_arms_as_users_write_them() -> None:
     found = [*map(parse_arm, ("tiny-draft", "autoregressive", "exit:3", "exit"))]
     assert found == [("draft", 0), ("autoregressive", 0), ("exit", 3), ("draft", 0)]
     check_arms(ARMS, [replace(arm, name=f"elsewhere/{arm.name}") for arm in ARMS])
-    moved = named_apart([Arm("draft", name) for name in ("/a/draft", "/b/draft", "/b/c/small", "c/draft")])
+    moved = shorten_names([Arm("draft", name) for name in ("/a/draft", "/b/draft", "/b/c/small", "c/draft")])
     assert [arm.name for arm in moved] == ["a/draft", "b/draft", "small", "c/draft"]
 
 

@@ -30,7 +30,7 @@ from specpilot.controllers.length import (
     takes_cost,
 )
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.online_confidence import AcceptanceFit, Evidence, refitted
+from specpilot.controllers.length.online_confidence import AcceptanceFit, Evidence, refit
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
@@ -160,7 +160,7 @@ def test_the_fit_is_the_minimum_of_its_objective(seed: int, slope: float, shift:
         probability = 1 / (1 + math.exp(-slope * logit - share - shift * (position == 2)))
         seen.append((position, (logit, agrees, matches, share), rng.random() < probability))
     prior = AcceptanceFit().parameters  # predicts the confidence itself
-    found = torch.tensor(refitted(refitted(prior, seen), seen), dtype=torch.float64)
+    found = torch.tensor(refit(refit(prior, seen), seen), dtype=torch.float64)
 
     def objective(parameters: torch.Tensor) -> torch.Tensor:
         omega, beta = parameters[:4], parameters[3:]
@@ -221,7 +221,7 @@ def test_trees_teach_the_confidence_of_first_children() -> None:
     assert first.accept == pytest.approx(0.75)
     first.kept, second.kept = 0, 1  # a sibling
     tree.end_tree([-1, 0, 0], [first, second])
-    seen = [(position, evidence[0], kept) for position, evidence, kept in chain.fit.seen]
+    seen = [(position, evidence[0], kept) for position, evidence, kept in chain.fit.verified_tokens]
     assert seen == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
 
 

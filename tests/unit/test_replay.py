@@ -16,7 +16,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.random_source import RandomSource, SharedNoise
 from specpilot.models import TextReader
 from specpilot.simulate.replay import replay
-from specpilot.simulate.trace import END, NoiseOfText, Trace, trace
+from specpilot.simulate.trace import END, TextNoise, Trace, trace
 
 from ..helpers.drafts import SMALL, small
 from ..helpers.enumeration import outcomes, output_distribution, rounds
@@ -146,7 +146,7 @@ def test_noise_given_the_text_has_its_law() -> None:
         shared, rng = SharedNoise(seed), RandomSource(seed)
         expected[tuple(shared.token(each, 0, 0) for each in (listed, first, second))] += 1
         y = listed.sample(0, rng)
-        noise = NoiseOfText(listed, [y], rng)
+        noise = TextNoise(listed, [y], rng)
         observed[y, noise.token(first, 0, 0), noise.token(second, 0, 0)] += 1
         after[noise.token(second, 0, 1)] += 1
     names = [name for name in expected | observed if expected[name] + observed[name] >= 20]

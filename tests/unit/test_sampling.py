@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
-from specpilot.controllers.truncation import largest, sort_all, top_k
+from specpilot.controllers.truncation import largest, sort_rows, top_k
 from specpilot.infer.core import TokenDistribution
 from specpilot.infer.random_source import RandomSource, sample_seed
 from torch import Tensor
@@ -49,7 +49,7 @@ def test_same_distribution_as_transformers(
     found = SamplingParams(temperature, top_k, top_p)(logits)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     if top_k is None:  # devices that sort whole rows keep the same tokens
-        values, tokens = sort_all(torch.softmax(logits / temperature, -1), top_p)
+        values, tokens = sort_rows(torch.softmax(logits / temperature, -1), top_p)
         torch.testing.assert_close(torch.zeros_like(logits).scatter_(1, tokens, values), found, rtol=1e-9, atol=1e-12)
 
 

@@ -70,7 +70,7 @@ def load_predictor(settings: Settings, target: str | Path, draft: str | Path, de
         InputError: there is no such controller, it was trained for another pair, or is of another kind.
     """
     embedding = output_embedding(load_model(draft, device=str(device)))
-    predictor = trained.predictor_of(
+    predictor = trained.make_predictor(
         settings.spec,
         load_controller(settings.spec),
         pair_fingerprint(target, draft),
