@@ -26,7 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def _signed(number: int) -> int:
-    """The 64-bit integer in two's complement with the lowest 64 bits of ``number``."""
+    """Return the signed 64-bit integer with the lowest 64 bits of ``number``."""
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >> 63 else number
 
@@ -36,23 +36,23 @@ def _signed(number: int) -> int:
 TOKEN_STEP, POSITION_STEP = 0x9E3779B97F4A7C15, 0x5851F42D4C957F2D
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = (1 << 64) - 1
-# For NumPy, which takes arrays without dimensions a third faster than numbers.
+# For NumPy, whose operations with arrays of no dimension are a third faster than with numbers.
 _STEP, _FIRST, _SECOND = (np.array(number, np.uint64) for number in (TOKEN_STEP, FIRST, SECOND))
 _ELEVEN, _TWENTY_SEVEN, _THIRTY, _THIRTY_ONE = (np.array(number, np.uint64) for number in (11, 27, 30, 31))
-SHORT = 1 << 12  # distributions of more tokens are searched with a bound
+SHORT = 1 << 12  # maximum number of tokens of a distribution that is searched without a bound
 CHUNK = 1 << 14  # tokens computed at once on a CPU, so that the numbers stay in its cache
-HIGH = int(sys.byteorder == "little")  # which half of a number of 64 bits holds the highest ones
+HIGH = int(sys.byteorder == "little")  # index of the half of a 64-bit number with the highest bits
 ABOVE = 2.0**32 * (1 + 2.0**-20)  # a little more than 2^32, for the rounding of products in single precision
 
 
 def seed_key(seed: int) -> int:
-    """64 bits of a hash of ``seed``, which may be any integer; they are used for this noise alone."""
+    """Return 64 bits of a hash of ``seed``, which may be any integer; only this noise uses them."""
     digest = hashlib.sha256(f"shared noise\0{seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little")
 
 
 def position_key(key: int, position: int) -> int:
-    """The key of a position's noise, from that of the seed: 64 bits as a signed number."""
+    """Return the key of a position's noise, 64 bits as a signed number, for the key of the seed."""
     z = (key + position * POSITION_STEP) & WORD
     z = (z ^ (z >> 30)) * FIRST & WORD
     z = (z ^ (z >> 27)) * SECOND & WORD
@@ -63,15 +63,15 @@ def position_key(key: int, position: int) -> int:
 
 
 def choose(probabilities: Tensor, tokens: Tensor | None, keys: Sequence[int]) -> tuple[list[int], float]:
-    """The tokens with the largest p/E in N distributions, and the sum of these p/E: NaN if a probability is.
+    """Return the tokens with the largest p/E in N distributions, and the sum of these p/E, NaN if a probability is NaN.
 
     Args:
-        probabilities: (N, k); a token with probability 0 is not chosen.
+        probabilities: (N, k) probabilities; a token with probability 0 is not chosen.
         tokens: (N, k) their tokens; None for the tokens 0 … k - 1.
         keys: N keys of positions.
     """
     if probabilities.device.type != "cpu":
-        if probabilities.device.type == "mps":  # has no float64
+        if probabilities.device.type == "mps":  # mps has no float64
             probabilities, tokens = probabilities.cpu(), None if tokens is None else tokens.cpu()
         values, places = scores(probabilities, tokens, torch.tensor(keys).to(probabilities.device)).max(-1)
         chosen = places if tokens is None else tokens.gather(-1, places.unsqueeze(-1)).squeeze(-1)
@@ -79,7 +79,7 @@ def choose(probabilities: Tensor, tokens: Tensor | None, keys: Sequence[int]) ->
     rows, ids = probabilities.numpy(), None if tokens is None else tokens.numpy()
     multiples = _multiples(rows) if ids is None else ids.view(np.uint64) * _STEP
     if len(rows) == 1 or rows.shape[1] > SHORT:
-        winners = [_best(*one) for one in zip(rows, multiples, keys, strict=True)]
+        winners = [_best(*inputs) for inputs in zip(rows, multiples, keys, strict=True)]
         best, mass = [place for place, _ in winners], sum(value for _, value in winners)
     else:
         products = rows / _negative_exponentials(_mixed(multiples + _words(keys)[:, None]))
@@ -88,14 +88,16 @@ def choose(probabilities: Tensor, tokens: Tensor | None, keys: Sequence[int]) ->
 
 
 def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
-    """The place of the largest p/E in one distribution (k,), and this p/E; NaN counts as the largest.
+    """Return the index of the largest p/E in one distribution (k,), and this p/E; NaN counts as the largest.
 
     Long distributions are searched in chunks. E = -log(1 - u) is larger than u, so a token can have a larger p/E than
     the best so far, s, only if u < p/s. Most tokens are excluded by comparing the highest 32 bits of their hash with
     p/s in single precision, and need no logarithm.
 
     Args:
+        row: (k,) probabilities.
         multiples: (k,) multiples of TOKEN_STEP, see :func:`_multiples`.
+        key: the key of the position.
     """
     word = _words([key])
     if len(row) <= SHORT:
@@ -108,12 +110,12 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
         return place, -best
     z, spare, high = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.float32)
     for start in range(0, len(row), CHUNK):
-        p, of_tokens = row[start : start + CHUNK], multiples[start : start + CHUNK]
+        p, chunk = row[start : start + CHUNK], multiples[start : start + CHUNK]
         z, spare, high = z[: len(p)], spare[: len(p)], high[: len(p)]
-        _mixed(np.add(of_tokens, word, out=z), spare)
+        _mixed(np.add(chunk, word, out=z), spare)
         np.copyto(high, z.view(np.uint32)[HIGH::2])
         bounds = p * p.dtype.type(-ABOVE / best)
-        bounds += 2  # the last step of the hash, and the bits that are left out
+        bounds += 2  # for the missing last step of the hash, and for the bits that are left out
         candidates = np.flatnonzero(high < bounds)
         if len(candidates):
             products = p[candidates] / _negative_exponentials(z[candidates])
@@ -124,24 +126,25 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
 
 
 def _multiples(rows: Array) -> Array:
-    """TOKEN_STEP times the tokens 0 … k - 1, for each of ``rows`` (N, k), modulo 2^64."""
+    """Return TOKEN_STEP times the tokens 0 … k - 1, modulo 2^64, for each of ``rows`` (N, k)."""
     return np.broadcast_to(_multiples_below(rows.shape[1]), rows.shape)
 
 
 @lru_cache(maxsize=4)  # sizes of vocabularies
 def _multiples_below(count: int) -> Array:
+    """Return TOKEN_STEP times the tokens 0 … count - 1, modulo 2^64."""
     multiples = np.arange(count, dtype=np.uint64) * _STEP
     multiples.flags.writeable = False
     return multiples
 
 
 def _words(keys: Sequence[int]) -> Array:
-    """``keys``, which are signed numbers, as unsigned ones."""
+    """Return the signed numbers ``keys`` as unsigned numbers."""
     return np.array(keys, np.int64).view(np.uint64)
 
 
 def _mixed(z: Array, spare: Array | None = None) -> Array:
-    """SplitMix64's mixing of ``z`` in place, without its last step ``z ^ z >> 31``, which keeps the highest 31 bits.
+    """Mix ``z`` in place as SplitMix64, without the last step ``z ^ z >> 31``, which keeps the highest 31 bits.
 
     Args:
         spare: an array to overwrite. Default: a new one.
@@ -155,7 +158,7 @@ def _mixed(z: Array, spare: Array | None = None) -> Array:
 
 
 def _negative_exponentials(z: Array) -> Array:
-    """-E in float64, see :func:`exponentials`, of hashes without their last step, see :func:`_mixed`."""
+    """Return -E in float64 (:func:`exponentials`) for hashes without their last step (:func:`_mixed`)."""
     z = z ^ (z >> _THIRTY_ONE)
     z >>= _ELEVEN
     uniforms = z + 0.5
@@ -168,7 +171,7 @@ def _negative_exponentials(z: Array) -> Array:
 
 
 def scores(probabilities: Tensor, tokens: Tensor | None, keys: Tensor) -> Tensor:
-    """p/E (N, k) in float64. In descending order the places are draws without replacement.
+    """Return p/E (N, k) in float64; in descending order the entries are draws without replacement.
 
     Args:
         probabilities, tokens: as for :func:`choose`; None for the tokens 0 … k - 1.
@@ -180,10 +183,10 @@ def scores(probabilities: Tensor, tokens: Tensor | None, keys: Tensor) -> Tensor
 
 
 def exponentials(keys: Tensor, tokens: Tensor) -> Tensor:
-    """E (..., k) in float64 of ``tokens`` (..., k) at the positions with ``keys`` (..., 1).
+    """Return E (..., k) in float64 of ``tokens`` (..., k) at the positions with ``keys`` (..., 1).
 
-    With the 53 bits n of the hash ``u = (n + 1/2) / 2^53`` is a number in (0, 1), and ``E = -log(1 - u)``: of tokens
-    that win, u is small and E is exact. Products of integers keep their lowest 64 bits.
+    The hash has 53 bits n, ``u = (n + 1/2) / 2^53`` is a number in (0, 1), and ``E = -log(1 - u)``. For chosen tokens u
+    is small, so that E is exact. Products of integers keep their lowest 64 bits.
     """
     z = tokens * _signed(TOKEN_STEP) + keys
     z = (z ^ ((z >> 30) & (WORD >> 30))) * _signed(FIRST)  # the masks make the shifts logical

@@ -23,7 +23,7 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.loading.controllers import length_digests
 from ..infer.options import GenerateOptions
 from ..infer.prompting import day_of, uses_template
-from ..infer.random_source import seeds_of
+from ..infer.random_source import text_seeds
 from .builder import context_limits
 from .dataset import day_in
 from .options import BatchOptions
@@ -53,7 +53,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     )
     day = day_of(decoder.tokenizer, day_in(settings_file(batch.output)))
     heads, requests = [], []
-    for number, seed in enumerate(seeds_of(options.seed or 0, options.n * len(rows))):
+    for number, seed in enumerate(text_seeds(options.seed or 0, options.n * len(rows))):
         row, sample = rows[number // options.n], {} if options.n == 1 else {"sample": number % options.n}
         try:
             encoder = decoder.target.encodes_prompts

@@ -1,4 +1,4 @@
-"""Who wrote each piece of a text: the target, a draft model, or a copy of the text."""
+"""The author of each piece of a text: the target, a draft model, or a copy of the text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ TARGET, DRAFT, COPY, REJECTED = "target", "draft", "copy", "rejected"  # authors
 
 
 def pieces_by_author(rounds: Iterable[Round], stream: TextStream) -> list[tuple[str, str]]:
-    """Who wrote each piece of a text, in order; the pieces without rejected drafts joined are the text.
+    """Split a text into pieces by their authors, in order; all pieces except rejected ones joined are the text.
 
     Args:
-        stream: has not been given any of the text's tokens yet.
+        rounds: the rounds of the text.
+        stream: a stream that has received none of the text's tokens.
 
     Returns:
-        pairs of ``TARGET``, ``DRAFT``, ``COPY`` or ``REJECTED``, and the piece.
+        Pairs of an author, ``TARGET``, ``DRAFT``, ``COPY`` or ``REJECTED``, and a piece.
     """
-    texts, found = TokenTexts(stream.tokenizer), []
+    texts, pieces = TokenTexts(stream.tokenizer), []
     for round_ in rounds:
         # The budget or an end token may cut a round: `emitted` holds the remaining tokens.
         for node, token in zip(round_.path, round_.emitted, strict=False):
-            found.append((COPY if node < round_.copied else DRAFT, stream.push([token])))
-        lost = [token for node, token in enumerate(round_.drafted) if node not in round_.path]
-        found.append((REJECTED, texts.joined(lost)))
-        found += [(TARGET, stream.push([token])) for token in round_.emitted[round_.accepted :]]
-    return [*found, (TARGET, stream.flush())]
+            pieces.append((COPY if node < round_.copied else DRAFT, stream.push([token])))
+        rejected = [token for node, token in enumerate(round_.drafted) if node not in round_.path]
+        pieces.append((REJECTED, texts.joined(rejected)))
+        pieces += [(TARGET, stream.push([token])) for token in round_.emitted[round_.accepted :]]
+    return [*pieces, (TARGET, stream.flush())]

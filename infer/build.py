@@ -1,7 +1,7 @@
-"""Makes what a :class:`.Plan` names: models, length controllers and drafters. It decides nothing.
+"""Builds the models, length controllers and drafters that a :class:`.Plan` names, without further decisions.
 
-Drafters and controllers are made once for each description, since requests of one drafter share its forwards, and texts
-of one controller what it learns.
+There is one drafter and one controller for each description, because the requests of a drafter share its forwards, and
+the texts of a controller share what it learns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .engine import Engine
 from .loading.controllers import load_copies, load_length
 from .loading.pair import load_draft_model, load_target
 from .loading.routing import Routing, load_routing
-from .plan import LENGTH, GivenLength, Length, Lookup, Plan, WhilePaying, check_growing
+from .plan import LENGTH, ControllerLength, Length, Lookup, Plan, WhilePaying, check_growing
 from .verify import candidates, parse_verifier
 
 
@@ -47,8 +47,8 @@ class Models(NamedTuple):
 
     Attributes:
         target: the target model.
-        drafts: the draft model in a list; none if nothing drafts, or with a router, whose arms have their own.
-        tokenizer: the tokenizer of texts; None if the decoder takes token ids alone.
+        drafts: a list with the draft model; empty if no model drafts, or with a router, whose arms have draft models.
+        tokenizer: the tokenizer of texts; None if the decoder accepts token ids only.
         routing: a router with its arms; None without one.
     """
 
@@ -58,13 +58,13 @@ class Models(NamedTuple):
     routing: Routing | None = None
 
     def limited(self, tokens: int) -> Models:
-        """The same models for texts of at most ``tokens`` tokens; an early exit and arms follow the target."""
+        """Return the same models for texts of at most ``tokens`` tokens; an early exit and arms follow the target."""
         drafts = [draft if isinstance(draft, EarlyExit) else draft.limited(tokens) for draft in self.drafts]
         return self._replace(target=self.target.limited(tokens), drafts=drafts)
 
     @property
     def drafting(self) -> list[LanguageModel]:
-        """All models that draft, those of a router's arms in order."""
+        """All models that draft; with a router, those of its arms in order."""
         return self.drafts if self.routing is None else self.routing.models
 
 
@@ -88,11 +88,11 @@ def load_models(plan: Plan) -> Models:
 
 @dataclass(frozen=True)
 class Setup:
-    """A plan with all that requests are decoded with.
+    """A plan with the objects that decode requests.
 
     Attributes:
-        plan: the plan, whose models are described as they were loaded, and whose costs have been measured.
-        arms: a drafter and a length controller; several with a router.
+        plan: the plan, with the properties of the loaded models and with measured costs.
+        arms: a drafter and a length controller; several pairs with a router.
         verify: the verification rule.
     """
 
@@ -102,7 +102,12 @@ class Setup:
 
 
 class Builder:
-    """Makes the setups of one decoder."""
+    """Builds the setups of one decoder.
+
+    Args:
+        engine: the engine of the target.
+        models: the loaded models.
+    """
 
     def __init__(self, engine: Engine, models: Models) -> None:
         self.engine, self.models = engine, models
@@ -112,7 +117,7 @@ class Builder:
         self._measured: CostModel | None = None
 
     def build(self, plan: Plan) -> Setup:
-        """The drafters, length controllers and the rule of ``plan``.
+        """Return the drafters, the length controllers and the rule of ``plan``.
 
         Raises:
             InputError: a controller cannot be loaded, or does not fit the models or the plan.
@@ -126,15 +131,16 @@ class Builder:
         return Setup(plan, self._arms(plan), verify)
 
     def _measure(self) -> CostModel:
-        """Costs of the pair, or of the target alone, measured once."""
+        """Measure the costs of the pair, or of the target without a draft, once, and return them."""
         if self._measured is None:
             drafts = self.models.drafts
             self._measured = pair_costs(self.models.target, drafts[0] if drafts else None)
         return self._measured
 
-    # what drafts
+    # Drafters
 
     def _arms(self, plan: Plan) -> list[DraftingArm]:
+        """Return the drafter and the length controller of ``plan``, or those of each arm of a router."""
         if not isinstance(plan.drafting, plans.Routed):
             draft = self.models.drafts[0] if self.models.drafts else None
             return [self._arm(plan.drafting, draft, plan)]
@@ -148,7 +154,7 @@ class Builder:
         return arms
 
     def _arm(self, drafting: plans.Drafting, draft: LanguageModel | None, plan: Plan) -> DraftingArm:
-        """A drafter and its length controller."""
+        """Return the drafter of ``drafting`` and its length controller."""
         engine, size = self.engine, self.engine.target.vocab_size
         drafter: Drafter
         length: LengthController
@@ -163,7 +169,7 @@ class Builder:
                 planned, ngram = isinstance(ends, WhilePaying), self._ngram(lookup, plan)
                 copying = partial(NgramDrafter, size, engine.target.device, ngram, planned=planned)
                 drafter = self._once(("ngram", ngram, planned), copying)
-                # Copies that are planned end where the drafter decides.
+                # The drafter decides on the length of planned copies.
                 length = Fixed(MAX_DRAFT) if isinstance(ends, WhilePaying) else self._length(ends, None, plan)
             case plans.Routed():
                 raise AssertionError("an arm has no router")
@@ -178,7 +184,7 @@ class Builder:
         draft: LanguageModel,
         plan: Plan,
     ) -> tuple[Drafter, LengthController]:
-        """The drafter of a draft model and its length controller."""
+        """Return the drafter of a draft model and its length controller."""
         size = self.engine.target.vocab_size
         drafter: Drafter
         length: LengthController
@@ -208,6 +214,7 @@ class Builder:
         return drafter, length
 
     def _chains(self, draft: LanguageModel, length: LengthController) -> Drafter:
+        """Return the drafter of chains of ``draft`` for ``length``."""
         size = self.engine.target.vocab_size
         if isinstance(length, Oracle):
             self._require_tokens_alone(draft)
@@ -218,6 +225,11 @@ class Builder:
 
     @staticmethod
     def _require_tokens_alone(draft: LanguageModel) -> None:
+        """Check that ``draft`` does not read the target's states.
+
+        Raises:
+            InputError: it reads them.
+        """
         if draft.reads_states:
             raise InputError(
                 "draft: it reads the target's states, which is not supported for beams and the oracle; leave these "
@@ -225,17 +237,18 @@ class Builder:
             )
 
     def _once(self, key: Hashable, make: Callable[[], Drafter]) -> Drafter:
+        """Return the drafter of ``key``, which ``make`` creates at the first call."""
         if key not in self._drafters:
             self._drafters[key] = make()
         return self._drafters[key]
 
-    # when a draft ends
+    # Length controllers
 
     def _length(self, length: Length, draft: LanguageModel | None, plan: Plan) -> LengthController:
-        """The controller that ``length`` names, made once, or the one that is given."""
-        if isinstance(length, GivenLength):
+        """Return the controller that ``length`` names, which is loaded once, or the controller in ``length``."""
+        if isinstance(length, ControllerLength):
             return length.controller
-        cost, adapt = _cost_of(length.costs)
+        cost, adapt = _measured_costs(length.costs)
         key = length.name, length.threshold, cost, adapt
         if key not in self._lengths or self.models.routing is not None:  # arms have controllers of their own
             controller = load_length(
@@ -251,8 +264,8 @@ class Builder:
         return self._lengths[key]
 
     def _ngram(self, lookup: Lookup, plan: Plan) -> Ngram:
-        """The settings of n-gram drafts, with their costs and the predictor of copies."""
-        cost, adapt = _cost_of(lookup.costs)
+        """Return the settings of n-gram drafts, with their costs and the predictor of copies."""
+        cost, adapt = _measured_costs(lookup.costs)
         predictor = lookup.predictor
         if predictor is not None and not isinstance(predictor, CopyPredictor):
             name = str(predictor)
@@ -264,12 +277,13 @@ class Builder:
 
 
 def _grows(drafting: plans.Drafting) -> bool:
+    """Return true if ``drafting`` drafts rate-optimal trees."""
     model = drafting.model if isinstance(drafting, plans.Mixed) else drafting
     return isinstance(model, plans.GrownTree)
 
 
 def _growing(length: LengthController) -> RateOptimalTree:
-    """What decides on the nodes of a tree by the predictions and costs of ``length``."""
+    """Return the controller of trees with the predictions and costs of ``length``."""
     check_growing(length)
     if isinstance(length, RateOptimal):
         return RateOptimalTree.of(length)
@@ -277,9 +291,12 @@ def _growing(length: LengthController) -> RateOptimalTree:
     return OnlineConfidenceTree(length)
 
 
-def _cost_of(source: CostSource) -> tuple[CostModel | None, bool]:
-    """The costs of ``source``, which are measured already, and whether rounds correct them."""
+def _measured_costs(source: CostSource) -> tuple[CostModel | None, bool]:
+    """Return the costs of ``source``, and whether rounds correct them.
+
+    The costs must have been measured before.
+    """
     if isinstance(source, NoCosts):
         return None, False
-    assert isinstance(source, PresetCosts), "costs are measured before anything is made"
+    assert isinstance(source, PresetCosts), "costs are measured before drafters are built"
     return source.cost, source.adapt

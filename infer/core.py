@@ -1,11 +1,11 @@
-"""The vocabulary of decoding: what the decoder, the scheduler, the engine, drafters and verification rules pass around.
+"""The vocabulary of decoding: the classes that decoder, scheduler, engine, drafters and verification rules exchange.
 
-A :class:`Request` is a prompt with all its state. In every round a :class:`Drafter` proposes a :class:`Draft`, one
-forward of the target reads it (a :class:`Read`, with a :class:`TreeMask` if it is a tree) and gives the target's
-:class:`TokenDistribution`, a verification rule returns a :class:`Verdict`, and the :class:`Round` is added to the
-request's :class:`Generation`. Comments in the classes say who sets a field later than the constructor.
+A :class:`Request` is a prompt with all its state. A round has four steps. A :class:`Drafter` proposes a :class:`Draft`.
+One forward of the target reads the draft (a :class:`Read`, with a :class:`TreeMask` for a tree) and gives the target's
+:class:`TokenDistribution`. A verification rule returns a :class:`Verdict`. The :class:`Round` is added to the request's
+:class:`Generation`. Comments in the classes name the code that sets a field after the constructor.
 
-Models and decoders hold no state of a request, so any number of requests may share a forward.
+Models and decoders have no state of a request, so that any number of requests may share a forward.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class TokenDistribution:
         size: vocabulary size V.
 
     Attributes:
-        whole: the distributions that these are a part of, whose lists are read together, with the first and last row.
+        whole: a larger distribution that this one is a part of, with the first row and the row after the last; its
+            lists are read together. None if there is no larger one.
     """
 
     whole: tuple[TokenDistribution, int, int] | None = None
@@ -75,10 +76,13 @@ class TokenDistribution:
     def from_logits(
         cls, sampling: SamplingParams, logits: Tensor, size: int | None = None, kept: Tensor | None = None
     ) -> TokenDistribution:
-        """Distributions of ``logits`` (N, V'), cut to ``size`` = V, since vocabularies may be padded. Default: V'.
+        """Return the distributions for ``logits``.
 
         Args:
-            kept: (M,) the only tokens with finite logits, all below V; None if others may have them.
+            sampling: the sampling parameters.
+            logits: (N, V') logits; vocabularies may be padded to V'.
+            size: V, to which the logits are cut. Default: V'.
+            kept: (M,) the only tokens with finite logits, all below V; None for all.
         """
         size = logits.shape[-1] if size is None else size
         if kept is not None:  # M numbers instead of V
@@ -90,7 +94,7 @@ class TokenDistribution:
 
     @classmethod
     def joined(cls, parts: Sequence[TokenDistribution]) -> TokenDistribution:
-        """The rows of ``parts``; of all tokens where not all parts are :func:`alike`."""
+        """Concatenate ``parts``; the result has the probabilities of all tokens if the parts are not :func:`alike`."""
         if len(parts) == 1:
             return parts[0]
         if len(alike(parts)) > 1:
@@ -101,7 +105,7 @@ class TokenDistribution:
 
     @cached_property
     def lists(self) -> list[tuple[list[float], list[int]]] | None:
-        """Each distribution's probabilities and tokens as lists; None if they are too long."""
+        """The probabilities and tokens of each distribution as lists; None if they are too long."""
         if self.tokens is None or self.tokens.shape[1] > FEW:
             return None
         if self.whole is not None:
@@ -123,13 +127,13 @@ class TokenDistribution:
         return dense.scatter_(1, self.tokens, self.probabilities)
 
     def row(self, row: int) -> Tensor:
-        """(V,) probabilities of all tokens in distribution ``row``."""
+        """Return the probabilities (V,) of all tokens in distribution ``row``."""
         return self.part(row, row + 1).dense[0]
 
     def support(self, row: int) -> tuple[Tensor, Tensor]:
-        """Tokens (k,) and their probabilities (k,) in distribution ``row``; the others have none.
+        """Return tokens (k,) and their probabilities (k,) in distribution ``row``; all other probabilities are zero.
 
-        A token may stand there again with probability zero.
+        A token may occur a second time with probability zero.
         """
         probabilities = self.probabilities[row]
         if self.tokens is None:
@@ -137,7 +141,7 @@ class TokenDistribution:
         return self.tokens[row], probabilities
 
     def part(self, start: int, end: int) -> TokenDistribution:
-        """The distributions from ``start`` up to ``end``."""
+        """Return the distributions from ``start`` up to ``end``."""
         part = TokenDistribution(
             self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size
         )
@@ -145,13 +149,13 @@ class TokenDistribution:
         return part
 
     def take(self, rows: list[int]) -> TokenDistribution:
-        """The distributions with indices ``rows``, in this order; indices may repeat."""
+        """Return the distributions with indices ``rows``, in this order; indices may repeat."""
         return TokenDistribution(
             self.probabilities[rows], None if self.tokens is None else self.tokens[rows], self.size
         )
 
     def of(self, tokens: list[int]) -> list[float]:
-        """Probability of ``tokens[i]`` in row i; there may be fewer tokens than rows."""
+        """Return the probability of ``tokens[i]`` in row i; there may be fewer tokens than rows."""
         if self.lists is None:
             index = torch.tensor(tokens, dtype=torch.long, device=self.probabilities.device)
             return self.dense[: len(tokens)].gather(1, index.unsqueeze(1)).squeeze(1).tolist()
@@ -161,41 +165,50 @@ class TokenDistribution:
         ]
 
     def token(self, row: int, choice: int) -> int:
-        """The token of entry ``choice`` of distribution ``row``."""
+        """Return the token of entry ``choice`` of distribution ``row``."""
         return choice if self.tokens is None else int(self.tokens[row, choice])
 
     def sample(self, row: int, rng: RandomSource) -> int:
-        """A token drawn from distribution ``row``."""
+        """Return a token drawn from distribution ``row``."""
         if self.lists is None:
             return self.token(row, rng.sample(self.probabilities[row]))
         probabilities, tokens = self.lists[row]
         return tokens[rng.pick(probabilities)]
 
     def sample_beyond(self, row: int, other: TokenDistribution, rng: RandomSource, scale: float = 1.0) -> int:
-        """A token from ``norm((scale·p - q)+)``, where p is distribution ``row`` and q the first of ``other``.
+        """Return a token drawn from ``norm((scale·p - q)+)``.
 
         If the difference is empty, which can only be rounding, the token is drawn from p.
+
+        Args:
+            row: index of p.
+            other: the distribution whose first row is q.
+            rng: the random source.
+            scale: the factor of p.
         """
         if self.lists is None or other.lists is None:
             if self.tokens is None:
                 return rng.sample(residual(scale * self.dense[row], other.dense[0]))
-            kept = self.tokens[row]  # in the order of the lists, so that the same number draws the same token
+            kept = self.tokens[row]  # the order of the lists, so that the same random number draws the same token
             return self.token(row, rng.sample(residual(scale * self.probabilities[row], other.dense[0][kept])))
         probabilities, tokens = self.lists[row]
-        less = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
-        left = [max(0.0, scale * p - less.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
-        return tokens[rng.pick(left if any(left) else probabilities)]
+        q = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
+        remaining = [max(0.0, scale * p - q.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
+        return tokens[rng.pick(remaining if any(remaining) else probabilities)]
 
 
 def read_together(probabilities: Tensor, tokens: Tensor) -> list[tuple[list[float], list[int]]]:
-    """Rows of probabilities (N, k) and tokens (N, k) with one read by the host; a float32 is exact up to token 2^24."""
+    """Return rows of probabilities (N, k) and tokens (N, k) as lists, with one read by the host.
+
+    Tokens are converted to float32, which is exact up to 2^24.
+    """
     k = tokens.shape[1]
     rows = torch.cat([probabilities, tokens.to(probabilities.dtype)], -1).tolist()
     return [(row[:k], [int(token) for token in row[k:]]) for row in rows]
 
 
 def alike(parts: Sequence[TokenDistribution]) -> list[list[int]]:
-    """Indices of those of ``parts`` that all list their tokens or none, and equally many."""
+    """Group the indices of ``parts`` that have equal widths and either all list their tokens or all do not."""
     groups: dict[tuple[int, bool], list[int]] = {}
     for i, part in enumerate(parts):
         groups.setdefault((part.probabilities.shape[1], part.tokens is None), []).append(i)
@@ -203,7 +216,7 @@ def alike(parts: Sequence[TokenDistribution]) -> list[list[int]]:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """``norm((p - q)+)``, shapes (V,) → (V,); ``p`` if the difference is empty, which can only be rounding."""
+    """Return ``norm((p - q)+)`` (V,); ``p`` if the difference is empty, which can only be rounding."""
     difference = (p - q).clamp(min=0)
     mass = difference.sum()
     return difference / mass if float(mass) > 0 else p
@@ -218,8 +231,8 @@ class Drawn:
 
     Attributes:
         tokens: (K,) y_1 … y_K.
-        q: (K,) the probability of each in the distribution that it was drawn from.
-        numbers: the K numbers they were drawn with, if the host has not read them; otherwise none.
+        q: (K,) the probability of each token in the distribution that it was drawn from.
+        numbers: the K random numbers that drew the tokens, if the host has not read the tokens; otherwise empty.
     """
 
     tokens: Tensor
@@ -233,14 +246,14 @@ class Draft:
 
     Attributes:
         tokens: token of each node; children come after their parents, siblings in the order of drawing.
-        distributions: distribution that each token was drawn from, without replacement that of its first sibling; those
-            of a level of a tree may be one of several rows.
-        parents: parent of each node, -1 for children of the root.
+        distributions: the distribution that each token was drawn from; without replacement, that of its first sibling.
+            The distributions of a level of a tree may be one object of several rows.
+        parents: parent of each node; -1 for children of the root.
         n_forwards: number of forwards of the draft model.
-        copied: number of first tokens that were copied from the text without asking the length controller.
-        on_host: an accelerator's distributions were moved to the host's memory, where the draft is verified.
-        from_target: the tokens were chosen and read by the target and need no verification.
-        sequential: the target drew them one after another, and each is a round of its own.
+        from_target: whether the target chose and read the tokens, so that they need no verification.
+        sequential: whether the target drew the tokens one after another, so that each is a round of its own.
+        copied: number of first tokens that were copied from the text without a decision of the length controller.
+        on_host: whether an accelerator's distributions were moved to the host's memory, where the draft is verified.
         drawn: the tokens of a chain that was drawn on an accelerator. If the host has not read them, ``tokens`` has
             zeros in their places, and may be longer than the draft, which ends with a stop token.
     """
@@ -259,28 +272,36 @@ class Draft:
     def chain(
         cls, tokens: list[int], distributions: list[TokenDistribution], n_forwards: int | None = None, copied: int = 0
     ) -> Draft:
-        """A chain y_1 … y_K with a distribution for each token; ``n_forwards`` is None for a forward for each."""
+        """Return a chain y_1 … y_K.
+
+        Args:
+            tokens: the K tokens.
+            distributions: the distribution of each token.
+            n_forwards: number of forwards of the draft model. Default: K.
+            copied: number of first tokens that were copied.
+        """
         forwards = len(tokens) if n_forwards is None else n_forwards
         return cls(tokens, distributions, list(range(-1, len(tokens) - 1)), forwards, copied=copied)
 
     @cached_property
     def q(self) -> Tensor:
-        """(N, V) row i is the distribution token i was drawn from."""
+        """(N, V) the distribution that each token was drawn from."""
         return torch.cat([distribution.dense for distribution in self.distributions])
 
     @cached_property
     def is_chain(self) -> bool:
+        """Whether each token follows the one before it."""
         return self.parents == list(range(-1, len(self.tokens) - 1))
 
     def ratios(self, p: TokenDistribution) -> list[float]:
-        """p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, since y_i was drawn from it."""
+        """Return p_i(y_i) / q_i(y_i) of a chain; q_i(y_i) > 0, because y_i was drawn from q_i."""
         drawn = [
             distribution.of([token])[0] for distribution, token in zip(self.distributions, self.tokens, strict=True)
         ]
         return [p_y / q_y for p_y, q_y in zip(p.of(self.tokens), drawn, strict=True)]
 
     def read_back(self, rng: RandomSource, stop_tokens: frozenset[int]) -> Draft:
-        """Itself with tokens that the host has read."""
+        """Return the draft with tokens that the host has read; unused random numbers go back to ``rng``."""
         if self.drawn is None or not self.drawn.numbers:
             return self
         draft = self.with_tokens(self.drawn.tokens.tolist(), stop_tokens)
@@ -288,7 +309,7 @@ class Draft:
         return draft
 
     def with_tokens(self, tokens: list[int], stop_tokens: frozenset[int]) -> Draft:
-        """The chain with the ``tokens`` that the host has now read, up to a stop token."""
+        """Return the chain with ``tokens``, which the host has read, up to the first stop token."""
         count = next((i for i, token in enumerate(tokens, 1) if token in stop_tokens), len(tokens))
         return replace(
             self, tokens=tokens[:count], distributions=self.distributions[:count], parents=self.parents[:count],
@@ -301,10 +322,12 @@ NO_DRAFT = Draft.chain([], [])
 
 @dataclass(frozen=True)
 class Verdict:
-    """The draft's tokens at ``path`` are kept, in this order, from the root down; ``token`` follows them.
+    """The result of a verification.
 
     Attributes:
-        ratios: p(y_i)/q(y_i) of every drafted token, where the rule asks for it of each alone: token-wise.
+        path: the accepted nodes of the draft, from the root down.
+        token: the token that follows them.
+        ratios: p(y_i)/q(y_i) of every drafted token under the rule ``token-wise``; otherwise empty.
     """
 
     path: list[int]
@@ -313,15 +336,16 @@ class Verdict:
 
     @classmethod
     def chain(cls, accepted: int, token: int, ratios: list[float] | None = None) -> Verdict:
-        """The verdict on a chain: its first ``accepted`` tokens are kept."""
+        """Return the verdict on a chain whose first ``accepted`` tokens are accepted."""
         return cls(list(range(accepted)), token, ratios or [])
 
     @property
     def accepted(self) -> int:
+        """The number of accepted tokens."""
         return len(self.path)
 
 
-# A verification rule: (p after the text and after each drafted token, draft, rng) → what is kept of the draft
+# A verification rule: (p after the text and after each drafted token, draft, rng) → verdict
 Verifier: TypeAlias = Callable[[TokenDistribution, Draft, RandomSource], Verdict]
 
 
@@ -330,24 +354,25 @@ Verifier: TypeAlias = Callable[[TokenDistribution, Draft, RandomSource], Verdict
 
 @dataclass
 class Round:
-    """One draft and its verification, made by :meth:`Request.append`.
+    """One draft and its verification, created by :meth:`Request.append`.
 
     Attributes:
-        drafted: drafted tokens; those of a tree each after the one before it in its branch.
-        path: indices of the accepted tokens: the first ones of a chain, or a path of a tree.
-        emitted: tokens added to the output: the accepted ones, then the target's own; up to the one that ends the text.
+        drafted: drafted tokens; a token of a tree comes after the token before it in its branch.
+        path: indices of the accepted tokens: the first tokens of a chain, or a path of a tree.
+        emitted: tokens added to the output: the accepted tokens, then the target's token; up to the one that ends the
+            text.
         ratios: p(y)/q(y) of each drafted token under token-wise verification, which accepts it with probability
-            min(1, p(y)/q(y)) if all earlier ones are accepted.
-        parents: index of the token before each drafted one; -1 for the first tokens of a tree's branches.
+            min(1, p(y)/q(y)) if all earlier tokens are accepted.
+        parents: index of the token before each drafted token; -1 for the first tokens of a tree's branches.
         copied: number of first drafted tokens that were copied from the text.
     """
 
     drafted: list[int]
     path: list[int]
     emitted: list[int]
-    ratios: list[float] = field(default_factory=list, compare=False)  # subject to rounding
+    ratios: list[float] = field(default_factory=list, compare=False)  # not compared, because of rounding
     parents: list[int] = field(default_factory=list)
-    copied: int = field(default=0, compare=False)  # of no consequence
+    copied: int = field(default=0, compare=False)  # not compared, because it has no effect on the text
 
     @property
     def accepted(self) -> int:
@@ -355,7 +380,7 @@ class Round:
         return len(self.path)
 
     def to_dict(self) -> dict[str, int | list[int]]:
-        """Its tokens and what became of them, as JSON values."""
+        """Return the tokens and the result of their verification as JSON values."""
         names = ("drafted", "parents", "accepted", "path", "emitted")
         return {name: getattr(self, name) for name in names}
 
@@ -419,6 +444,7 @@ class Stats:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
+    """Return the ratio; 0 if the denominator is 0."""
     return numerator / denominator if denominator else 0.0
 
 
@@ -427,16 +453,17 @@ class Generation:
     """The output of one prompt.
 
     Attributes:
-        prompt_tokens: token ids of the prompt; for an encoder-decoder the encoder's input.
-        tokens: generated ids, up to the end token or the one that completes a stop string.
-        text: their text without special tokens and stop string; it continues the prompt's text.
-        finish_reason: ``"eos"``, ``"stop"`` (a stop string or a request's own stop token), ``"length"`` (the budget) or
-            ``"context"`` (the model's longest input).
+        prompt_tokens: token ids of the prompt; for an encoder-decoder, the encoder's input.
+        tokens: generated ids, up to the end token or the token that completes a stop string.
+        text: the text of ``tokens`` without special tokens and stop string; it continues the prompt's text.
+        finish_reason: ``"eos"``, ``"stop"`` (a stop string, or a stop token of the request), ``"length"`` (the budget)
+            or ``"context"`` (the model's longest input).
         arm: index of the arm that a router chose; None without a router.
-        seed: the seed of this text alone; None if a random source was given.
-        verifier: the verification rule. Under ``"invariant"`` the seed gives this text whatever is drafted; under
-            others it does so only with the same drafts.
-        rounds: the trace. Round 0 is the prefill, with no drafted and one emitted token.
+        seed: the seed that reproduces this text alone; None if the caller passed a random source.
+        verifier: the verification rule. Under ``"invariant"`` the seed gives this text for all drafts; under other
+            rules only for the same drafts.
+        rounds: the trace. Round 0 is the prefill, without drafted tokens and with one emitted token.
+        stats: the counters.
     """
 
     prompt_tokens: list[int]
@@ -450,7 +477,7 @@ class Generation:
     stats: Stats = field(default_factory=Stats)
 
     def record(self, round: Round, ends: Callable[[int], bool]) -> list[int]:
-        """Add a round, with its output truncated after the first token that ``ends`` the text; returns that output."""
+        """Add a round, cut its output after the first token for which ``ends`` is true, and return this output."""
         for i, token in enumerate(round.emitted):
             if ends(token):
                 del round.emitted[i + 1 :]
@@ -471,11 +498,11 @@ class Generation:
 class Drafter(ABC):
     """Proposes drafts, using each request's random source, length controller and sampling parameters.
 
-    It owns the caches of its draft models, and serves all requests of an engine together, which share its forwards.
+    A drafter owns the caches of its draft models. All requests of an engine share its forwards.
 
     Attributes:
-        reads_states: whether it reads ``Request.states``, the target's hidden states.
-        alone: whether all requests of the round draft with it; set by the engine before :meth:`propose`.
+        reads_states: whether the drafter reads ``Request.states``, the target's hidden states.
+        alone: whether all requests of the round use this drafter; set by the engine before :meth:`propose`.
     """
 
     reads_states = False
@@ -486,26 +513,26 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        """A draft for each request, at most ``max_draft`` tokens deep."""
+        """Return a draft for each request, at most ``max_draft`` tokens deep."""
 
-    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:  # noqa: B027 — not every one has a cache
-        """Called when the nodes ``path`` of ``draft`` were accepted; ``request.text`` does not include them yet."""
+    def commit(self, request: Request, draft: Draft, path: list[int]) -> None:  # noqa: B027 — some have no cache
+        """Keep the accepted nodes ``path`` of ``draft``; ``request.text`` does not include their tokens yet."""
 
-    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not go by time
-        """Called after a round with its wall time; its drafts had so many tokens and forwards at most."""
+    def timed(self, tokens: int, forwards: int, seconds: float) -> None:  # noqa: B027 — most do not use times
+        """Receive the wall time of a round, and the largest numbers of tokens and forwards of its drafts."""
 
-    def release(self, request: Request) -> None:  # noqa: B027 — not every one holds something
+    def release(self, request: Request) -> None:  # noqa: B027 — some have no state of a request
         """Remove a request."""
 
     def room(self, request: Request) -> int:
-        """Number of cache columns needed after a request's prompt."""
+        """Return the number of cache columns needed after a request's prompt."""
         return request.budget
 
     def growth(self, requests: Sequence[Request]) -> int:
-        """Bytes by which the memory of the draft's keys and values grows with further ``requests``."""
+        """Return the bytes by which the memory of the draft's keys and values grows with further ``requests``."""
         return 0
 
-    def clear(self) -> None:  # noqa: B027 — not every drafter holds something
+    def clear(self) -> None:  # noqa: B027 — some have no state of requests
         """Remove all requests, also after an interrupted round."""
 
 
@@ -518,30 +545,36 @@ class DraftingArm:
 
 
 class RoundHook:
-    """Observes the rounds of an engine, or of one request; every method does nothing unless it is overridden."""
+    """Observes the rounds of an engine, or of one request. The methods of this base class do nothing."""
 
     def round_started(self) -> None:
-        """Called before a round; of the engine's hooks alone."""
+        """Observe the start of a round; called for hooks of the engine only."""
 
     def prompt_read(self, request: Request, state: Tensor) -> None:
-        """Called when the target has read the request's prompt, with the prompt's last state (d,).
+        """Observe that the target has read a request's prompt; the hook may choose another arm for the request.
 
-        The request's first arm has been chosen; the hook may choose another one.
+        Args:
+            request: the request, which has its first arm.
+            state: (d,) the last hidden state of the prompt.
         """
 
     def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
-        """Called when a draft has been verified and its tokens have been added to the request.
+        """Observe the verification of a draft, whose accepted tokens have been added to the request.
 
         Args:
+            request: the request.
+            draft: the draft.
+            verdict: the result.
             p: distributions after the text and after each drafted token.
             logits: (N + 1, V) the logits of ``p``.
         """
 
     def round_ended(self, drafts: Mapping[Request, Draft], joining: Sequence[Request]) -> None:
-        """Called after a round in which each request drafted one of ``drafts``; of the engine's hooks alone.
+        """Observe the end of a round; called for hooks of the engine only.
 
         Args:
-            joining: the requests whose prompts were read, which drafted nothing.
+            drafts: the draft of each request.
+            joining: the requests whose prompts were read; they drafted nothing.
         """
 
 
@@ -556,21 +589,22 @@ class Request:
         budget: maximum number of new tokens.
         stop_tokens: ids that end the text.
         verify: the verification rule.
-        arms: pairs of a drafter and a length controller, of which one is chosen when the prompt has been read.
+        arms: pairs of a drafter and a length controller; one of them is chosen when the prompt has been read.
         output: generated tokens, trace and counters.
-        style: which of the tokens the text consists of; its stop strings end the output as well.
-        stopping: finds stop strings; None without any.
-        hooks: hooks of this request alone, such as the server's recorder.
-        text: tokens that the target reads: prompt and output; for an encoder-decoder start token and output.
+        style: the rules that make the text from the tokens, with the stop strings.
+        stopping: searches for stop strings; None if there are none.
+        hooks: hooks of this request only, such as the server's recorder.
+        text: tokens that the target reads: prompt and output; for an encoder-decoder, start token and output.
         ngrams: an n-gram index of ``text``.
-        drafter, length: the chosen arm's drafter, and this request's own controller, made by its length controller.
-        shared_length: the arm's length controller, whose ``for_text`` made ``length``.
+        drafter: the drafter of the chosen arm.
+        shared_length: the length controller of the chosen arm.
+        length: the request's length controller, which ``shared_length.for_text`` returned.
         drafting: whether the drafter has been started.
-        states: the target's hidden states that a drafter which reads them has not read yet, (n, d) of each round.
+        states: the target's hidden states, (n, d) for each round, that the drafter has not read yet.
         ended: whether the text is complete, by its budget or a stop token.
-        error: the exception by which the request failed, or None.
-        cancelled: whether the caller no longer waits for it.
-        streamed: whether someone waits for each token, and not for the whole text.
+        error: the exception that failed the request, or None.
+        cancelled: whether the caller no longer waits for the request.
+        streamed: whether the caller waits for each token instead of the whole text.
     """
 
     prompt: list[int]
@@ -614,7 +648,7 @@ class Request:
         self.choose(0)
 
     def choose(self, arm: int) -> None:
-        """Use the arm with index ``arm``."""
+        """Choose the arm with index ``arm``."""
         self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
         self.length = self.shared_length.for_text()
         self.length.start_text()
@@ -630,9 +664,15 @@ class Request:
         return any(arm.drafter.reads_states for arm in self.arms)
 
     def add_states(self, states: Tensor, draft: Draft, path: list[int]) -> None:
-        """Add the states (n, d) of tokens that the target has read: new ones of the text, and ``path`` of ``draft``."""
+        """Add the target's states of new tokens of the text, and of the nodes ``path`` of ``draft``.
+
+        Args:
+            states: (n, d) the states of all tokens that the target has read in this round.
+            draft: the draft, whose nodes were read last.
+            path: the accepted nodes.
+        """
         new = len(states) - len(draft.tokens)
-        self.states.append(torch.cat([states[:new], states[new:][path]]))  # a copy: ``states`` are part of a batch's
+        self.states.append(torch.cat([states[:new], states[new:][path]]))  # a copy of a part of a batch
 
     @property
     def remaining(self) -> int:
@@ -641,25 +681,26 @@ class Request:
 
     @property
     def max_draft(self) -> int:
-        """Maximum depth of a draft, which leaves room for the target's own token."""
+        """Maximum depth of a draft, which leaves room for the target's token."""
         return self.remaining - 1
 
     @property
     def finished(self) -> bool:
+        """Whether the request has ended, failed, or been cancelled."""
         return self.ended or self.cancelled or self.error is not None
 
     def append(self, draft: Draft, verdict: Verdict) -> None:
-        """Append the accepted tokens of a draft and the target's own token."""
-        steered = len(draft.tokens) - draft.copied
-        if steered and verdict.accepted >= draft.copied and not draft.from_target:
-            self.length.end_round(steered, verdict.accepted - draft.copied)
+        """Append the accepted tokens of a draft and the target's token."""
+        controlled = len(draft.tokens) - draft.copied
+        if controlled and verdict.accepted >= draft.copied and not draft.from_target:
+            self.length.end_round(controlled, verdict.accepted - draft.copied)
         emitted = self._record(draft, verdict)
         self.text += emitted
         if len(self.output.tokens) >= self.budget:
             self.ended = True
 
     def _ends(self, token: int) -> bool:
-        """Whether ``token``, the next of the output, ends it."""
+        """Return true if ``token``, the next token of the output, ends the output."""
         if self.stopping is not None:
             self.stopping.push([token])
         if (self.stopping is not None and self.stopping.ended) or token in self.style.stop_token_ids:
@@ -672,11 +713,11 @@ class Request:
         return True
 
     def _record(self, draft: Draft, verdict: Verdict) -> list[int]:
-        """Add the round of a verified draft to the output and count its forwards; returns the round's tokens."""
+        """Add the round of a verified draft to the output, count its forwards, and return its tokens."""
         emitted, stats = [*(draft.tokens[node] for node in verdict.path), verdict.token], self.output.stats
         if draft.sequential:
             return self._record_each(emitted)
-        if draft.from_target:  # its forwards read one token per beam
+        if draft.from_target:  # each forward read one token per beam
             stats.n_target_forwards += draft.n_forwards
             return self.output.record(Round([], [], emitted), self._ends)
         stats.n_draft_forwards += draft.n_forwards
@@ -687,7 +728,7 @@ class Request:
         return self.output.record(round, self._ends)
 
     def _record_each(self, tokens: list[int]) -> list[int]:
-        """Add a round without a draft for each of ``tokens``, up to the one that ends the text; returns these."""
+        """Add a round without a draft for each of ``tokens`` up to the one that ends the text; return these tokens."""
         emitted: list[int] = []
         for token in tokens:
             emitted += self._record(NO_DRAFT, Verdict([], token))
@@ -697,7 +738,7 @@ class Request:
 
 
 def warn_of_context(outputs: Sequence[Generation], context: int | None) -> None:
-    """Warn if texts ended at the ``context``, in tokens, before they had ``max_new_tokens``."""
+    """Warn if texts ended at the ``context``, in tokens, before they had ``max_new_tokens`` tokens."""
     count = sum(output.finish_reason == "context" for output in outputs)
     if count:
         warnings.warn(

@@ -1,6 +1,6 @@
-"""Times of single steps, including sampling: t_draft of a draft, t_v(n) of the target, at batch size one.
+"""Times of single steps with sampling, at batch size one: t_draft of a draft, t_v(n) of the target.
 
-They make up rounds, to which the cost model is fitted with which adaptation starts
+The times are combined to rounds. A cost model is fitted to the rounds, from which the adaptation of costs starts
 (:mod:`~specpilot.controllers.length.running_cost`).
 """
 
@@ -26,27 +26,27 @@ from ..models import LanguageModel, TextReader
 from .core import TokenDistribution
 from .random_source import RandomSource
 
-DRAFTED = 8  # tokens of a timed draft; the result is per token
-READ = (1, 2, 3, 5, 9)  # tokens of timed verifications
+DRAFTED = 8  # number of tokens of a timed draft; the result is per token
+READ = (1, 2, 3, 5, 9)  # numbers of tokens of timed verifications
 REPEATS = 30
 WARM = 3
 QUICK, QUICKLY_READ = 15, (1, 2, 5, 9)  # repetitions of a rough measurement, and tokens of its verifications
-WITHIN = 0.8  # seconds after which a rough measurement begins no forward
-SLOW = 0.1  # seconds of a forward above which a few are enough to be kept
-FASTER = 1.1  # times as fast is a less exact draft that is taken
-AGREEING = 0.75  # share of the turns in which it must be
+WITHIN = 0.8  # seconds after which a rough measurement begins no further forward
+SLOW = 0.1  # seconds of a forward above which few repetitions are enough
+FASTER = 1.1  # speed-up that a less exact draft must have to be chosen
+AGREEING = 0.75  # share of the turns in which it must have this speed-up
 TYPICAL = SamplingParams(1.0, 50)
 
 
 class StepTimes(NamedTuple):
-    """What steps take, in seconds.
+    """Times of steps, in seconds.
 
     Attributes:
-        verify: t_v(n) of the target by the number n of tokens it reads.
-        models: for each model, per token; NaN for one that there was no time for.
-        t_draft: that of the first draft; 0 without one.
-        turns: how often everything was timed.
-        drafted: for each draft, the seconds per token of every turn but the first ones.
+        verify: t_v(n) of the target by the number n of tokens that it reads.
+        models: the time of each model per token; NaN for a model that was not measured for lack of time.
+        t_draft: the time of the first draft per token; 0 without a draft.
+        turns: number of complete repetitions.
+        drafted: for each draft, the seconds per token of every turn after the first ones.
     """
 
     verify: dict[int, float]
@@ -57,15 +57,15 @@ class StepTimes(NamedTuple):
 
     @property
     def steady(self) -> bool:
-        """Whether they are of enough forwards to be kept: on a busy machine the first ones may be far off."""
+        """Whether there were enough forwards for reliable times; on a busy machine the first ones may be far off."""
         return self.turns >= 2 * WARM or (self.turns > 1 and self.verify[1] > SLOW)
 
     @property
     def rounds(self) -> list[tuple[int, int, float]]:
-        """Rounds that these steps make up: tokens and forwards of the draft, and seconds.
+        """The rounds that these steps form: tokens and forwards of the draft, and seconds.
 
         The target reads the tokens of a draft after a step of the draft model, which counts only in rounds whose draft
-        took forwards. Without the time to measure a draft step, it has the share of ``ASSUMED``.
+        took forwards. A draft step that was not measured has the share of ``ASSUMED``.
         """
         rounds = [(n - 1, 0, seconds) for n, seconds in self.verify.items()]
         t_draft = ASSUMED.t_draft * self.verify[1] if math.isnan(self.t_draft) else self.t_draft
@@ -76,8 +76,8 @@ class StepTimes(NamedTuple):
     def cost(self) -> CostModel:
         """The cost model of the target with the first draft.
 
-        t_draft is the one measured. The fit would attribute to it what no line through the times of verifications
-        explains, so that a busy second could make a draft step free.
+        t_draft is the measured time. The fit would attribute deviations of the verifications' times to t_draft, so that
+        other processes could make a draft step appear free.
         """
         cost = fit_rounds(self.rounds)
         return cost if math.isnan(self.t_draft) else replace(cost, t_draft=self.t_draft)
@@ -93,36 +93,42 @@ def step_times(
     read: Sequence[int] = READ,
     within: float = math.inf,
 ) -> StepTimes:
-    """The times of a target and of ``models``, where None stands for the target alone.
+    """Measure the times of a target and of ``models``.
 
-    All are timed in turn after the same prompt; results are medians. They read the prompt's tokens once more: after a
-    text that makes no sense distributions are flat, and sampling from them with top-p takes longer than a forward. As
-    in decoding, one token is read after a forward over one token, and several are read after a step of the first draft,
-    whose t_draft the cost model has.
+    All models are timed in turn after the same prompt; results are medians. The models read the prompt's tokens a
+    second time: after meaningless text distributions are flat, and sampling from flat distributions with top-p takes
+    longer than a forward. As in decoding, one token is read after a forward over one token, and several tokens are read
+    after a step of the first draft, whose t_draft is part of the cost model.
 
     Args:
-        within: seconds after which no forward is begun, but for one of each model; what is missing then is supposed.
+        target: the target.
+        models: the draft models; None stands for decoding without a draft.
+        prompt: tokens of the prompt.
+        sampling: sampling parameters.
+        repeats: number of repetitions.
+        read: numbers of tokens of the verifications.
+        within: seconds after which no further forward begins, except one of each model; missing times are estimated.
     """
     began = time.perf_counter()
     until = began + within
-    others = [model for model in models if model is not None]
+    drafts = [model for model in models if model is not None]
     verify: dict[int, list[float]] = {n: [] for n in read}
-    draft: list[list[float]] = [[] for _ in others]
+    draft: list[list[float]] = [[] for _ in drafts]
     again = [*islice(cycle(prompt), max(read))]
     readers = [_read(target, prompt)]
     _settle(target)
     prefill = time.perf_counter() - began
-    readers += [_read(model, prompt) for model in others]
+    readers += [_read(model, prompt) for model in drafts]
     if time.perf_counter() + prefill >= until:
         missing = [prefill if model is None else math.nan for model in models]
-        return StepTimes({1: prefill}, missing, math.nan if others else 0.0, 0, [[] for _ in others])
+        return StepTimes({1: prefill}, missing, math.nan if drafts else 0.0, 0, [[] for _ in drafts])
     lengths = [reader.length for reader in readers]
 
     def turns() -> Iterator[None]:
-        """Times everything in turn, and pauses after each."""
+        """Time all steps in turn, and yield after each step."""
         for turn in range(WARM + repeats):
             for n in read:
-                before = 1 if n > 1 and others else 0
+                before = 1 if n > 1 and drafts else 0
                 readers[before].read(again[:1])
                 readers[before].crop(lengths[before])
                 _settle(readers[before].model)
@@ -134,7 +140,7 @@ def step_times(
                 readers[0].crop(lengths[0])
                 yield
             for i, (reader, seconds, length) in enumerate(zip(readers[1:], draft, lengths[1:], strict=True)):
-                if i:  # a draft follows a forward of the target, as in decoding; after another it would be faster
+                if i:  # a draft follows a forward of the target, as in decoding; after another draft it would be faster
                     readers[0].read(again[:1])
                     readers[0].crop(lengths[0])
                 started = time.perf_counter()
@@ -156,22 +162,22 @@ def step_times(
 
 
 def _warm(seconds: list[float]) -> list[float]:
-    """The times after the first ``WARM``; without any, those after the first; the first if it is the only one."""
+    """Return the times after the first ``WARM``; if there are none, those after the first; else the only time."""
     return seconds[WARM:] or seconds[1:] or seconds
 
 
 def _typical(seconds: list[float]) -> float:
-    """The median of times; of few the least one, since other processes only add to them."""
+    """Return the median of many times, or the smallest of few, because other processes only increase times."""
     return median(seconds[WARM:]) if len(seconds) >= 2 * WARM else min(_warm(seconds))
 
 
 def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
-    """Costs of a pair, or of a target alone, on this machine, with which adaptation starts.
+    """Measure the costs of a pair, or of a target without a draft, on this machine; adaptation starts from them.
 
-    They are measured in at most a second, or one forward of each model if that takes longer.
+    The measurement takes at most a second, or one forward of each model if that takes longer.
     """
     drafts = [] if draft is None else [draft]
-    # Any text will do. The sampling parameters keep few tokens.
+    # The text is arbitrary, because the sampling parameters keep few tokens.
     cost = step_times(target, drafts, [0] * 32, TYPICAL, QUICK, QUICKLY_READ, WITHIN).cost
     if drafts:
         logger.info(
@@ -183,10 +189,14 @@ def pair_costs(target: LanguageModel, draft: LanguageModel | None) -> CostModel:
 
 
 def fastest_step(target: LanguageModel, drafts: Mapping[str, LanguageModel]) -> str:
-    """The name of the draft with the fastest step.
+    """Return the name of the draft with the fastest step.
 
-    The most exact is the first; one that is less exact is taken if it is ``FASTER`` in most turns. Without the time to
-    measure that it is the first. The choice is not made again, so a busy moment must not decide it.
+    The first draft is the most exact. A less exact draft is chosen if it is ``FASTER`` in most turns. If there is not
+    enough time to measure this, the first draft is chosen. The choice is final, so that a busy moment must not decide.
+
+    Args:
+        target: the target.
+        drafts: the drafts by name, the most exact first.
     """
     times = step_times(target, [*drafts.values()], [0] * 32, TYPICAL, QUICK, (1,), WITHIN / 2)
     names = [*drafts]
@@ -202,7 +212,7 @@ def is_faster(seconds: Sequence[float], other: Sequence[float]) -> bool:
 
     The steps of one turn follow one another, so that other processes disturb both or few of them.
     """
-    turns = [mine * FASTER < theirs for mine, theirs in zip(seconds, other, strict=False)]
+    turns = [first * FASTER < second for first, second in zip(seconds, other, strict=False)]
     return bool(turns) and sum(turns) >= AGREEING * len(turns)
 
 
@@ -216,7 +226,7 @@ def _read(model: LanguageModel, prompt: list[int]) -> TextReader:
 def _draft(
     reader: TextReader, token: int, sampling: SamplingParams, rng: RandomSource, vocab_size: int, until: float
 ) -> int:
-    """Draft as the decoder does, after ``token``: a forward and a draw for each token; returns their number."""
+    """Draft as the decoder does, after ``token``, with a forward and a draw for each token; return their number."""
     kept = reader.model.kept_tokens_below(vocab_size)
     for drafted in range(1, DRAFTED + 1):
         logits, _ = reader.read([token])
@@ -227,5 +237,6 @@ def _draft(
 
 
 def _settle(model: LanguageModel) -> None:
+    """Wait until a GPU has completed the model's forwards."""
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)

@@ -47,8 +47,8 @@ from .loading.routing import Routing
 from .model_spec import Name
 from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords, check_system
 from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
-from .prompting import OnePrompt, PromptLike, SeveralPrompts, as_prompts, encode_prompt
-from .random_source import RandomSource, SharedNoise, drawn_seed, seeds_of
+from .prompting import PromptLike, SeveralPrompts, SinglePrompt, as_prompts, encode_prompt
+from .random_source import RandomSource, SharedNoise, drawn_seed, text_seeds
 from .scheduler import Scheduler
 from .text_stream import PLAIN, Stop, TextStream, TextStyle
 
@@ -58,7 +58,7 @@ SeveralSamples: TypeAlias = Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 
 
 
 class GenerateKeywords(SamplingKeywords, total=False):
-    """Keywords of :meth:`SpeculativeDecoder.generate` on which the type of its result does not depend."""
+    """Keywords of :meth:`SpeculativeDecoder.generate` that do not affect the type of its result."""
 
     sampling: SamplingParams | None
     seed: int | Sequence[int] | None
@@ -240,15 +240,15 @@ class SpeculativeDecoder:
 
         With loaded models, and where nothing else is given, drafts have four tokens.
         """
-        return cls._made(options, models, steady=models is not None)
+        return cls._from_parts(options, models, steady=models is not None)
 
     @classmethod
     def steady_from_options(cls, options: DecodingOptions) -> SpeculativeDecoder:
-        """:meth:`from_options` for texts that must not depend on time: drafts have four tokens by default."""
-        return cls._made(options, None, steady=True)
+        """Return :meth:`from_options` for texts that must not depend on time: drafts have four tokens by default."""
+        return cls._from_parts(options, None, steady=True)
 
     @classmethod
-    def _made(cls, options: DecodingOptions, models: Models | None, *, steady: bool) -> SpeculativeDecoder:
+    def _from_parts(cls, options: DecodingOptions, models: Models | None, *, steady: bool) -> SpeculativeDecoder:
         decoder = cls.__new__(cls)
         with log_at_end():
             decoder._begin(options, models, steady=steady)
@@ -256,12 +256,12 @@ class SpeculativeDecoder:
 
     @property
     def plan(self) -> Plan:
-        """How requests are decoded; :meth:`.Plan.describe` prints it."""
+        """The plan of decoding; :meth:`.Plan.describe` returns it in words."""
         return self.setup.plan
 
     @property
     def length(self) -> LengthController:
-        """The length controller of calls that give no other."""
+        """The length controller of calls without a ``length``."""
         return self.setup.arms[0].length
 
     def __repr__(self) -> str:
@@ -269,14 +269,16 @@ class SpeculativeDecoder:
 
     # The type of the result follows from the type of the prompt and from ``n``.
     @overload
-    def generate(self, prompt: OnePrompt, *, n: Literal[1] = 1, **options: Unpack[GenerateKeywords]) -> Generation: ...
+    def generate(
+        self, prompt: SinglePrompt, *, n: Literal[1] = 1, **options: Unpack[GenerateKeywords]
+    ) -> Generation: ...
     @overload
     def generate(
-        self, prompt: OnePrompt, *, n: SeveralSamples, **options: Unpack[GenerateKeywords]
+        self, prompt: SinglePrompt, *, n: SeveralSamples, **options: Unpack[GenerateKeywords]
     ) -> list[Generation]: ...
     @overload
     def generate(
-        self, prompt: OnePrompt, *, n: int, **options: Unpack[GenerateKeywords]
+        self, prompt: SinglePrompt, *, n: int, **options: Unpack[GenerateKeywords]
     ) -> Generation | list[Generation]: ...
     @overload
     def generate(
@@ -345,18 +347,18 @@ class SpeculativeDecoder:
         """
         check_count("n", n)
         prompts, single = as_prompts(prompt)
-        seeds = seeds_of(drawn_seed() if seed is None else seed, len(prompts) * n)
+        seeds = text_seeds(drawn_seed() if seed is None else seed, len(prompts) * n)
         if on_tokens is not None and (not single or n > 1):
             raise InputError("on_tokens: supports a single text; give one prompt and n=1")
         sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         self.check_models()
         setup = self.setup_for(length, verifier, seed=seed, temperature=sampling.temperature)
         style = TextStyle.until(stop)
-        ids = [self._encode(one, chat, system) for one in prompts]
-        budgets = [self.defaults.budget(max_new_tokens, len(one)) for one in ids]
+        ids = [self._encode(single_prompt, chat, system) for single_prompt in prompts]
+        budgets = [self.defaults.budget(max_new_tokens, len(tokens)) for tokens in ids]
         requests = [
-            self.new_request(ids[i // n], sampling, budgets[i // n], of_text, setup=setup, style=style)
-            for i, of_text in enumerate(seeds)
+            self.new_request(ids[i // n], sampling, budgets[i // n], text_seed, setup=setup, style=style)
+            for i, text_seed in enumerate(seeds)
         ]
         if on_tokens is None:
             self.scheduler.run(requests)
@@ -385,7 +387,10 @@ class SpeculativeDecoder:
         system: str | None = None,
         stop: Stop = None,
     ) -> Iterator[str]:
-        """Like :meth:`generate` for one prompt, but yields the text piece by piece after each round."""
+        """Generate a continuation of one prompt, and yield its text piece by piece after each round.
+
+        The arguments are those of :meth:`generate`.
+        """
         if self.tokenizer is None:
             raise InputError("stream: text needs a tokenizer; pass one to SpeculativeDecoder")
         prompts, single = as_prompts(prompt)
@@ -395,10 +400,10 @@ class SpeculativeDecoder:
         ids = self._encode(prompts[0], chat, system)
         sampling = self._sampling(sampling, temperature=temperature, top_k=top_k, top_p=top_p)
         budget = self.defaults.budget(max_new_tokens, len(ids))
-        (of_text,) = seeds_of(drawn_seed() if seed is None else seed, 1)
+        (text_seed,) = text_seeds(drawn_seed() if seed is None else seed, 1)
         setup = self.setup_for(length, verifier, seed=seed, temperature=sampling.temperature)
         style = TextStyle.until(stop)
-        return self._stream(self.new_request(ids, sampling, budget, of_text, setup=setup, style=style))
+        return self._stream(self.new_request(ids, sampling, budget, text_seed, setup=setup, style=style))
 
     def _stream(self, request: Request) -> Iterator[str]:
         text = self.text_stream(request.prompt, request.style)
@@ -460,9 +465,9 @@ class SpeculativeDecoder:
             raise InputError(f"prompt: {len(prompt)} tokens, but {holder} {context}; shorten the prompt")
         if room < max_new_tokens:
             output.finish_reason = "context"
-        found = model_stop_tokens(self.target.model, self.tokenizer)
-        if found != self._ends:  # the generation_config has changed
-            self.stop_tokens = self._ends = found
+        stop_tokens_now = model_stop_tokens(self.target.model, self.tokenizer)
+        if stop_tokens_now != self._ends:  # the generation_config has changed
+            self.stop_tokens = self._ends = stop_tokens_now
         ends = (self.stop_tokens if stop_tokens is None else stop_tokens) | style.stop_token_ids
         output.verifier = setup.plan.verifier.name
         if isinstance(seed, RandomSource):
@@ -495,13 +500,13 @@ class SpeculativeDecoder:
 
     @property
     def fingerprint(self) -> PairFingerprint:
-        """That of the target, its one draft model and the tokenizer."""
+        """The fingerprints of the target, its draft model and the tokenizer, for a decoder with one draft model."""
         (draft,) = self.drafts
         assert self.tokenizer is not None, "decoder was not loaded by name"
         return PairFingerprint.of(self.target.model, draft.model, self.tokenizer)
 
     def _warn_of_short_drafts(self) -> None:
-        """Say which drafts read shorter texts than the target, which decodes the rest without them."""
+        """Warn of drafts that read shorter texts than the target, which decodes longer texts without them."""
         room = math.inf if self.context is None else self.context
         rest = "with n-gram drafts alone" if isinstance(self.plan.drafting, Mixed) else "without drafts"
         for model in dict.fromkeys(self._draft_models()):
@@ -513,49 +518,54 @@ class SpeculativeDecoder:
                 )
 
     def _warn_of_large_drafts(self) -> None:
-        """Say which drafts are no smaller than the target: a step of them takes as long as decoding without drafts."""
-        of_target = count_parameters(self.target.model)
+        """Warn of drafts that are not smaller than the target, because their steps take as long as decoding."""
+        target_count = count_parameters(self.target.model)
         for model in dict.fromkeys(self._draft_models()):
             count = count_parameters(model.model)
-            if model.precision == self.target.precision and count >= of_target:
-                remedy = "swap target and draft" if count > of_target else "give a smaller draft"
+            if model.precision == self.target.precision and count >= target_count:
+                remedy = "swap target and draft" if count > target_count else "give a smaller draft"
                 warnings.warn(
                     f"draft={model.model.name_or_path or model.name!r}: it has {count:,} parameters and the target "
-                    f"{of_target:,}, so drafts cost more than they save; {remedy}",
+                    f"{target_count:,}, so drafts cost more than they save; {remedy}",
                     stacklevel=3,
                 )
 
     def check_models(self) -> None:
-        """Raise InputError if a model has changed in a way that decoding would not follow."""
+        """Check that no model has changed in a way that decoding would ignore.
+
+        Raises:
+            InputError: a model has changed.
+        """
         self.target.check_unchanged("target")
         for model in self._draft_models():
             model.check_unchanged("draft")
 
     @property
     def defaults(self) -> GenerationDefaults:
-        """What the target's ``generation_config`` says now, if it is followed.
+        """The current settings of the target's ``generation_config``; no settings if the decoder ignores it.
 
         Raises:
-            InputError: a setting there is not supported.
+            InputError: a setting is not supported.
         """
         return generation_defaults(self.target.model) if self.generation_config == FOLLOW else GenerationDefaults()
 
     def _draft_models(self) -> list[LanguageModel]:
+        """Return the draft models; with a router, those of its arms."""
         return self.drafts if self.routing is None else self.routing.models
 
-    def _sampling(self, sampling: SamplingParams | None, **given: Any) -> SamplingParams:
-        """``sampling``, or the sampling parameters of a call that gives single ones.
+    def _sampling(self, sampling: SamplingParams | None, **arguments: Any) -> SamplingParams:
+        """Return ``sampling``, or the sampling parameters made of a call's single ``arguments``.
 
         Raises:
-            InputError: both are given, a value is out of range, or ``sampling`` is something else.
+            InputError: a call has both, a value is out of range, or ``sampling`` has another type.
         """
         if sampling is None:
-            return self.defaults.sampling_params(**given)
+            return self.defaults.sampling_params(**arguments)
         if not isinstance(sampling, SamplingParams):
             raise InputError(
                 f"sampling: of type {type(sampling).__name__}; give SamplingParams(temperature=…, top_k=…, top_p=…)"
             )
-        for name, value in given.items():
+        for name, value in arguments.items():
             if value != AUTO:
                 raise InputError(f"{name}={value!r}: sampling has a {name} already; give one of them")
         return sampling
@@ -595,32 +605,33 @@ class SpeculativeDecoder:
             return self.setup
         call = Call(self._replaced if length is None else length, verifier)
         if isinstance(length, LengthController):
-            return self._setup_of(call, seeded)
+            return self._build_setup(call, seeded)
         key = str(length), verifier, seeded
         if key not in self._calls:
-            self._calls[key] = self._setup_of(call, seeded)
+            self._calls[key] = self._build_setup(call, seeded)
         return self._calls[key]
 
-    def _setup_of(self, call: Call, seeded: bool = False) -> Setup:
+    def _build_setup(self, call: Call, seeded: bool = False) -> Setup:
         return self.builder.build(resolve(self.options, call, steady=self.steady, seeded=seeded))
 
     def use_length(self, length: LengthController) -> None:
-        """Use ``length`` in all later calls that give no other; requests that run keep theirs.
+        """Use ``length`` in all later calls without a length; running requests keep their controllers.
 
         Raises:
-            InputError: it does not fit the decoder's options.
+            InputError: the controller does not fit the decoder's options.
         """
-        self.setup = self._setup_of(Call(length))
+        self.setup = self._build_setup(Call(length))
         self._replaced = length
         self._calls.clear()
 
     def load_length(
         self, name: str, *, threshold: float | None = None, cost: CostModel | None = None
     ) -> LengthController:
-        """A length controller for this decoder's models: a rule, or a trained one (shipped, local or on the hub).
+        """Load a length controller for this decoder's models: a rule, or a trained one (included, local or on the hub).
 
         Args:
-            threshold, cost: for a trained controller, as for :meth:`from_pretrained`.
+            name: the name.
+            threshold, cost: settings of a trained controller, as for :meth:`from_pretrained`.
 
         Raises:
             InputError: there is no such rule or controller, it was trained for another pair, or it cannot use ``cost``.
@@ -630,15 +641,15 @@ class SpeculativeDecoder:
         return load_length(name, self.target.model, first, self.tokenizer, threshold, cost, self.pair_check)
 
     def load_copies(self, name: Name) -> CopyPredictor:
-        """A trained copy head (shipped, local or on the hub) for this decoder's target; for :class:`Ngram`.
+        """Load a copy head (included, local or on the hub) for this decoder's target, for use in :class:`Ngram`.
 
         Raises:
-            InputError: it cannot be loaded, is another kind of controller, or was trained for another target.
+            InputError: the head cannot be loaded, is a controller of another kind, or was trained for another target.
         """
         return load_copies(name, self.target.model, self.tokenizer, self.pair_check)
 
     def finish(self, request: Request) -> Generation:
-        """The output of a finished request, with its text."""
+        """Return the output of a finished request, with its text."""
         if self.tokenizer is not None:
             text = self.text_stream(request.prompt, request.style)
             request.output.text = text.push(request.output.tokens) + text.flush()

@@ -1,7 +1,8 @@
 """The decoding loop: one round at a time for any number of requests.
 
-The loop of Leviathan et al. 2023 for any drafter and verifier. ``p`` is the target, ``q`` the draft, both under the
-same sampling parameters. Under a lossless rule every request's output has the target's distribution.
+It is the loop of Leviathan et al. 2023 for any drafter and verifier. ``p`` is the target's distribution, ``q`` the
+draft's, both under the same sampling parameters. Under a lossless rule every request's output has the target's
+distribution.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ NOTHING_READ = TokenDistribution(torch.empty(0, 0), None, 0)
 
 
 class TargetOutput(NamedTuple):
-    """What the target's forward gives for one request that drafted N tokens.
+    """The result of the target's forward for one request that drafted N tokens.
 
     Attributes:
         p: N + 1 distributions, after the text and after each drafted token.
-        states: hidden states (n, d + L·d) of the last tokens read, see :meth:`.LanguageModel.forward`; of all
-            of them if the request's drafters read states, otherwise those that ``logits`` come from.
+        states: (n, d + L·d) hidden states, see :meth:`.LanguageModel.forward`: of all tokens of the read if the
+            request's drafters read states, otherwise those that ``logits`` come from.
         logits: (N + 1, V) the logits of ``p``.
     """
 
@@ -52,31 +53,33 @@ class Engine:
         self.target = target
         self.cache = target.new_cache()
         self.hooks: list[RoundHook] = []
-        self.stream: torch.cuda.Stream | None = None  # of the last round on CUDA
-        self.free_bytes = partial(free_bytes, target.device)  # for buffers; None where that is not known
+        self.stream: torch.cuda.Stream | None = None  # the stream of the last round on CUDA
+        self.free_bytes = partial(free_bytes, target.device)  # returns the free memory, or None if unknown
 
     def growth(self, requests: Sequence[Request]) -> int:
-        """Bytes by which the memory of keys and values grows when ``requests`` join together."""
+        """Return the bytes by which the memory of keys and values grows when ``requests`` join together."""
         rooms = [max(arm.drafter.room(request) for arm in request.arms) for request in requests]
-        grown = self.cache.growth([len(request.prompt) + room for request, room in zip(requests, rooms, strict=True)])
+        target_bytes = self.cache.growth(
+            [len(request.prompt) + room for request, room in zip(requests, rooms, strict=True)]
+        )
         drafting: dict[Drafter, list[Request]] = {}
         for request in requests:
             for drafter in {arm.drafter for arm in request.arms}:
                 drafting.setdefault(drafter, []).append(request)
-        return grown + sum(drafter.growth(some) for drafter, some in drafting.items())
+        return target_bytes + sum(drafter.growth(group) for drafter, group in drafting.items())
 
     def has_room(self, requests: Sequence[Request]) -> bool:
-        """Return whether so much memory is free that ``requests`` can join together; true where it is not known."""
+        """Return true if there is enough free memory for ``requests`` to join together, or if it is unknown."""
         free = self.free_bytes()
         return free is None or self.growth(requests) <= free
 
     def step(self, requests: Sequence[Request]) -> None:
-        """One round: every request drafts, one target forward reads all drafts, each request verifies its draft.
+        """Run one round: every request drafts, one target forward reads all drafts, each request verifies its draft.
 
-        Must be called in inference mode.
+        The method must be called in inference mode.
 
-        A joining request drafts nothing; the same forward reads its prompt. Between rounds the caches hold a prefix of
-        each request's text; the target's lacks only the last token.
+        A joining request drafts nothing; the same forward reads its prompt. Between rounds the caches have a prefix of
+        each request's text; the target's cache lacks only the last token.
         """
         self._follow_stream()
         for hook in self.hooks:
@@ -92,7 +95,7 @@ class Engine:
             for hook in self.hooks:
                 hook.prompt_read(request, outputs[request].states[-1])
 
-        # Step 3: verify. Each request's rule chooses which drafted tokens are kept, and the token that follows them.
+        # Step 3: verify. Each request's rule chooses the accepted tokens and the token that follows them.
         verified = self._verify(drafts, outputs)
 
         # Step 4: commit. The caches keep the accepted tokens, and the texts grow by them and the token that follows.
@@ -112,7 +115,7 @@ class Engine:
             self.stream = stream
 
     def _join(self, requests: Sequence[Request]) -> list[Request]:
-        """Give each joining request a row of the cache, and return these requests."""
+        """Add the joining requests to the cache, and return them."""
         joining = [request for request in requests if not request.text]
         for request in joining:
             room = max(arm.drafter.room(request) for arm in request.arms)
@@ -120,7 +123,7 @@ class Engine:
         return joining
 
     def _propose(self, requests: Sequence[Request], joining: Sequence[Request]) -> dict[Request, Draft]:
-        """Every request's draft; requests with the same drafter are drafted together."""
+        """Return every request's draft; requests with the same drafter draft together."""
         drafts: dict[Request, Draft] = dict.fromkeys(joining, NO_DRAFT)
         groups: dict[Drafter, list[Request]] = {}
         for request in requests:
@@ -136,7 +139,7 @@ class Engine:
         return {request: drafts[request] for request in requests if request.error is None}
 
     def _forward(self, drafts: dict[Request, Draft]) -> dict[Request, TargetOutput]:
-        """One target forward for all requests, except those whose drafts the target has already read."""
+        """Run one target forward for all requests, except those whose drafts the target has already read."""
         reading = [request for request, draft in drafts.items() if not draft.from_target]
         if not reading:
             return {}
@@ -148,17 +151,17 @@ class Engine:
             p = [RowwiseDistribution(reading[0].sampling, logits)]
         else:
             p = distributions([request.sampling for request in reading], logits, counts)
-            wanted = [i for i, request in enumerate(reading) if drafts[request].on_host]
-            if wanted:
-                moved = dict(zip(wanted, on_host([p[i] for i in wanted]), strict=True))
-                p = [moved.get(i, one) for i, one in enumerate(p)]
+            indices = [i for i, request in enumerate(reading) if drafts[request].on_host]
+            if indices:
+                moved = dict(zip(indices, on_host([p[i] for i in indices]), strict=True))
+                p = [moved.get(i, distribution) for i, distribution in enumerate(p)]
         parts = zip(
             p, torch.split(states, [read.kept_states for read in reads]), torch.split(logits, counts), strict=True
         )
         return {request: TargetOutput(*part) for request, part in zip(reading, parts, strict=True)}
 
     def _to_read(self, request: Request, draft: Draft) -> Read:
-        """The new tokens of the request's text, and its draft."""
+        """Return the read of the new tokens of the request's text and of its draft."""
         tokens = [*request.text[self.cache.length(request) :], *draft.tokens]
         tree = None if draft.is_chain else TreeMask.from_parents(len(request.text), draft.parents)
         drawn = draft.drawn.tokens if draft.drawn is not None and draft.drawn.numbers else None
@@ -168,7 +171,10 @@ class Engine:
     def _verify(
         self, drafts: dict[Request, Draft], outputs: dict[Request, TargetOutput]
     ) -> dict[Request, tuple[Draft, Verdict]]:
-        """The drafts, whose tokens the host has now read, and their verdicts; a request that fails fails alone."""
+        """Return the drafts, with tokens that the host has read, and their verdicts.
+
+        An error of a request is stored in the request and does not affect the others.
+        """
         chains = {
             request: Drafted(
                 outputs[request].p, draft, draft.drawn, request.verify, request.source, request.stop_tokens
@@ -202,8 +208,11 @@ class Engine:
         """Add a verified draft to the caches and the text.
 
         Args:
-            output: None if the target chose the draft's tokens.
-            proposed: number of tokens that the target read of the draft, before it was cut after a stop token.
+            request: the request.
+            draft: the draft.
+            verdict: the result of its verification.
+            output: the target's output; None if the target chose the draft's tokens.
+            proposed: number of tokens of the draft before it was cut after a stop token.
         """
         start = len(request.text)
         if not draft.from_target:
@@ -219,7 +228,7 @@ class Engine:
                 hook.verified(request, draft, verdict, output.p, output.logits)
 
     def _pass_states(self, request: Request, states: Tensor, draft: Draft, verdict: Verdict) -> None:
-        """Pass the target's ``states`` (n, d + L·d), up to the last drafted token's, to what reads them."""
+        """Pass the target's ``states`` (n, d + L·d) to the drafter and the length controller, if they read states."""
         if request.drafter.reads_states:
             request.add_states(states, draft, verdict.path)
         if request.length.reads_target:

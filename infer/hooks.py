@@ -1,4 +1,4 @@
-"""Hooks of the engine: a router's choice of an arm, and the time of rounds."""
+"""Hooks of the engine: the choice of an arm by a router, and the measurement of rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class RouterHook(RoundHook):
     """Lets a router choose each request's arm by its prompt's embedding.
 
     Args:
-        target, cache: the engine's.
+        router: the router.
+        target, cache: the engine's target and cache.
     """
 
     def __init__(self, router: Router, target: LanguageModel, cache: TextCache) -> None:
@@ -34,18 +35,22 @@ class RouterHook(RoundHook):
 
 
 class RoundTimer:
-    """Times rounds, and reports their seconds as soon as they are known.
+    """Measures the seconds of rounds, and reports them as soon as they are known.
 
-    On CUDA these are between events in the stream, which have passed by the end of a later round, so that nothing waits
-    for them. Elsewhere the host has waited for what it times, and they are known at once.
+    On CUDA the seconds are measured between events in the stream. The events have passed by the end of a later round,
+    so that the host does not wait for them. On other devices the host has waited for the results of the round, and the
+    seconds are known at once.
+
+    Attributes:
+        pending: first mark, last mark and report function of rounds whose seconds are not known yet.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.untold: deque[tuple[Any, Any, Callable[[float], None]]] = deque()
+        self.pending: deque[tuple[Any, Any, Callable[[float], None]]] = deque()
 
     def mark(self) -> Any:
-        """A mark of the current time."""
+        """Return a mark of the current time."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -53,16 +58,21 @@ class RoundTimer:
         return event
 
     def between(self, first: Any, last: Any) -> float | None:
-        """Seconds between two marks; None while that is not known."""
+        """Return the seconds between two marks; None if they are not known yet."""
         if self.device.type != "cuda":
             return float(last - first)
         return float(first.elapsed_time(last)) / 1e3 if last.query() else None
 
-    def stop(self, started: Any, tell: Callable[[float], None]) -> None:
-        """A round has ended that began at the mark ``started``; ``tell`` gets its seconds, in their order."""
-        self.untold.append((started, self.mark(), tell))
-        while self.untold and (seconds := self.between(*self.untold[0][:2])) is not None:
-            self.untold.popleft()[-1](seconds)
+    def stop(self, started: Any, report: Callable[[float], None]) -> None:
+        """Note the end of a round; ``report`` is called with its seconds, in the order of rounds.
+
+        Args:
+            started: the mark of the round's start.
+            report: receives the seconds.
+        """
+        self.pending.append((started, self.mark(), report))
+        while self.pending and (seconds := self.between(*self.pending[0][:2])) is not None:
+            self.pending.popleft()[-1](seconds)
 
 
 class RoundClock(RoundHook):
@@ -92,13 +102,13 @@ class RoundClock(RoundHook):
         first_drafts = any(
             0 < draft.n_forwards == request.output.stats.n_draft_forwards for request, draft in drafts.items()
         )
-        prompts = bool(joining) or first_drafts  # no cost model covers them; first drafts read them as well
+        prompts = bool(joining) or first_drafts  # no cost model covers reading prompts; first drafts also read them
         tokens = max((len(draft.tokens) for draft in drafts.values()), default=0)
         forwards = max((draft.n_forwards for draft in drafts.values()), default=0)
         timed = [] if prompts else [drafter.timed for drafter in {request.drafter for request in drafts}]
         # The controllers' cost models do not cover copied tokens, nor several steps of the target.
         covered = not prompts and not any(draft.copied or draft.sequential for draft in drafts.values())
-        for request in controllers.values():  # one request of each, since they share what they learn of the machine
+        for request in controllers.values():  # one request of each controller, whose copies share the measured costs
             if covered:
                 timed.append(request.length.timed)
             else:
@@ -106,7 +116,8 @@ class RoundClock(RoundHook):
         self.rows = rows = len(drafts)
 
         def report(measured: float) -> None:
-            if self.rows == rows:  # costs depend on the number of requests: another round's would be mixed in
+            """Report the round's seconds, unless a later round had another number of requests."""
+            if self.rows == rows:  # costs depend on the number of requests
                 for add_time in timed:
                     add_time(tokens, forwards, measured)
 

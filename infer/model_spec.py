@@ -1,4 +1,4 @@
-"""Which model is loaded, and how: a name with a precision and a device, before and after loading."""
+"""Specifications of models: name, precision and device, before and after loading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = "chosen when the model is loaded"
 
 
 class TargetKeywords(PlacementKeywords):
-    """Keywords of ``load_any_model`` for the target alone."""
+    """Keywords of ``load_any_model`` that only the target has."""
 
     revision: str | None
 
@@ -32,12 +32,12 @@ class ModelSpec:
         name: an included model, a folder, a hub id or a GGUF file; an early exit, ``exit:2``; or the architecture of a
             model that was loaded by the caller.
         precision: ``float32`` …, ``int8`` or ``int4``; before loading also ``CHECKPOINT``.
-        fastest: whether the draft is loaded in the precision of this one, bfloat16, int8 and int4 whose step is the
-            fastest here.
+        fastest: whether the draft is loaded in the precision with the fastest step on this machine: ``precision``,
+            bfloat16, int8 or int4.
         device: ``cpu``, ``cuda:1`` …; before loading also ``ACCELERATOR``.
-        trust_remote_code: whether code that comes with the model runs.
+        trust_remote_code: whether code in the checkpoint may run.
         graphs: CUDA graphs: on, off or compiled.
-        forward: which forward runs; set by :meth:`loaded`.
+        forward: the forward that runs, in words; set by :meth:`loaded`.
     """
 
     name: Name
@@ -50,12 +50,12 @@ class ModelSpec:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
-        """The specification of a model that is loaded."""
+        """Return the specification of a loaded model."""
         path = getattr(model.model, "name_or_path", "")
         return cls(name=path or model.name, precision=model.precision).loaded(model)
 
     def loaded(self, model: LanguageModel) -> Self:
-        """The same model after loading, with its precision, its device and its forward."""
+        """Return the specification after loading, with the precision, the device and the forward of ``model``."""
         return replace(
             self,
             precision=model.precision,
@@ -65,14 +65,14 @@ class ModelSpec:
 
     @property
     def loading(self) -> LoadingKeywords:
-        """Keywords of ``load_any_model``; weights are rounded to int8 and int4 afterwards, from bfloat16."""
+        """Keywords of ``load_any_model``; weights for int8 and int4 are loaded in bfloat16 and rounded afterwards."""
         dtypes = {CHECKPOINT: AUTO, "int8": "bfloat16", "int4": "bfloat16"}
         dtype = dtypes.get(self.precision, self.precision)
         device = AUTO if self.device == ACCELERATOR else self.device
         return {"dtype": dtype, "device": device, "trust_remote_code": self.trust_remote_code}
 
     def describe(self) -> str:
-        """Name, precision, device and forward, in one line."""
+        """Return name, precision, device and forward in one line."""
         precision = self.precision
         if self.fastest and self.forward == UNKNOWN:
             precision = f"{precision} or a smaller precision whose step is faster"
@@ -84,9 +84,9 @@ class TargetSpec(ModelSpec):
     """A target model.
 
     Attributes:
-        tokenizer: whose tokenizer and chat template are used; None for the target's own.
+        tokenizer: name of the model whose tokenizer and chat template are used; None for the target.
         revision: branch, tag or commit on the hub; None for the default branch.
-        device_map: the devices of its modules; None for one device.
+        device_map: the devices of the target's modules; None for one device.
         offload_folder: folder for weights that the device map puts on disk.
     """
 
@@ -97,5 +97,5 @@ class TargetSpec(ModelSpec):
 
     @property
     def placement(self) -> TargetKeywords:
-        """Keywords of ``load_any_model`` for the target alone."""
+        """Keywords of ``load_any_model`` that only the target has."""
         return {"device_map": self.device_map, "offload_folder": self.offload_folder, "revision": self.revision}

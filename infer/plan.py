@@ -86,7 +86,7 @@ class NamedLength:
 
 
 @dataclass(frozen=True)
-class GivenLength:
+class ControllerLength:
     """A length controller that the caller has made."""
 
     controller: LengthController
@@ -105,7 +105,7 @@ class WhilePaying:
         return "when another copied token costs more than it yields"
 
 
-Length: TypeAlias = NamedLength | GivenLength
+Length: TypeAlias = NamedLength | ControllerLength
 
 
 # What drafts
@@ -407,7 +407,7 @@ def _lengths(drafting: Drafting) -> list[Length | WhilePaying]:
     """The rules that end drafts; none where nothing drafts."""
     if isinstance(drafting, Autoregressive):
         return []
-    return [part for part in _parts(drafting) if isinstance(part, NamedLength | GivenLength | WhilePaying)]
+    return [part for part in _parts(drafting) if isinstance(part, NamedLength | ControllerLength | WhilePaying)]
 
 
 def _changed(node: T, change: Callable[[Any], Any]) -> T:
@@ -662,7 +662,7 @@ def _length(
     if options.draft_dtype is not None and draft is None:
         raise InputError(f"draft_dtype={options.draft_dtype!r}: there is no draft model; name one, or leave it out")
     if length is None or isinstance(length, LengthController):
-        return None if length is None else GivenLength(length)
+        return None if length is None else ControllerLength(length)
     # The costs of a decoder are for its own length, and for copies.
     source = NoCosts() if call.length is not None else cost_source(options.cost, adapt=options.adapt)
     if ngram is not None and not takes_cost(str(length)):
@@ -694,7 +694,7 @@ def rule_of(length: Length) -> LengthController | None:
     Raises:
         InputError: a rule's parameter is wrong, or a class cannot be imported or made.
     """
-    if isinstance(length, GivenLength):
+    if isinstance(length, ControllerLength):
         return length.controller
     costs = length.costs.cost if isinstance(length.costs, PresetCosts) else ASSUMED
     unpriced = isinstance(length.costs, NoCosts) or not takes_cost(length.name)
@@ -895,7 +895,7 @@ def _arm(
         check_length(length)
         ends: Length
         if isinstance(length, LengthController):
-            ends = GivenLength(length)
+            ends = ControllerLength(length)
         else:
             ends = named_length(length, options.threshold, costs, drafted=True)
         if isinstance(rule_of(ends), Oracle):
@@ -932,7 +932,7 @@ def _of_loaded(routing: Routing, options: DecodingOptions) -> Routed:
         raise InputError("routing: the arms have their own drafts and lengths; leave draft, length and tree out")
     arms: list[RoutedArm] = []
     for arm in routing.arms:
-        length = GivenLength(arm.length)
+        length = ControllerLength(arm.length)
         drafting: Autoregressive | Chain | Copies = Autoregressive(None, None if _is_plain_fixed(length) else length)
         if arm.ngram is not None:
             drafting = Copies(_lookup_of(arm.ngram), WhilePaying())

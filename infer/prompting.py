@@ -22,10 +22,10 @@ from ..common.json_file import JsonObject, check_characters, parse_object
 from .options import Auto
 
 Message: TypeAlias = JsonObject
-# One prompt in its plain form, as `as_prompts` returns it.
+# One prompt in plain form, the result of `as_prompts`.
 Prompt: TypeAlias = str | list[int] | list[Message]
 # User input that is one prompt by its type, and that is several.
-OnePrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+SinglePrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 SeveralPrompts: TypeAlias = (
     list[str] | tuple[str, ...] | Sequence[Sequence[int]] | Sequence[Sequence[Mapping[str, Any]]]
 )
@@ -37,7 +37,7 @@ INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, t
 
 
 def as_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
-    """The prompts in plain form, and whether a single one was given.
+    """Return the prompts in plain form, and true if ``prompt`` is a single prompt.
 
     One prompt is text; a sequence, 1-D tensor or 1-D array of token ids; a list of chat messages; or a tokenizer's
     result for one text. Several prompts are a sequence of these, such as a list or a column of a ``datasets.Dataset``,
@@ -45,8 +45,12 @@ def as_prompts(prompt: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     ``return_tensors`` a tokenizer's result always counts as several. With an ``attention_mask``, padding on the left or
     right is removed.
 
+    Args:
+        prompt: one prompt or several.
+        name: the name of the argument, for messages.
+
     Raises:
-        InputError: the prompt, called ``name``, is empty, has ids that are not integers ≥ 0, or is of another type.
+        InputError: the prompt is empty, has ids that are not integers ≥ 0, or has another type.
     """
     if isinstance(prompt, str):
         check_characters(prompt, name)
@@ -82,17 +86,17 @@ def encode_prompt(
     day: str | None = None,
     encoder: bool = False,
 ) -> list[int]:
-    """Token ids of one prompt.
+    """Return the token ids of one prompt.
 
     Args:
-        tokenizer: needed for text and messages.
+        tokenizer: the tokenizer, which text and messages need.
         prompt: one prompt in any form of :func:`as_prompts`. Messages always use the chat template.
-        chat: apply the tokenizer's chat template to text, as one user message; see :func:`uses_template`.
+        chat: whether the tokenizer's chat template is applied to text, as one user message; see :func:`uses_template`.
         system: a system message before text or messages.
         vocab_size: the model's vocabulary size; ids must be below it.
-        day: the date, as YYYY-MM-DD, that a chat template is told for today's; see :func:`day_of`.
-        encoder: the prompt is read by an encoder. Otherwise the end token is left out that some tokenizers append to
-            text, since the text goes on.
+        day: the date, as YYYY-MM-DD, that the chat template uses as today's date; see :func:`day_of`.
+        encoder: whether an encoder reads the prompt. If not, an end token that some tokenizers append to text is left
+            out, because the answer continues the text.
 
     Raises:
         InputError: the prompt is empty or malformed, several prompts are given, an id is out of range, or a required
@@ -131,7 +135,7 @@ def _encode(
         raise InputError(f"prompt={prompt!r}: empty; give some text")
     elif system is not None or uses_template(tokenizer, chat):
         if chat == "auto":
-            _warn_of_rendered(tokenizer, prompt)
+            _warn_of_special_token(tokenizer, prompt)
         messages += [{"role": "user", "content": prompt}]
     ids = _apply_template(tokenizer, messages, day) if messages else _text_ids(tokenizer, str(prompt), encoder)
     if not ids and messages:
@@ -147,8 +151,8 @@ def uses_template(tokenizer: PreTrainedTokenizerBase | None, chat: bool | Auto) 
     return tokenizer is not None and tokenizer.chat_template is not None if chat == "auto" else chat
 
 
-def _warn_of_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    """Warn of text that begins with a special token, as text does that a chat template has made."""
+def _warn_of_special_token(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    """Warn if text begins with a special token, like text that already has the form of a chat template."""
     special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     begins = next((token for token in [*special, *tokenizer.all_special_tokens] if text.startswith(token)), None)
     if begins is not None:
@@ -160,10 +164,10 @@ def _warn_of_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 
 
 def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str, encoder: bool) -> list[int]:
-    """The ids of plain text, with the special tokens that the tokenizer adds before it.
+    """Return the ids of plain text, with the special tokens that the tokenizer adds before it.
 
-    Text that begins with the BOS token, as a chat template writes it, gets no second one. Special tokens that the
-    tokenizer appends, such as EOS, are kept for an ``encoder`` alone.
+    Text that already begins with the BOS token, as a chat template writes it, gets no second BOS token. Special tokens
+    that the tokenizer appends, such as EOS, are kept for an ``encoder`` only.
     """
     ids = list(tokenizer(text)["input_ids"])
     plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -174,6 +178,7 @@ def _text_ids(tokenizer: PreTrainedTokenizerBase, text: str, encoder: bool) -> l
 
 
 def _is_ids(prompt: Prompt) -> TypeGuard[list[int]]:
+    """Return true if ``prompt`` is a list of token ids."""
     return not isinstance(prompt, str) and isinstance(prompt[0], int)
 
 
@@ -196,10 +201,10 @@ def _apply_template(tokenizer: PreTrainedTokenizerBase, messages: list[Message],
 
 
 def as_plain_text(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt) -> str:
-    """``prompt``, where it is to be continued without the chat template.
+    """Return the text of ``prompt``, which is continued without the chat template.
 
     Raises:
-        InputError: it is a conversation.
+        InputError: ``prompt`` is a conversation.
     """
     if isinstance(prompt, str):
         return prompt
@@ -209,21 +214,21 @@ def as_plain_text(tokenizer: PreTrainedTokenizerBase | None, prompt: Prompt) -> 
 
 
 def _clock(day: str) -> str:
-    """The beginning of a chat template whose ``strftime_now`` is at the first minute of ``day``."""
+    """Return the beginning of a chat template that sets ``strftime_now`` to the first minute of ``day``."""
     names = [f"%{flag}{letter}" for flag in ("-", "") for letter in "aAbBcdeFGHIjmMpSTuUVwWxXyYZ"]
     values = [(name, date.fromisoformat(day).strftime(name)) for name in names]
     written = "".join(f"|replace({json.dumps(name)}, {json.dumps(value)})" for name, value in values)
     return "{%- macro strftime_now(format) -%}{{- format" + written + " -}}{%- endmacro +%}"
 
 
-PROBE = "specpilot"  # content by which templates are tried
+PROBE = "specpilot"  # content of messages that test templates
 
 
 @lru_cache(maxsize=16)
 def _forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, bool, bool]:
-    """Whether the tokenizer's chat ``template`` shows text as content, a list of parts, and objects as arguments.
+    """Return whether a chat ``template`` supports text as content, a list of parts, and objects as arguments.
 
-    The arguments of a tool's call are objects in transformers' form and JSON text in OpenAI's.
+    The arguments of a tool call are objects in the form of transformers, and JSON text in the form of OpenAI.
     """
     call = {"id": "123456789", "type": "function", "function": {"name": "f", "arguments": {PROBE: 1}}}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -234,18 +239,18 @@ def _forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, boo
             messages: list[Any] = [{"role": "user", "content": content}, *more]
             text = str(tokenizer.apply_chat_template(messages, tokenize=False))
         printed = [f"'{PROBE}'"] if more else ["'type'", '"type"']  # an object or a list as it prints
-        shown.append(PROBE in text and not any(one in text for one in printed))
+        shown.append(PROBE in text and not any(form in text for form in printed))
     return shown[0], shown[1], shown[2]
 
 
 def _in_form(messages: list[Message], forms: tuple[bool, bool, bool]) -> list[Message]:
-    """``messages`` in forms that the template shows: the texts of parts are joined by newlines."""
+    """Return ``messages`` in forms that the template supports; newlines join the texts of parts if necessary."""
     takes_text, takes_parts, takes_objects = forms
 
-    def content(given: str | list[JsonObject]) -> str | list[JsonObject]:
-        if isinstance(given, str):
-            return given if takes_text or not takes_parts else [{"type": "text", "text": given}]
-        return given if takes_parts else text_of(given)
+    def content(value: str | list[JsonObject]) -> str | list[JsonObject]:
+        if isinstance(value, str):
+            return value if takes_text or not takes_parts else [{"type": "text", "text": value}]
+        return value if takes_parts else text_of(value)
 
     def called(call: Any) -> Any:
         with suppress(InputError, TypeError, KeyError):  # text that is no object stays
@@ -254,35 +259,38 @@ def _in_form(messages: list[Message], forms: tuple[bool, bool, bool]) -> list[Me
 
     def fitted(message: Message) -> Message:
         calls = message.get("tool_calls")
-        own = {"tool_calls": [called(call) for call in calls]} if takes_objects and isinstance(calls, list) else {}
-        return {**message, "content": content(message["content"]), **own}
+        changes = {"tool_calls": [called(call) for call in calls]} if takes_objects and isinstance(calls, list) else {}
+        return {**message, "content": content(message["content"]), **changes}
 
     return [fitted(message) for message in messages]
 
 
 def text_of(content: str | list[JsonObject]) -> str:
-    """The text of a message's content; that of its parts is joined by newlines."""
+    """Return the text of a message's content; newlines join the texts of parts."""
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
 def day_of(tokenizer: PreTrainedTokenizerBase, stored: str | None = None) -> str | None:
-    """The date that prompts are encoded with, where the chat template writes today's; None where it writes none.
+    """Return today's date for encoding prompts if the chat template writes a date; otherwise None.
 
     Args:
-        stored: the date on which the work began that is continued now.
+        tokenizer: the tokenizer with the chat template.
+        stored: the date on which interrupted work began, which is returned instead of today's.
     """
     return (stored or date.today().isoformat()) if "strftime_now" in str(tokenizer.chat_template) else None
 
 
 def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat: bool | Auto) -> list[int]:
-    """The token that ends an answer, as a list; empty if there is none.
+    """Return a list with the token that ends an answer; empty if there is none.
 
     In a chat it is the first token after an answer in the chat template that is special or ends texts
-    (``<|im_end|>``, ``<end_of_turn>``, ``<|eot_id|>``). Without a template, or if that writes none, it is one of
-    ``stops``, the tokenizer's own where it is among them.
+    (``<|im_end|>``, ``<end_of_turn>``, ``<|eot_id|>``). Without a template, or without such a token, it is one of
+    ``stops``: the tokenizer's end token if it is one of them, else the smallest id.
 
     Args:
-        stops: the ids that end the target's texts, by its generation_config.
+        tokenizer: the tokenizer.
+        stops: the ids that end the target's texts according to its generation_config.
+        chat: whether the answer belongs to a chat.
     """
     if chat and tokenizer.chat_template is not None:
         turns = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
@@ -295,19 +303,19 @@ def turn_end(tokenizer: PreTrainedTokenizerBase, stops: Collection[int], *, chat
         for token in tokenizer(after, add_special_tokens=False)["input_ids"] if before else ():
             if token in ends:
                 return [token]
-    own = tokenizer.eos_token_id
+    end_token = tokenizer.eos_token_id
     if not stops:
-        return [] if own is None else [own]
-    return [own if own in stops else min(stops)]
+        return [] if end_token is None else [end_token]
+    return [end_token if end_token in stops else min(stops)]
 
 
 def _is_list(value: Any) -> bool:
-    """Whether ``value`` is a list of any kind: a tuple, a range, a column of a dataset, …"""
+    """Return true if ``value`` is a sequence of any kind: a list, a tuple, a range, a column of a dataset, …"""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
 def _kind(element: Any) -> str:
-    """The kind of a list with this element: ids, messages, or several prompts."""
+    """Return the kind of a list with this element: ids, messages, or several prompts."""
     if isinstance(element, int):  # the most frequent case first
         return "token ids"
     if isinstance(element, str):
@@ -320,13 +328,17 @@ def _kind(element: Any) -> str:
 
 
 def _several(elements: Sequence[Any], name: str) -> list[Prompt]:
-    """The prompts of all elements, which must be of one kind."""
+    """Return the prompts of all elements, which must be of one kind.
+
+    Raises:
+        InputError: the kinds differ, or an element holds several prompts.
+    """
     prompts: list[Prompt] = []
     for i, element in enumerate(elements):
-        found, single = as_prompts(element, f"{name}[{i}]")
+        parsed, single = as_prompts(element, f"{name}[{i}]")
         if not single:
             raise InputError(f"{name}[{i}]: several prompts within several; give a flat list of prompts")
-        prompts += found
+        prompts += parsed
     kinds = {"texts" if isinstance(prompt, str) else _kind(prompt[0]) for prompt in prompts}
     if len(kinds) > 1:
         raise InputError(f"{name}: a list that mixes {' and '.join(sorted(kinds))}; give prompts of one kind")
@@ -347,10 +359,10 @@ def _from_array(array: Tensor | np.ndarray[Any, Any], name: str) -> tuple[list[P
 
 
 def _from_encoding(encoding: Mapping[str, Any], name: str) -> tuple[list[Prompt], bool]:
-    """The prompts in a tokenizer's result, without their padding."""
+    """Return the prompts in a tokenizer's result without their padding, and true for a single prompt."""
     if "input_ids" not in encoding:
-        given = "one message; put it in a list" if "role" in encoding else "a dict without input_ids; give a list"
-        raise InputError(f"{name}: {given}, [{{'role': …, 'content': …}}]")
+        problem = "one message; put it in a list" if "role" in encoding else "a dict without input_ids; give a list"
+        raise InputError(f"{name}: {problem}, [{{'role': …, 'content': …}}]")
     prompts, single = as_prompts(encoding["input_ids"], f"{name}['input_ids']")
     if not all(map(_is_ids, prompts)):
         raise InputError(f"{name}['input_ids']: no token ids; give a tokenizer's result for text")
@@ -366,7 +378,7 @@ def _from_encoding(encoding: Mapping[str, Any], name: str) -> tuple[list[Prompt]
 
 
 def _unpadded(ids: Prompt, mask: Any, name: str) -> list[int]:
-    """The ids where ``mask`` is 1, which must be contiguous."""
+    """Return the ids for which ``mask`` is 1; they must be contiguous."""
     if not isinstance(mask, list | tuple) or len(mask) != len(ids):
         raise InputError(f"{name}: must have the shape of input_ids; give one entry for each id")
     if any(entry not in (0, 1) for entry in mask):
@@ -380,7 +392,7 @@ def _unpadded(ids: Prompt, mask: Any, name: str) -> list[int]:
 
 
 def _token(element: Any, name: str) -> int:
-    """A token id as an int."""
+    """Return a token id as an int."""
     if isinstance(element, np.generic) or (isinstance(element, Tensor) and element.ndim == 0):
         element = element.item()
     if isinstance(element, bool) or not isinstance(element, int):
@@ -393,7 +405,10 @@ def _token(element: Any, name: str) -> int:
 
 
 def _message(element: Mapping[str, Any], name: str) -> Message:
-    """A chat message whose role is text and whose content is text or a list of parts; calls of tools need none."""
+    """Return a chat message after checking its fields.
+
+    The role must be text, and the content text or a list of parts. Messages with tool calls need no content.
+    """
     if element.get("content") is None and element.get("tool_calls"):
         element = {**element, "content": ""}
     for key in ("role", "content"):

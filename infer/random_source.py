@@ -1,8 +1,8 @@
 """The random sources of the decoder.
 
-All random draws go through these classes, so that tests can enumerate *all* outcomes of the decoder and compare its
-exact output distribution with the target's. A :class:`RandomSource` draws every token with a new number. With
-:class:`SharedNoise` the target's token at a position depends on the seed and the target alone, whatever is drafted.
+All random draws use these classes, so that tests can enumerate *all* outcomes of the decoder and compare its exact
+output distribution with the target's. A :class:`RandomSource` draws every token with a new random number. With
+:class:`SharedNoise` the target's token at a position depends on the seed and the target only, not on the draft.
 """
 
 from __future__ import annotations
@@ -39,22 +39,26 @@ class Distributions(Protocol):
 
 
 def draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """Inverse-CDF sampling: ``probabilities`` (..., V) and ``uniforms`` (...) in [0, 1) give tokens (...).
+    """Sample tokens (...) by the inverse CDF.
 
     The cumulative sum is in float64, so that a float32 uniform below 1 never selects a token of probability 0.
 
+    Args:
+        probabilities: (..., V) probabilities.
+        uniforms: (...) numbers in [0, 1).
+
     Raises:
-        InputError: NaN probabilities.
+        InputError: a probability is NaN.
     """
     device = probabilities.device
-    if device.type == "mps":  # has no float64
+    if device.type == "mps":  # mps has no float64
         return draw(probabilities.cpu(), uniforms.cpu()).to(device)
     require_finite(float(probabilities.sum()))
     return draw_unchecked(probabilities, uniforms)
 
 
 class RandomSource:
-    """A private generator; it does not use the global random state, and its draws do not depend on the device.
+    """A private random generator, independent of the global random state; its draws do not depend on the device.
 
     Weights need not sum to 1.
 
@@ -66,14 +70,14 @@ class RandomSource:
         self.uniform = Random(seed).random  # [0, 1)
 
     def pick(self, weights: list[float]) -> int:
-        """An index drawn by ``weights``; for short lists, where it is faster than :meth:`sample`."""
+        """Return an index drawn by ``weights``; for short lists this is faster than :meth:`sample`."""
         cumulative = list(accumulate(weights))
         require_finite(cumulative[-1])
         return bisect_right(cumulative, self.uniform() * cumulative[-1])
 
     def sample(self, weights: Tensor) -> int:
-        """An index drawn by ``weights`` (V,)."""
-        if weights.device.type == "mps":  # has no float64
+        """Return an index drawn by ``weights`` (V,)."""
+        if weights.device.type == "mps":  # mps has no float64
             weights = weights.cpu()
         cumulative = weights.cumsum(-1, dtype=torch.float64)
         mass = float(cumulative[-1])
@@ -81,46 +85,46 @@ class RandomSource:
         return int(torch.searchsorted(cumulative, self.uniform() * mass, right=True))
 
     def at(self, position: int) -> RandomSource:
-        """The source of a round's tokens, the first of which is at ``position`` of the text; here the same for all."""
+        """Return the source of a round's tokens, whose first token is at ``position`` of the text; here ``self``."""
         return self
 
     def token(self, distribution: Distributions, row: int, depth: int) -> int:
-        """A token drawn from distribution ``row``, ``depth`` tokens after the round's first."""
+        """Return a token drawn from distribution ``row``, for the place ``depth`` tokens after the round's first."""
         return distribution.sample(row, self)
 
     def draws(self, distribution: Distributions, row: int, depth: int) -> Iterator[int]:
-        """Places of distribution ``row``, drawn without replacement; arguments as for :meth:`token`."""
-        left = distribution.probabilities[row]
-        while bool(left.any()):
-            place = self.sample(left)
+        """Yield entries of distribution ``row``, drawn without replacement; arguments as for :meth:`token`."""
+        remaining = distribution.probabilities[row]
+        while bool(remaining.any()):
+            place = self.sample(remaining)
             yield place
-            left = without(left, place)
+            remaining = without(remaining, place)
 
     def number(self, depth: int) -> float:
-        """The number that draws a token which the host does not read.
+        """Return the random number for a token that the device draws, ``depth`` tokens after the round's first.
 
-        :func:`~specpilot.controllers.sampling.draw_by` uses it. The token is ``depth`` tokens after the round's first.
+        :func:`~specpilot.controllers.sampling.draw_by` uses the number.
         """
         return self.uniform()
 
     def give_back(self, numbers: Sequence[float]) -> None:
-        """Make ``numbers`` the next ones that are drawn: they were drawn and not used."""
+        """Return unused random numbers to the source, which draws them again next."""
         if numbers:
             self.uniform = chain(numbers, iter(self.uniform, None)).__next__
 
     def accept(self, probabilities: list[float]) -> list[bool]:
-        """Independent draws with the given ``probabilities``; values above 1 count as 1."""
+        """Return independent draws that are true with ``probabilities``; values above 1 count as 1."""
         return [self.uniform() < probability for probability in probabilities]
 
 
 class SharedNoise(RandomSource):
     """Noise that target and draft share (:mod:`~specpilot.controllers.shared_noise`).
 
-    A token drawn from a distribution depends on the seed, its position in the text, and the distribution alone. What is
-    not a token of the text, such as a router's arm, is drawn as by :class:`RandomSource`.
+    A token drawn from a distribution depends only on the seed, the token's position in the text, and the distribution.
+    Other random choices, such as a router's arm, are drawn as by :class:`RandomSource`.
 
     Attributes:
-        key: of the seed.
+        key: the key of the seed.
         start: the position of a round's first token.
     """
 
@@ -134,17 +138,17 @@ class SharedNoise(RandomSource):
         return source
 
     def number(self, depth: int) -> int:
-        """The key of the noise ``depth`` tokens after the round's first."""
+        """Return the key of the noise for the position ``depth`` tokens after the round's first token."""
         return position_key(self.key, self.start + depth)
 
     def give_back(self, numbers: Sequence[float]) -> None:
-        """Do nothing: a position's noise stays the same."""
+        """Do nothing, because the noise of a position is always the same."""
 
     def token(self, distribution: Distributions, row: int, depth: int) -> int:
         return self.chain(distribution.part(row, row + 1), depth)[0]
 
     def chain(self, distributions: Distributions, depth: int = 0) -> list[int]:
-        """A token of each of N distributions, of the positions from ``depth`` tokens after the round's first on."""
+        """Return a token of each of N distributions, for the positions from ``depth`` tokens after the first on."""
         probabilities = distributions.probabilities
         keys = [self.number(depth + row) for row in range(len(probabilities))]
         chosen, mass = choose(probabilities, distributions.tokens, keys)
@@ -152,20 +156,20 @@ class SharedNoise(RandomSource):
         return chosen
 
     def draws(self, distribution: Distributions, row: int, depth: int) -> Iterator[int]:
-        one = distribution.part(row, row + 1)
-        keys = torch.tensor([self.number(depth)], device=one.probabilities.device)
-        left = scores(one.probabilities, one.tokens, keys)[0]
-        require_finite(float(left.max()))
+        single = distribution.part(row, row + 1)
+        keys = torch.tensor([self.number(depth)], device=single.probabilities.device)
+        remaining = scores(single.probabilities, single.tokens, keys)[0]
+        require_finite(float(remaining.max()))
         while True:
-            place = int(left.argmax())
-            if float(left[place]) == 0:
+            place = int(remaining.argmax())
+            if float(remaining[place]) == 0:
                 return
             yield place
-            left[place] = 0
+            remaining[place] = 0
 
 
 def without(q: Tensor, place: int) -> Tensor:
-    """``q`` (V,) given that ``place`` is not drawn; all zeros if nothing else could be."""
+    """Return ``q`` (V,) conditioned on not drawing ``place``; all zeros if no other entry is possible."""
     q = q.clone()
     q[place] = 0
     mass = q.sum()
@@ -173,19 +177,19 @@ def without(q: Tensor, place: int) -> Tensor:
 
 
 def text_seed(*parts: object, signed: bool = False) -> int:
-    """64 bits of a hash of ``parts``, such as a seed, a purpose and a prompt's id."""
+    """Return 64 bits of a hash of ``parts``, such as a seed, a purpose and a prompt's id."""
     return int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:8], signed=signed)
 
 
 def drawn_seed() -> int:
-    """A seed drawn from the system's random numbers."""
+    """Return a seed from the system's random numbers."""
     return secrets.randbits(63)
 
 
 def sample_seed(seed: int, index: int) -> int:
-    """The seed of sample ``index`` of several; that of the first is ``seed``.
+    """Return the seed of sample ``index`` of several; the first sample has the seed ``seed``.
 
-    It is derived by a hash, so that neighbouring seeds share no samples.
+    Further seeds are hashes, so that neighbouring seeds share no samples.
     """
     if index == 0:
         return seed
@@ -193,15 +197,19 @@ def sample_seed(seed: int, index: int) -> int:
 
 
 def drawn_for(*parts: object, count: int) -> torch.Tensor:
-    """(count,) uniform numbers in [0, 1) that depend on ``parts`` alone, see :func:`text_seed`."""
+    """Return uniform numbers (count,) in [0, 1) that depend on ``parts`` only, see :func:`text_seed`."""
     return torch.rand(count, generator=torch.Generator().manual_seed(text_seed(*parts, signed=True)))
 
 
-def seeds_of(seed: int | Sequence[int], count: int) -> list[int]:
-    """The seeds of ``count`` texts: the given list, or seeds derived from a single one, which is the first.
+def text_seeds(seed: int | Sequence[int], count: int) -> list[int]:
+    """Return the seeds of ``count`` texts.
+
+    Args:
+        seed: a list of ``count`` seeds, or the seed of the first text, from which the others are derived.
+        count: number of texts.
 
     Raises:
-        InputError: ``seed`` is not a whole number, or a list of other length.
+        InputError: ``seed`` is not a whole number, or a list of another length.
     """
     if isinstance(seed, int) and not isinstance(seed, bool):
         return [sample_seed(seed, index) for index in range(count)]

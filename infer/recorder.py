@@ -17,8 +17,9 @@ class TokenLogprob:
     """A generated token under the target's softmax, before temperature, top-k and top-p.
 
     Attributes:
+        token: token id.
         logprob: natural logarithm of its probability.
-        top: the most probable tokens there and theirs, in descending order.
+        top: the most probable tokens at its position and their log probabilities, in descending order.
     """
 
     token: int
@@ -31,10 +32,11 @@ class DraftedToken:
     """A drafted token and its verification.
 
     Attributes:
-        p, q: its probability under target and draft, both under the request's sampling parameters.
-        predicted: the acceptance probability that the length controller predicted; None where it predicts none.
-        position: in the draft, from 0; in a tree, its depth.
-        accepted: whether it was kept.
+        token: token id.
+        p, q: its probability under target and draft, with the request's sampling parameters.
+        predicted: the acceptance probability that the length controller predicted; None without a prediction.
+        position: position in the draft, from 0; in a tree, the depth.
+        accepted: whether the token was accepted.
     """
 
     token: int
@@ -49,12 +51,12 @@ class RoundRecorder(RoundHook):
     """Records the rounds of one request.
 
     Args:
-        top_logprobs: alternatives of each token to keep with its log probability; None keeps no log probabilities.
-        drafts: keep what was drafted in each round.
+        top_logprobs: number of alternatives of each token to record; None records no log probabilities.
+        drafts: whether the drafted tokens of each round are recorded.
 
     Attributes:
-        logprobs: one for each generated token.
-        drafted: a list for each round.
+        logprobs: the log probabilities of each generated token.
+        drafted: the drafted tokens of each round.
     """
 
     def __init__(self, top_logprobs: int | None = None, drafts: bool = False) -> None:
@@ -65,28 +67,37 @@ class RoundRecorder(RoundHook):
     def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
         if self.top_logprobs is not None:
             rows = [0, *(node + 1 for node in verdict.path)]
-            self.logprobs += logprobs_of(logits[rows], request.output.rounds[-1].emitted, self.top_logprobs)
+            self.logprobs += token_logprobs(logits[rows], request.output.rounds[-1].emitted, self.top_logprobs)
         if self.drafts:
             self.drafted.append(self._drafted(request, draft, p))
 
     def _drafted(self, request: Request, draft: Draft, p: TokenDistribution) -> list[DraftedToken]:
+        """Return the record of a verified draft; ``p`` holds the target's distributions."""
         kept = request.output.rounds[-1].path
         predicted: list[float] = []
         if isinstance(request.length, RateOptimal) and draft.tokens:
             predicted = request.length.predicted
-        found = []
-        each = [part.part(i, i + 1) for part in draft.distributions for i in range(len(part.probabilities))]
-        for node, (token, q) in enumerate(zip(draft.tokens, each, strict=True)):
+        records = []
+        distributions = [part.part(i, i + 1) for part in draft.distributions for i in range(len(part.probabilities))]
+        for node, (token, q) in enumerate(zip(draft.tokens, distributions, strict=True)):
             row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
-            place = node - draft.copied  # among the model's own tokens, which alone are predicted
+            place = node - draft.copied  # index among the draft model's tokens; copied tokens have no prediction
             prediction = predicted[place] if 0 <= place < len(predicted) else None
             position = len(ancestors_of(draft.parents, node))
-            found.append(DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in kept))
-        return found
+            records.append(
+                DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in kept)
+            )
+        return records
 
 
-def logprobs_of(logits: Tensor, tokens: list[int], top: int) -> list[TokenLogprob]:
-    """Log probabilities of ``tokens`` under the softmax of the rows of ``logits`` (N, V), and the ``top`` best."""
+def token_logprobs(logits: Tensor, tokens: list[int], top: int) -> list[TokenLogprob]:
+    """Return the log probabilities of ``tokens`` under the softmax of the rows of ``logits``, with alternatives.
+
+    Args:
+        logits: (N, V) logits.
+        tokens: a token for each of the first rows.
+        top: number of alternatives.
+    """
     logprobs = torch.log_softmax(logits[: len(tokens)].float(), -1)
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logprobs.device).unsqueeze(1)).squeeze(1).tolist()
     values, indices = (part.tolist() for part in logprobs.topk(min(top, logprobs.shape[1])))

@@ -1,11 +1,11 @@
-"""Continuous batching: requests join and leave between rounds, and any number of threads may wait for theirs.
+"""Continuous batching: requests join and leave between rounds, and any number of threads may wait for their requests.
 
-There is no background thread. One of the waiting threads at a time runs rounds for all requests; when its own request
-has new tokens it returns, and another thread continues.
+There is no background thread. One of the waiting threads at a time runs rounds for all requests. When its request has
+new tokens, it returns, and another thread continues.
 
 An exception may arrive between any two instructions of a thread: Ctrl-C, a notebook's stop button, a task's time limit.
-Therefore a round is guarded by a lock of the interpreter alone, which ``with`` releases in any case; a waiting thread
-looks again after a while if nobody told it of a round; and a round that did not come to its end is noticed by the next.
+Three rules handle this. The only lock is one of the interpreter, which ``with`` always releases. A waiting thread
+checks again after a while, even without a notification. A round detects that an earlier round was interrupted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from ..common.errors import InputError
 from .core import Request
 from .engine import Engine
 
-PATIENCE = 0.2  # seconds after which a waiting thread looks again
+PATIENCE = 0.2  # seconds after which a waiting thread checks again
 
 
 class Scheduler:
-    """The requests of one engine, waiting and running.
+    """The waiting and running requests of one engine.
 
     Args:
+        engine: the engine.
         max_running: maximum number of requests in a round; others wait in order of arrival.
     """
 
@@ -42,13 +43,13 @@ class Scheduler:
         self._begin_process()
 
     def _begin_process(self) -> None:
-        """Set what is of one process: the threads that wait."""
+        """Set the state that belongs to one process: the lock and the waiting threads."""
         self._process = os.getpid()
         self._rounds = threading.Lock()  # held by the thread that runs a round
-        self._listeners: list[weakref.ref[SimpleQueue[None]]] = []  # of the threads that wait for a round's end
+        self._listeners: list[weakref.ref[SimpleQueue[None]]] = []  # queues of threads that wait for the end of a round
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue ``requests``; rounds are run by the threads that wait for them."""
+        """Queue ``requests``; the threads that wait for them run the rounds."""
         self._follow_fork()
         self.waiting.extend(requests)
 
@@ -62,7 +63,7 @@ class Scheduler:
     def run(self, requests: Sequence[Request]) -> None:
         """Run rounds until ``requests`` have finished.
 
-        Requests with larger budgets start first, so that long ones do not run alone at the end.
+        Requests with larger budgets start first, so that no long request runs alone at the end.
 
         Raises:
             BaseException: the error of a failed request; the others are cancelled.
@@ -71,31 +72,31 @@ class Scheduler:
             self.submit(sorted(requests, key=lambda request: -request.budget))
             for request in requests:
                 self._wait(_finished(request))
-                _checked(request)
+                _raise_error(request)
         finally:
             unfinished = [request for request in requests if not request.finished]
             if unfinished:
                 self.cancel(unfinished)
 
     def as_finished(self, requests: Sequence[Request]) -> Iterator[Request]:
-        """Run rounds until ``requests`` have finished, and yield each when it has; they begin in their order.
+        """Run rounds, and yield each of ``requests`` when it has finished; requests begin in their order.
 
-        Closing the iterator cancels the rest.
+        Closing the iterator cancels the unfinished requests.
 
         Raises:
             BaseException: the error of a failed request.
         """
         waiting, begun = deque(requests), list[Request]()
-        del requests  # what has finished may be forgotten
+        del requests  # finished requests can be freed
         try:
             while waiting or begun:
                 joining = [waiting.popleft() for _ in range(min(len(waiting), 2 * self.max_running - len(begun)))]
                 begun += joining
                 self.submit(joining)
-                self._wait(_one_finished(begun))
+                self._wait(_any_finished(begun))
                 for request in [request for request in begun if request.finished]:
                     begun.remove(request)
-                    yield _checked(request)
+                    yield _raise_error(request)
         finally:
             self.cancel(begun)
 
@@ -107,7 +108,7 @@ class Scheduler:
             self.submit([request])
             while True:
                 self._wait(_has_more(request, rounds))
-                _checked(request)
+                _raise_error(request)
                 for round in request.output.rounds[rounds:]:
                     rounds += 1
                     yield round.emitted
@@ -122,7 +123,7 @@ class Scheduler:
         self._exclusively(self._round)
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Run rounds, or wait for those of another thread, until ``done``."""
+        """Run rounds, or wait for rounds of another thread, until ``done`` returns true."""
         news: SimpleQueue[None] = SimpleQueue()
         listener = weakref.ref(news)
         self._listeners.append(listener)
@@ -139,20 +140,23 @@ class Scheduler:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell the threads that wait that a round has ended."""
+        """Notify the waiting threads that a round has ended."""
         for listener in self._listeners.copy():
             news = listener()
             if news is None:  # its thread was interrupted
                 with suppress(ValueError):
                     self._listeners.remove(listener)
-            elif news.empty():  # otherwise the thread, which may run rounds itself, has not looked yet
+            elif news.empty():  # otherwise the thread has not read the last notification yet
                 news.put(None)
 
     @torch.inference_mode()
     def _exclusively(self, work: Callable[[], object]) -> None:
-        """Do what changes requests and caches, while no other thread does.
+        """Call ``work``, which changes requests and caches, while no other thread does.
 
-        What an interrupt left unfinished before is put in order first: its requests fail, and the caches are emptied.
+        If an earlier call was interrupted, the running requests fail first, and the caches are emptied.
+
+        Raises:
+            InputError: the texts do not fit the device's memory.
         """
         self._follow_fork()
         with self._rounds:
@@ -174,10 +178,10 @@ class Scheduler:
             self._in_order = True
 
     def _follow_fork(self) -> None:
-        """In a forked process, forget the parent's threads: no thread is left that would end a round they are in.
+        """Reset the state of threads in a forked process, because the parent's threads do not exist there.
 
         Raises:
-            InputError: torch has several threads, which are not there either; its operations would wait for them.
+            InputError: torch has several threads, which do not exist in the forked process; operations would hang.
         """
         if self._process == os.getpid():
             return
@@ -192,10 +196,10 @@ class Scheduler:
         self._begin_process()
 
     def _next_round(self) -> object:
-        """A round that someone waits for.
+        """Run a round for a waiting thread.
 
         Raises:
-            RuntimeError: an interrupt has taken the request out of the queue, so that no round will end it.
+            RuntimeError: an interrupt has removed the request from the queue, so that no round will finish it.
         """
         if not self.running and not self.waiting:
             raise RuntimeError("decoding was interrupted")
@@ -203,7 +207,7 @@ class Scheduler:
         return None
 
     def _round(self) -> None:
-        """One round of all running requests."""
+        """Run one round of all running requests."""
         self._retire()
         self._admit()
         if self.running:
@@ -213,7 +217,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Let waiting requests run, as many as ``max_running`` and the free memory allow.
 
-        A request that has too little memory waits for others to finish; it fails if it has too little alone.
+        A request without enough memory waits for other requests to finish. It fails if the memory is too small for it
+        alone.
         """
         joining: list[Request] = []
         while self.waiting and len(self.running) < self.max_running:
@@ -226,16 +231,17 @@ class Scheduler:
                     request.error = self._too_long(request)
             if not request.finished:
                 joining.append(request)
-                self.running.append(request)  # before it leaves the queue, so that an interrupt does not lose it
+                self.running.append(request)  # before it is removed from the queue, in case of an interrupt
             self.waiting.popleft()
 
     def _clear(self, request: Request) -> None:
-        """Free the buffers that were made for earlier requests, while none runs."""
+        """Free the buffers of earlier requests, while no request runs."""
         self.engine.clear()
         for drafter in {arm.drafter for arm in request.arms}:
             drafter.clear()
 
     def _too_long(self, request: Request) -> InputError:
+        """Return the error for a request that needs more memory than is free."""
         needed, free = self.engine.growth([request]) / 2**30, (self.engine.free_bytes() or 0) / 2**30
         return InputError(
             f"prompt: keys and values of {len(request.prompt):,} tokens and max_new_tokens={request.budget:,} take "
@@ -244,7 +250,7 @@ class Scheduler:
         )
 
     def _retire(self) -> None:
-        """Remove finished requests, and cancelled ones that wait."""
+        """Remove finished requests, and cancelled requests that wait."""
         for request in [request for request in self.waiting.copy() if request.cancelled]:
             self.waiting.remove(request)
         running = list(self.running)
@@ -257,9 +263,9 @@ class Scheduler:
         self.running = running
 
     def _fail_all(self, error: Exception) -> None:
-        """Fail all running requests after a round without an end, since none of them can continue.
+        """Fail all running requests after an interrupted round, because none of them can continue.
 
-        It may be interrupted as well, and is done again then.
+        If this method is interrupted, the next round calls it again.
         """
         self._in_order = False
         drafters = {arm.drafter for request in self.running for arm in request.arms}
@@ -273,21 +279,23 @@ class Scheduler:
         self._in_order = True
 
 
-def _checked(request: Request) -> Request:
-    """``request``, unless it has failed: then its error is raised."""
+def _raise_error(request: Request) -> Request:
+    """Return ``request``, or raise its error if it has failed."""
     if request.error is not None:
         raise request.error
     return request
 
 
 def _finished(request: Request) -> Callable[[], bool]:
+    """Return a function that returns whether ``request`` has finished."""
     return lambda: request.finished
 
 
-def _one_finished(requests: Sequence[Request]) -> Callable[[], bool]:
+def _any_finished(requests: Sequence[Request]) -> Callable[[], bool]:
+    """Return a function that returns whether any of ``requests`` has finished."""
     return lambda: any(request.finished for request in requests)
 
 
 def _has_more(request: Request, rounds: int) -> Callable[[], bool]:
-    """A function that returns whether ``request`` has finished or has more than ``rounds`` rounds."""
+    """Return a function that returns whether ``request`` has finished or has more than ``rounds`` rounds."""
     return lambda: request.finished or len(request.output.rounds) > rounds

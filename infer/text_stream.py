@@ -1,4 +1,4 @@
-"""The one place where tokens become text: piece by piece as they come, with stop strings, or one by one."""
+"""Converts tokens to text: piece by piece while they are generated, with stop strings, or token by token."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..common.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# The replacement character, in place of bytes that are not (yet) a character.
+# The replacement character, which stands for bytes that are not (yet) a character.
 INCOMPLETE = "\ufffd"
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte token of SentencePiece
-WINDOW = 16  # tokens that are decoded together
+WINDOW = 16  # number of tokens that are decoded together
 Stop: TypeAlias = str | Sequence[str] | None  # strings that end a text
 
 
 @dataclass(frozen=True)
 class TextStyle:
-    """What of a request's tokens its text has, and what ends it, named as in vLLM.
+    """The rules that make a text from a request's tokens, with the names of vLLM.
 
     Attributes:
-        stop: strings that end the text, which may be or contain special tokens.
-        stop_token_ids: tokens that end the text and are no part of it.
-        skip_special_tokens: leave special tokens out.
-        include_stop: keep the stop string or token that ended the text.
-        across: a stop string may begin in the prompt, as in transformers.
+        stop: strings that end the text; they may contain special tokens.
+        stop_token_ids: tokens that end the text and are not part of it.
+        skip_special_tokens: whether special tokens are left out.
+        include_stop: whether the text includes the stop string or token that ended it.
+        across: whether a stop string may begin in the prompt, as in transformers.
     """
 
     stop: tuple[str, ...] = ()
@@ -42,13 +42,18 @@ class TextStyle:
 
     @classmethod
     def until(cls, stop: Stop, name: str = "stop", *, across: bool = False) -> TextStyle:
-        """The style of a text that ``stop`` ends, an argument called ``name``.
+        """Return the style of a text that the strings ``stop`` end.
+
+        Args:
+            stop: a string, a sequence of strings, or None.
+            name: the name of the argument, for messages.
+            across: as for the class.
 
         Raises:
-            InputError: it is not a string or a sequence of strings, or one is empty.
+            InputError: ``stop`` is not a string or a sequence of strings, or a string is empty.
         """
         stops = () if stop is None else (stop,) if isinstance(stop, str) else stop
-        if not isinstance(stops, list | tuple) or not all(isinstance(one, str) and one for one in stops):
+        if not isinstance(stops, list | tuple) or not all(isinstance(string, str) and string for string in stops):
             raise InputError(f"{name}={stop!r}: give a string or a list of strings, none of them empty")
         return cls(tuple(stops), across=across)
 
@@ -57,18 +62,19 @@ PLAIN = TextStyle()
 
 
 class TextStream:
-    """The text of an answer while it grows: the pieces of `push` and `flush` joined are all of it.
+    """The text of an answer while it grows: the pieces of `push` and `flush` joined are the whole text.
 
     Args:
-        prompt: tokens before the answer. What is returned continues their text: both joined read as the tokenizer
-            decodes all tokens together.
-        style: what is part of the text. A stop string ends it at the first token after which the text so far, decoded
-            as a whole, contains the string.
-        by_token: keep ``places``.
+        tokenizer: the tokenizer.
+        prompt: tokens before the answer. The answer's text continues the prompt's: both joined equal the text that the
+            tokenizer decodes from all tokens together.
+        style: the rules of the text. A stop string ends the text at the first token after which the text so far,
+            decoded as a whole, contains the string.
+        by_token: whether ``places`` is recorded.
 
     Attributes:
         ended: whether a stop string or a token of ``stop_token_ids`` has ended the text.
-        places: for each token pushed, how many characters of the text come before it.
+        places: for each token, the number of characters of the text before it.
     """
 
     def __init__(
@@ -83,9 +89,9 @@ class TextStream:
         self.ended = False
         self.places: list[int] = []
         self._returned = 0  # characters
-        self._pending = ""  # the end of the certain text, which may begin a stop string
+        self._pending = ""  # the end of the final text that may be the beginning of a stop string
         self._words = Detokenizer(tokenizer, prompt, style.skip_special_tokens)
-        # Special tokens that the text leaves out but a stop string has are lone surrogates in the pending text.
+        # In the pending text, lone surrogates mark special tokens that stop strings contain and the text leaves out.
         self._marks = _marks(tokenizer, style)
         self._stops = {stop: stop for stop in style.stop}
         for stop in style.stop:
@@ -96,24 +102,25 @@ class TextStream:
         if style.across and style.stop:
             longest = max(map(len, style.stop))
             self._pending = decode(tokenizer, list(prompt[-longest:]))[-longest:]
-        self._before = len(self._pending)  # characters of the pending text that are the prompt's
+        self._before = len(self._pending)  # number of characters of the pending text that belong to the prompt
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The new text that is certain after `tokens`."""
+        """Add `tokens`, and return the new text that later tokens cannot change."""
         if not (self.style.stop or self.style.stop_token_ids or self.by_token):
             return self._words.push(tokens)
         return "".join(self._step(token) for token in tokens)
 
     def flush(self) -> str:
-        """The rest: text that more tokens might have changed."""
+        """End the text, and return the rest, which later tokens might have changed."""
         text, self.ended = self._unreturned(), True
         return text
 
     def _unreturned(self) -> str:
-        """What would follow if the text ended here."""
+        """Return the text that would follow if the text ended here."""
         return "" if self.ended else self._visible((self._pending + self._words.rest())[self._before :])
 
     def _step(self, token: int) -> str:
+        """Add one token, and return the new text."""
         if self.by_token:
             unreturned = self._unreturned().rstrip(INCOMPLETE)
             self.places.append(max([self._returned + len(unreturned), *self.places[-1:]]))
@@ -122,37 +129,38 @@ class TextStream:
         return piece
 
     def _add(self, token: int) -> str:
+        """Add one token, search for stop strings, and return the new text with marks of special tokens."""
         last = token in self.style.stop_token_ids
         if not last or self.style.include_stop:
             self._pending += self._words.push([token])
         if token in self._marks:
             self._pending += self._words.settle() + self._marks[token]
         text = self._pending + self._words.rest()
-        found = []
+        matches = []
         for stop in self._stops:
-            place = text.find(stop, max(0, self._before + 1 - len(stop)))  # where it ends in the answer
+            place = text.find(stop, max(0, self._before + 1 - len(stop)))  # only strings that end in the answer
             if place >= 0:
-                found.append((place, -len(stop), stop))
-        if found:
-            place, _, stop = min(found)  # the earliest; of several there, the longest
+                matches.append((place, -len(stop), stop))
+        if matches:
+            place, _, stop = min(matches)  # the earliest; of several at this place, the longest
             text = text[:place] + (self._stops[stop] if self.style.include_stop else "")
-        if last or found:
+        if last or matches:
             self.ended = True
             return text[self._before :]
-        kept = len(self._pending) - held_back(self._pending, self._stops)
+        kept = len(self._pending) - count_held_back(self._pending, self._stops)
         piece, self._pending = self._pending[self._before : kept], self._pending[kept:]
         self._before = max(0, self._before - kept)
         return piece
 
     def _visible(self, text: str) -> str:
-        """``text`` without the special tokens that are marked in it."""
+        """Return ``text`` without the marks of special tokens."""
         for mark in self._marks.values():
             text = text.replace(mark, "")
         return text
 
 
-def held_back(text: str, stops: Iterable[str]) -> int:
-    """How many of the last characters of ``text`` may begin one of ``stops``."""
+def count_held_back(text: str, stops: Iterable[str]) -> int:
+    """Return the number of last characters of ``text`` that may be the beginning of one of ``stops``."""
     longest = 0
     for stop in stops:
         for length in range(min(len(stop) - 1, len(text)), longest, -1):
@@ -163,22 +171,36 @@ def held_back(text: str, stops: Iterable[str]) -> int:
 
 
 def _marks(tokenizer: PreTrainedTokenizerBase, style: TextStyle) -> dict[int, str]:
-    """A lone surrogate for each special token that the text leaves out and a stop string contains."""
+    """Return a lone surrogate for each special token that the text leaves out and a stop string contains."""
     if not style.skip_special_tokens or not style.stop:
         return {}
     special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     special |= set(tokenizer.all_special_tokens)
-    # The longest first: a token may be part of another.
-    used = sorted((one for one in special if any(one in stop for stop in style.stop)), key=len, reverse=True)
-    return {int(tokenizer.convert_tokens_to_ids(one)): chr(0xDC00 + i) for i, one in enumerate(used)}  # type: ignore[arg-type]
+    # The longest first, because a token may be part of another.
+    used = sorted((mark for mark in special if any(mark in stop for stop in style.stop)), key=len, reverse=True)
+    return {int(tokenizer.convert_tokens_to_ids(mark)): chr(0xDC00 + i) for i, mark in enumerate(used)}  # type: ignore[arg-type]
 
 
 class Detokenizer:
-    """The text of tokens piece by piece: all pieces and `rest` joined are what the tokenizer decodes after `context`.
+    """The text of tokens piece by piece: all pieces and `rest` joined equal the text that the tokenizer decodes.
 
-    A few tokens are decoded at a time, after some that are known, because many tokenizers drop or add a space at the
-    start of a text. Text that later tokens may change is not returned: characters that lack bytes; runs of byte
-    tokens, which are characters only if the whole run is UTF-8; words that the clean-up of spaces joins to the next.
+    A few tokens are decoded at a time, together with some tokens before them, because many tokenizers drop or add a
+    space at the start of a text. Three kinds of text are held back, because later tokens may change them: characters
+    that lack bytes; runs of byte tokens, which are characters only if the whole run is UTF-8; and words that the
+    clean-up of spaces may join to the next word.
+
+    Args:
+        tokenizer: the tokenizer.
+        context: tokens before the text.
+        skip_special_tokens: whether special tokens are left out.
+
+    Attributes:
+        cleans: whether the tokenizer removes spaces before punctuation.
+        awaited: special tokens that change the text before them; text is held back until one of them.
+        window: the tokens that are decoded together.
+        returned_tokens: number of the window's tokens whose text has been returned.
+        certain: number of the window's tokens whose text later tokens cannot change.
+        text: the text of the returned tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, context: Sequence[int], skip_special_tokens: bool) -> None:
@@ -186,11 +208,11 @@ class Detokenizer:
         self.cleans = _cleans_up(tokenizer)
         self.awaited = frozenset() if skip_special_tokens else _rewriting(tokenizer)
         self.window = self._end_of(list(context))
-        self.known = self.certain = len(self.window)  # tokens whose text is known, and that later ones cannot change
-        self.text = self._decode(self.window)  # of the known tokens
+        self.returned_tokens = self.certain = len(self.window)
+        self.text = self._decode(self.window)
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The new text that is certain after ``tokens``."""
+        """Add ``tokens``, and return the new text that later tokens cannot change."""
         for token in tokens:
             self.window.append(token)
             in_run = self.certain < len(self.window) - 1 and self._decode([token]) == ""  # an unseen special token
@@ -204,7 +226,7 @@ class Detokenizer:
         return self._returned(text.rstrip(INCOMPLETE), whole=not text.endswith(INCOMPLETE))
 
     def rest(self) -> str:
-        """What would follow if the text ended here."""
+        """Return the text that would follow if the text ended here."""
         return _beyond(self.text, self._decode(self.window))
 
     def settle(self) -> str:
@@ -214,20 +236,25 @@ class Detokenizer:
         return text
 
     def _returned(self, text: str, whole: bool) -> str:
-        """What ``text`` of the window's tokens has beyond the known; ``whole``: it is all text of the certain ones."""
+        """Return the new part of ``text``, and advance the window.
+
+        Args:
+            text: the beginning of the window's text.
+            whole: whether it is the whole text of the certain tokens.
+        """
         piece = _beyond(self.text, text)
         if piece:
             self.text = text
-            later = self.window[self.known : self.certain]
+            later = self.window[self.returned_tokens : self.certain]
             if whole and len(self.window) > WINDOW and self._is_context(later):
-                self.window = self.window[self.known :]
+                self.window = self.window[self.returned_tokens :]
                 self.text = self._decode(later)
-                self.certain -= self.known
-            self.known = self.certain if whole else self.known
+                self.certain -= self.returned_tokens
+            self.returned_tokens = self.certain if whole else self.returned_tokens
         return piece
 
     def _end_of(self, context: list[int]) -> list[int]:
-        """The last tokens of ``context``, as many as decide what later tokens read like."""
+        """Return the last tokens of ``context``, as many as affect the text of later tokens."""
         count = WINDOW
         while count < len(context):
             end = context[-count:]
@@ -237,15 +264,16 @@ class Detokenizer:
         return context
 
     def _is_context(self, tokens: list[int]) -> bool:
-        """Whether what follows ``tokens`` is no longer the start of a text."""
+        """Return true if text after ``tokens`` is not at the start of a text."""
         return decode(self.tokenizer, tokens, skip_special_tokens=True).strip().strip(INCOMPLETE) != ""
 
     def _decode(self, tokens: list[int]) -> str:
+        """Return the text of ``tokens``."""
         return decode(self.tokenizer, tokens, self.skip_special_tokens)
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip_special_tokens: bool = False) -> str:
-    """The text of ``tokens``; those that the tokenizer does not know are left out."""
+    """Return the text of ``tokens``, without ids that the tokenizer does not have."""
     try:
         return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
     except Exception:  # tokenizers in Python raise anything
@@ -253,6 +281,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip_special_t
 
 
 def _knows(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
+    """Return true if the tokenizer can decode ``token``."""
     try:
         tokenizer.decode([token])
     except Exception:
@@ -261,22 +290,22 @@ def _knows(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
 
 
 def _piece(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """The token as the vocabulary writes it; empty if it is not there."""
+    """Return the token as written in the vocabulary; empty if the vocabulary does not have it."""
     try:
         return str(tokenizer.convert_ids_to_tokens(token) or "")
     except Exception:  # tokenizers in Python raise anything
         return ""
 
 
-def _beyond(known: str, text: str) -> str:
-    """``text`` without the ``known`` text at its start, or without what it has in common with that."""
-    if text.startswith(known):
-        return text[len(known) :]
-    return text[next((i for i, (a, b) in enumerate(zip(known, text, strict=False)) if a != b), len(text)) :]
+def _beyond(start: str, text: str) -> str:
+    """Return ``text`` without the longest common beginning of ``text`` and ``start``."""
+    if text.startswith(start):
+        return text[len(start) :]
+    return text[next((i for i, (a, b) in enumerate(zip(start, text, strict=False)) if a != b), len(text)) :]
 
 
 def _cleans_up(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether ``decode`` removes the spaces before punctuation."""
+    """Return true if ``decode`` removes the spaces before punctuation."""
     if not getattr(tokenizer, "clean_up_tokenization_spaces", False):
         return False
     model = type(tokenizer.backend_tokenizer.model).__name__ if hasattr(tokenizer, "backend_tokenizer") else ""
@@ -284,7 +313,10 @@ def _cleans_up(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _rewriting(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The special tokens, where one changes the text before it: tokenizers in Python put a space where that begins."""
+    """Return the special tokens if they change the text before them, as in tokenizers written in Python; else none.
+
+    Such tokenizers add a space at the start of the text before a special token.
+    """
     special = frozenset(tokenizer.all_special_ids)
     if tokenizer.is_fast or not special:
         return frozenset()
@@ -297,14 +329,14 @@ def _rewriting(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def _last_word(text: str) -> int:
-    """Where the last word of ``text`` begins that clean-up does not join to what is before it."""
+    """Return the index of the last word of ``text`` that the clean-up of spaces does not join to the word before it."""
     place = text.rfind(" ")
     while place > 0 and text[:place].rpartition(" ")[2] in ("", "'", "n"):
         place = text.rfind(" ", 0, place)
     return max(place, 0)
 
 
-# The byte of each character that byte-level tokenizers write for it; ByT5 writes the one of that number.
+# The byte for each character that byte-level tokenizers write; ByT5 writes the character with the byte's number.
 BYTES = {chr(byte): byte for byte in range(256)} | {character: byte for byte, character in bytes_to_unicode().items()}
 
 
@@ -314,24 +346,24 @@ class TokenTexts:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.special = frozenset(tokenizer.all_special_ids)
-        # A token with text comes before others, since at the start of a text they lack their space.
-        others = (token for token in range(len(tokenizer)) if token not in self.special)
-        plain = (token for token in others if not BYTE.fullmatch(_piece(tokenizer, token)))
+        # Tokens are decoded after a token with text, because they lack their space at the start of a text.
+        ordinary = (token for token in range(len(tokenizer)) if token not in self.special)
+        plain = (token for token in ordinary if not BYTE.fullmatch(_piece(tokenizer, token)))
         self.before = list(islice((token for token in plain if decode(tokenizer, [token]).isalnum()), 1))
-        self.known = decode(tokenizer, self.before)
+        self.before_text = decode(tokenizer, self.before)
 
     def text(self, token: int) -> str:
-        """The token's text; U+FFFD for bytes that are no characters."""
+        """Return the token's text, with U+FFFD for bytes that are not characters."""
         if token in self.special:
             return _piece(self.tokenizer, token)
         return self.joined([token])
 
     def joined(self, tokens: list[int]) -> str:
-        """The text of ``tokens`` together, without special tokens."""
-        return _beyond(self.known, decode(self.tokenizer, [*self.before, *tokens], skip_special_tokens=True))
+        """Return the text of ``tokens`` together, without special tokens."""
+        return _beyond(self.before_text, decode(self.tokenizer, [*self.before, *tokens], skip_special_tokens=True))
 
     def bytes(self, token: int) -> list[int]:
-        """The token's own bytes, which may be only a part of a character's."""
+        """Return the token's bytes, which may be a part of a character."""
         text, piece = self.text(token), _piece(self.tokenizer, token)
         if text and INCOMPLETE not in text:
             return list(text.encode())

@@ -16,7 +16,7 @@ from ..infer.build import Setup
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
 from ..infer.prompting import Prompt, as_prompts, encode_prompt, text_of
-from ..infer.random_source import drawn_seed, seeds_of
+from ..infer.random_source import drawn_seed, text_seeds
 from ..infer.recorder import RoundRecorder
 from ..infer.text_stream import TokenTexts
 from .choice import Choice, Delta
@@ -193,7 +193,7 @@ class Service:
         n, news = api_request.n or 1, asyncio.Queue[tuple[Job, News]]()
         if api_request.seed is not None and api_request.seed < 0:
             raise ApiError(400, f"seed={api_request.seed}: must be at least 0", param="seed")
-        seeds = seeds_of(drawn_seed() if api_request.seed is None else api_request.seed, n * len(prompts))
+        seeds = text_seeds(drawn_seed() if api_request.seed is None else api_request.seed, n * len(prompts))
         budgets = [self._budget(api_request, len(prompt)) for prompt in prompts]
         form: type[Format] = ChatFormat if isinstance(api_request, ChatCompletionRequest) else TextFormat
         choices, jobs, style = [], [], api_request.style(self.decoder.stop_tokens)

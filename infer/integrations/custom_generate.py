@@ -34,13 +34,13 @@ from ...controllers.sampling import SamplingParams
 from ...models import LanguageModel
 from ...models.loading.generation_defaults import neutral, unsupported_settings
 from ..core import Request, warn_of_context
-from ..random_source import seeds_of
+from ..random_source import text_seeds
 from ..scheduler import Scheduler
 from ..text_stream import TextStyle
 
 # Arguments of ``generate``, besides its settings, that are not supported.
 ARGUMENTS = ("assistant_model", "logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "synced_gpus")
-# Processors and criteria that ``generate`` makes from supported settings.
+# Processors and criteria that ``generate`` creates from supported settings.
 PREPARED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MaxLengthCriteria, EosTokenCriteria)
 
 
@@ -61,10 +61,12 @@ def custom_generate(
     """Decode the prompts that ``generate`` prepared; each row equals the output of ``decoder.generate``.
 
     Args:
-        target, scheduler, new_request: the decoder's.
-        style: has the stop strings.
+        target, scheduler, new_request: the decoder's target, scheduler, and function that creates a request.
+        style: the style of texts, with the stop strings.
         model: the model that ``generate`` was called on; it must be the decoder's target.
         input_ids: (B, n) prompts, padded on the left.
+        logits_processor, stopping_criteria: those that ``generate`` created; none of the user's is supported.
+        generation_config: the settings of the call.
         attention_mask: (B, n), 0 at padding; None without padding.
 
     Returns:
@@ -76,7 +78,7 @@ def custom_generate(
             left.
     """
     _check_model(model, target)
-    call = _call_of_generate()
+    call = _running_call()
     _check_settings(generation_config)
     _check_arguments(call)
     for prepared in (*logits_processor, *stopping_criteria):
@@ -91,8 +93,8 @@ def custom_generate(
     sampling, seed = _sampling(generation_config)
     budget = generation_config.max_length - input_ids.shape[1]
     requests = [
-        new_request(prompt, sampling, budget, one, stop_tokens=stop_tokens, style=style)
-        for prompt, one in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
+        new_request(prompt, sampling, budget, text_seed, stop_tokens=stop_tokens, style=style)
+        for prompt, text_seed in zip(prompts, text_seeds(seed, len(prompts)), strict=True)
     ]
     _run(scheduler, requests, call["streamer"])
     warn_of_context([request.output for request in requests], target.context)
@@ -103,18 +105,18 @@ def custom_generate(
     return sequences
 
 
-def _sampling(given: GenerationConfig) -> tuple[SamplingParams, int]:
-    """The decoder's sampling parameters for ``given``, and a seed."""
-    if not given.do_sample:
+def _sampling(config: GenerationConfig) -> tuple[SamplingParams, int]:
+    """Return the decoder's sampling parameters for ``config``, and a seed."""
+    if not config.do_sample:
         return SamplingParams(0.0), 0
-    temperature = 1.0 if given.temperature is None else given.temperature
-    top_p = 1.0 if given.top_p is None else given.top_p
-    # The seed comes from the global generator, since users of transformers call torch.manual_seed or set_seed.
-    return SamplingParams(temperature, given.top_k or None, top_p), int(torch.randint(2**32, ()))
+    temperature = 1.0 if config.temperature is None else config.temperature
+    top_p = 1.0 if config.top_p is None else config.top_p
+    # The seed comes from the global generator, because users of transformers call torch.manual_seed or set_seed.
+    return SamplingParams(temperature, config.top_k or None, top_p), int(torch.randint(2**32, ()))
 
 
 def _run(scheduler: Scheduler, requests: Sequence[Request], streamer: BaseStreamer | None) -> None:
-    """Decode ``requests``; ``streamer`` receives token after token, as in transformers' own decoding."""
+    """Decode ``requests``; ``streamer`` receives token after token, as in transformers."""
     if streamer is None:
         scheduler.run(requests)
         return
@@ -127,7 +129,11 @@ def _run(scheduler: Scheduler, requests: Sequence[Request], streamer: BaseStream
 
 
 def _check_model(model: PreTrainedModel, target: LanguageModel) -> None:
-    """Raise InputError for a model that is not the decoder's target, or an encoder-decoder."""
+    """Check that ``model`` is the decoder's target and not an encoder-decoder.
+
+    Raises:
+        InputError: it is another model, or an encoder-decoder.
+    """
     if model is not target.model:
         raise InputError(
             f"model: a {type(model).__name__} that is not the decoder's target; call generate on the model the decoder "
@@ -139,11 +145,14 @@ def _check_model(model: PreTrainedModel, target: LanguageModel) -> None:
         )
 
 
-def _call_of_generate() -> Mapping[str, Any]:
-    """The arguments of the running ``generate`` call, by name, read from its stack frame.
+def _running_call() -> Mapping[str, Any]:
+    """Return the arguments of the running ``generate`` call, by name, read from its stack frame.
 
-    ``generate`` does not pass all of them to ``custom_generate``: a streamer would receive only the prompt, so that its
-    reader waits forever, and an assistant would be ignored silently.
+    ``generate`` does not pass all arguments to ``custom_generate``: a streamer would receive only the prompt, so that
+    its reader would wait forever, and an assistant would be ignored without a warning.
+
+    Raises:
+        InputError: no ``generate`` call is running.
     """
     code = inspect.unwrap(GenerationMixin.generate).__code__
     frame = inspect.currentframe()
@@ -156,18 +165,26 @@ def _call_of_generate() -> Mapping[str, Any]:
     return frame.f_locals
 
 
-def _check_settings(given: GenerationConfig) -> None:
-    """Raise InputError for a setting of the installed transformers that is neither supported nor neutral."""
-    for name, value in unsupported_settings(given).items():
+def _check_settings(config: GenerationConfig) -> None:
+    """Check that all settings of the installed transformers are supported or have no effect.
+
+    Raises:
+        InputError: a setting is not supported.
+    """
+    for name, value in unsupported_settings(config).items():
         shown = " ".join(reprlib.repr(value).split())
         raise InputError(f"{name}={shown}: not supported by the decoder; take {name}={neutral(name)}")
 
 
 def _check_arguments(call: Mapping[str, Any]) -> None:
-    """Raise InputError for unsupported arguments of ``generate``."""
-    known = vars(GenerationConfig()).keys() | {"input_ids", "attention_mask"}
+    """Check the arguments of ``generate``.
+
+    Raises:
+        InputError: an argument is not supported.
+    """
+    names = vars(GenerationConfig()).keys() | {"input_ids", "attention_mask"}
     refused = [name for name in ARGUMENTS if call[name]]
-    refused += [name for name, value in call["kwargs"].items() if value is not None and name not in known]
+    refused += [name for name, value in call["kwargs"].items() if value is not None and name not in names]
     if refused:
         raise InputError(
             f"{refused[0]}: not supported by the decoder; leave it out, and give input_ids, attention_mask and settings"
@@ -175,6 +192,11 @@ def _check_arguments(call: Mapping[str, Any]) -> None:
 
 
 def _unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
+    """Return the prompts without their padding on the left.
+
+    Raises:
+        InputError: padding is not on the left.
+    """
     if attention_mask is None:
         return input_ids.tolist()
     real = attention_mask.bool()
@@ -185,7 +207,11 @@ def _unpadded(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int
 
 
 def _padded(rows: list[list[int]], pad: Tensor | None) -> Tensor:
-    """The rows as (B, longest row), padded on the right."""
+    """Return the rows as a tensor (B, longest row), padded on the right.
+
+    Raises:
+        InputError: there is no token for padding, and the rows have different lengths.
+    """
     if pad is None and len({len(row) for row in rows}) > 1:  # rows ended by the context, without end tokens
         raise InputError("pad_token_id=None: the rows end at different lengths; name a token to pad them with")
     return pad_sequence(

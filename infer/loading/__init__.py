@@ -1,1 +1,1 @@
-"""From names to pairs, routers and controllers."""
+"""Loads pairs, routers and controllers by name."""

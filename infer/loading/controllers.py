@@ -29,10 +29,12 @@ def load_length(
     cost: CostModel | None = None,
     pair_check: str = EXACT,
 ) -> LengthController:
-    """The length controller named ``spec``: a rule, or a trained one (shipped, local or on the hub).
+    """Load the length controller named ``spec``: a rule, or a trained controller (included, local or on the hub).
 
     Args:
-        threshold, cost: of a trained controller; :func:`~specpilot.infer.plan.named_length` checks them.
+        spec: the name.
+        target, draft, tokenizer: the decoder's models and tokenizer.
+        threshold, cost, pair_check: settings of a trained controller, as for :func:`.load_trained`.
 
     Raises:
         InputError: there is no such rule or controller, or it was trained for another pair.
@@ -56,7 +58,7 @@ def load_length(
 
 
 def length_digest(length: str | int | None) -> str | None:
-    """The digest of the trained controller or the user's class named by ``length``; None for other rules and None."""
+    """Return the digest of the trained controller or the user's class named ``length``; None for other rules."""
     if length is None:
         return None
     if names_class(str(length)):
@@ -65,7 +67,7 @@ def length_digest(length: str | int | None) -> str | None:
 
 
 def length_digests(length: str | int | tuple[str | int, ...] | None) -> list[str]:
-    """:func:`length_digest` of one length, or of each of several arms, where there is one."""
+    """Return the digests that :func:`length_digest` gives for one length, or for the lengths of several arms."""
     digests = map(length_digest, length if isinstance(length, tuple) else (length,))
     return [digest for digest in digests if digest is not None]
 
@@ -73,14 +75,17 @@ def length_digests(length: str | int | tuple[str | int, ...] | None) -> list[str
 def load_copies(
     name: str | Path, target: LoadedModel, tokenizer: PreTrainedTokenizerBase | None, pair_check: str = EXACT
 ) -> CopyPredictor:
-    """The copy head ``name`` (a shipped one, a folder, or an id on the hub), with the target's embedding.
+    """Load the copy head ``name``: an included one, a folder, or an id on the hub.
 
     Args:
-        pair_check: see :meth:`~specpilot.controllers.checkpoints.provenance.Provenance.check_pair`.
+        name: the name.
+        target: the target, whose embedding the head reads.
+        tokenizer: the target's tokenizer.
+        pair_check: as for :meth:`~specpilot.controllers.checkpoints.provenance.Provenance.check_pair`.
 
     Raises:
-        InputError: there is no tokenizer; it cannot be loaded, is another kind of controller, or was trained for
-            another target.
+        InputError: there is no tokenizer; or the head cannot be loaded, is a controller of another kind, or was trained
+            for another target.
     """
     if tokenizer is None:
         raise InputError(f"copies={str(name)!r}: a trained controller is checked against the tokenizer; pass one")
@@ -102,10 +107,10 @@ def load_copies(
 
 
 def load_policy(name: str | Path) -> tuple[RouterPolicy, policy.Config]:
-    """The trained router ``name``.
+    """Load the network and the configuration of the trained router ``name``.
 
     Raises:
-        InputError: it cannot be loaded, or is a controller of another kind.
+        InputError: the router cannot be loaded, or is a controller of another kind.
     """
     with naming("router", name):
         controller = load_controller(locate(name, option="router"))

@@ -15,16 +15,21 @@ from ...models.loading.model_files import find_files
 
 
 def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple[Any, Any]:
-    """Target and draft, where ``"auto"`` is that of the first trained controller that names one.
+    """Replace ``"auto"`` by the models that the first trained controller in ``controllers`` was made for.
 
-    Without one it stays ``"auto"``. The checkpoint holds the name that was given in training, or the last part of an
-    absolute path: a folder of that name is here, or beside the checkpoint.
+    Without a trained controller, ``"auto"`` is returned unchanged. A checkpoint has the model's name in the training,
+    or the last part of an absolute path. A folder of this name is searched in the working folder and beside the
+    checkpoint.
 
     Args:
-        controllers: lengths, copy heads and routers by the option that names them; rules are left out.
+        target, draft: the options; ``"auto"`` is replaced.
+        controllers: names of lengths, copy heads and routers, by option; names of rules are ignored.
+
+    Returns:
+        Target and draft.
 
     Raises:
-        InputError: a rule or controller cannot be read, or a model that it names is not found.
+        InputError: a rule or controller cannot be read, or a model that it names does not exist.
     """
     for option, name in controllers.items():
         if AUTO not in (target, draft):
@@ -35,14 +40,24 @@ def named_pair(target: Any, draft: Any, controllers: Mapping[str, str]) -> tuple
             folder = locate(name, option=option)
             provenance = read_config(folder).provenance
         if target == AUTO:
-            target = _found("target", provenance.target, option, name, folder)
+            target = _local_name("target", provenance.target, option, name, folder)
         if draft == AUTO and provenance.draft is not None:
-            draft = _found("draft", provenance.draft, option, name, folder)
+            draft = _local_name("draft", provenance.draft, option, name, folder)
     return target, draft
 
 
-def _found(part: str, model: str, option: str, controller: str, folder: Path) -> str:
-    """The name by which ``model``, the ``part`` of a controller's pair, is found from here."""
+def _local_name(part: str, model: str, option: str, controller: str, folder: Path) -> str:
+    """Return a name under which ``model`` can be loaded here.
+
+    Args:
+        part: ``"target"`` or ``"draft"``, for messages.
+        model: the name in the checkpoint.
+        option, controller: the option with the controller's name, and this name, for messages.
+        folder: the folder of the checkpoint.
+
+    Raises:
+        InputError: the model does not exist here.
+    """
     if shipped(model) is not None or Path(model).expanduser().exists():
         return model
     beside = folder.parent / model

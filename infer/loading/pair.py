@@ -1,4 +1,4 @@
-"""A target and its draft, loaded by their specifications and checked against each other."""
+"""Loads a target and its draft by their specifications, and checks that they fit together."""
 
 from __future__ import annotations
 
@@ -25,35 +25,38 @@ Model: TypeAlias = LoadedModel | LanguageModel
 
 
 def load_target(spec: TargetSpec) -> tuple[LoadedModel, PreTrainedTokenizerBase]:
-    """The target and its tokenizer, or the one that is named for it.
+    """Load the target and its tokenizer, or the tokenizer that ``spec`` names.
 
     Raises:
-        InputError: one of them cannot be loaded, or they do not belong together.
+        InputError: one of them cannot be loaded, or they do not fit together.
     """
     name, tokenizer, trust = spec.name, spec.tokenizer, spec.trust_remote_code
-    own: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": trust}
+    options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": trust}
     with naming("tokenizer", tokenizer), naming("target", name):
-        text = load_tokenizer(name, **own) if tokenizer is None else load_tokenizer(tokenizer, trust_remote_code=trust)
+        text = (
+            load_tokenizer(name, **options) if tokenizer is None else load_tokenizer(tokenizer, trust_remote_code=trust)
+        )
         model = load_any_model(name, **spec.loading, **spec.placement)
         if isinstance(model, GgufModel):
             check_gguf_tokenizer(model, text)
         elif tokenizer is not None:
-            check_same_tokenizer(load_tokenizer(name, **own), text, "tokenizer")
+            check_same_tokenizer(load_tokenizer(name, **options), text, "tokenizer")
     return model, text
 
 
 def load_draft_model(spec: ModelSpec, target: LanguageModel, tokenizer: PreTrainedTokenizerBase) -> LanguageModel:
-    """A draft model in the precision of ``spec``, or in the one whose step is the fastest here.
+    """Load a draft model in the precision of ``spec``, or in the precision with the fastest step on this machine.
 
     Raises:
-        InputError: see :func:`load_draft`; or its weights cannot be rounded.
+        InputError: as for :func:`load_draft`, or the weights cannot be rounded.
     """
 
     def load(precision: str) -> LanguageModel:
-        own = replace(spec, precision=precision)
+        """Load the draft model in ``precision``."""
+        chosen = replace(spec, precision=precision)
         with naming("draft", spec.name):
-            draft = load_draft(spec.name, target.model, tokenizer, own.loading)
-        wrapped = language_model(draft, quantization=quantization_of(own), graphs=spec.graphs)
+            draft = load_draft(spec.name, target.model, tokenizer, chosen.loading)
+        wrapped = language_model(draft, quantization=draft_quantization(chosen), graphs=spec.graphs)
         check_pair(target, wrapped)
         return wrapped
 
@@ -72,8 +75,8 @@ def load_draft_model(spec: ModelSpec, target: LanguageModel, tokenizer: PreTrain
     return loaded[precision]
 
 
-def quantization_of(spec: ModelSpec) -> Quantization | None:
-    """What a draft's weights are rounded to after loading; None for none."""
+def draft_quantization(spec: ModelSpec) -> Quantization | None:
+    """Return the number format that a draft's weights are rounded to after loading; None for no rounding."""
     return spec.precision if spec.precision in QUANTIZATIONS else None
 
 
@@ -85,13 +88,17 @@ def load_draft(
     *,
     decoder_only: bool = False,
 ) -> LoadedModel:
-    """A draft model for a target and its tokenizer.
+    """Load a draft model for a target.
 
     Args:
-        decoder_only: refuse an encoder-decoder.
+        name: the draft's name.
+        target: the target.
+        tokenizer: the target's tokenizer.
+        options: options of the loading.
+        decoder_only: whether an encoder-decoder is refused.
 
     Raises:
-        InputError: it cannot be loaded, or has another tokenizer.
+        InputError: the draft cannot be loaded, or has another tokenizer.
     """
     if is_gguf(name):
         model = load_any_model(name, decoder_only=decoder_only, **options)
@@ -104,10 +111,14 @@ def load_draft(
 
 
 def wrap_model(model: Any, role: str) -> LanguageModel:
-    """``model`` behind the model protocol, unless it is already; out of wrappers whose forward is the model's.
+    """Unwrap a model, and return it behind the model protocol; a :class:`LanguageModel` is returned unchanged.
+
+    Args:
+        model: the model, with or without wrappers of other libraries.
+        role: ``"target"`` or ``"draft"``, for messages.
 
     Raises:
-        InputError: it cannot be decoded, or is no model at all.
+        InputError: the model cannot be decoded, or is not a model.
     """
     if isinstance(model, LanguageModel):
         return model
@@ -119,11 +130,11 @@ def wrap_model(model: Any, role: str) -> LanguageModel:
 
 
 def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
-    """Refuse two models that cannot work together.
+    """Check that two models can be used together.
 
     Raises:
-        InputError: one is an encoder-decoder and the other is not, they are on different devices, or the draft reads
-            states that the target does not give.
+        InputError: only one is an encoder-decoder, they are on different devices, or the draft reads states that the
+            target does not have.
     """
     if isinstance(target, EncoderDecoder) != isinstance(draft, EncoderDecoder):
         raise InputError(
@@ -140,10 +151,10 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
 
 
 def with_states(target: LanguageModel, drafts: Sequence[LanguageModel]) -> LanguageModel:
-    """``target``, which gives the states that ``drafts`` read.
+    """Return ``target`` with the layers' outputs that ``drafts`` read among its states.
 
     Raises:
-        InputError: it has no such layers, or the drafts read different ones.
+        InputError: the target has no such layers, or the drafts read different layers.
     """
     if not isinstance(target, CausalLM):
         return target

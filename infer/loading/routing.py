@@ -19,7 +19,7 @@ from ..drafters.ngram import Ngram
 from ..model_spec import ModelSpec, Name
 from ..options import LoadingKeywords
 from .controllers import load_policy
-from .pair import check_pair, load_draft, quantization_of
+from .pair import check_pair, draft_quantization, load_draft
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class LoadedArm:
     """An arm of a router.
 
     Attributes:
-        model: its draft model, None if it has none.
-        length: the length controller, of an arm that a caller has made; that of an arm loaded by name is in the plan.
-        ngram: settings of n-gram drafts, of an arm ``ngram`` that a caller has made.
+        arm: the arm's description.
+        model: the draft model; None without one.
+        length: the length controller of an arm that a caller created. For an arm loaded by name, the plan has it.
+        ngram: the settings of n-gram drafts of an arm ``ngram`` that a caller created.
     """
 
     arm: Arm
@@ -39,6 +40,7 @@ class LoadedArm:
 
     @property
     def name(self) -> str:
+        """The arm's name."""
         return self.arm.name
 
 
@@ -92,7 +94,7 @@ def load_routing(
     trained = None if isinstance(router, Router) else load_policy(router)
     first = next(iter(specs.values()), ModelSpec(name="", precision="float32"))  # all arms are loaded alike
     loaded = load_arms(
-        names, target, tokenizer, **first.loading, quantization=quantization_of(first), graphs=first.graphs
+        names, target, tokenizer, **first.loading, quantization=draft_quantization(first), graphs=first.graphs
     )
     if trained is None:
         assert isinstance(router, Router)
@@ -126,9 +128,11 @@ def load_arms(
 
     Args:
         specs: draft models, ``exit:LAYER``, ``ngram``, ``autoregressive``, in the router's order.
+        target: the target.
         tokenizer: the target's tokenizer.
-        quantization: what the draft models' weights are rounded to.
-        graphs: their CUDA graphs.
+        dtype, device, trust_remote_code: options for loading the draft models.
+        quantization: the number format that the draft models' weights are rounded to.
+        graphs: whether CUDA graphs replay the draft models' forwards.
 
     Raises:
         InputError: there are fewer than two arms, or one does not exist or has another vocabulary or architecture.

@@ -418,7 +418,7 @@ class Late(RoundTimer):
     """As on CUDA a round's seconds are known when the next one has ended."""
 
     def between(self, first: float, last: float) -> float | None:
-        return last - first if len(self.untold) > 1 else None
+        return last - first if len(self.pending) > 1 else None
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from specpilot.infer.plan import (
     Beams,
     Call,
     Chain,
+    ControllerLength,
     Copies,
-    GivenLength,
     GrownTree,
     JointBeams,
     Lookup,
@@ -178,9 +178,9 @@ def test_a_rule_of_a_call_is_not_replaced_by_that_of_a_seed() -> None:
 def test_a_tree_grows_by_a_length_of_a_call_that_predicts() -> None:
     options = DecodingOptions(**PAIR, tree="auto", length="online-confidence", cost=0.2)
     grows = OnlineConfidence(cost=CostModel.load(0.2))
-    assert resolve(options, Call(grows)).drafting == GrownTree(DRAFT, GivenLength(grows))
+    assert resolve(options, Call(grows)).drafting == GrownTree(DRAFT, ControllerLength(grows))
     stops = Confidence(0.4)
-    assert resolve(options, Call(stops)).drafting == Chain(DRAFT, GivenLength(stops))
+    assert resolve(options, Call(stops)).drafting == Chain(DRAFT, ControllerLength(stops))
 
 
 @pytest.mark.parametrize(
