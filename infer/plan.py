@@ -87,7 +87,7 @@ class NamedLength:
 
 @dataclass(frozen=True)
 class ControllerLength:
-    """A length controller that the caller has made."""
+    """A length controller object that the caller passed."""
 
     controller: LengthController
 
@@ -99,7 +99,7 @@ class ControllerLength:
 
 @dataclass(frozen=True)
 class WhilePaying:
-    """Copies as many tokens as pay by their predicted acceptance and the costs of n-gram drafts."""
+    """The end of drafts of copies: as many tokens are copied as pay by predicted acceptance and costs."""
 
     def describe(self) -> str:
         return "when another copied token costs more than it yields"
@@ -113,12 +113,12 @@ Length: TypeAlias = NamedLength | ControllerLength
 
 @dataclass(frozen=True)
 class Lookup:
-    """How tokens are copied from the text.
+    """The settings of copies from the text.
 
     Attributes:
-        longest: the longest n-gram that is looked up.
-        costs: the costs by which copies are chosen; without any, those of ``ASSUMED``.
-        predictor: a copy head by its name, or one that is loaded; None for the rates of the text's own matches.
+        longest: length of the longest n-gram that is looked up.
+        costs: the costs that determine the number of copies; with ``NoCosts``, those of ``ASSUMED``.
+        predictor: the name of a copy head, or a loaded one; None for the acceptance rates of the text's matches.
     """
 
     longest: int
@@ -127,12 +127,12 @@ class Lookup:
 
     def describe(self) -> str:
         predictor = self.predictor
-        by = (
+        suffix = (
             ""
             if predictor is None
             else f", predicted by {'a copy head' if isinstance(predictor, CopyPredictor) else predictor}"
         )
-        return f"tokens copied from the text after an n-gram of at most {self.longest} tokens{by}"
+        return f"tokens copied from the text after an n-gram of at most {self.longest} tokens{suffix}"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class Autoregressive:
     """Nothing drafts: each round adds one token of the target.
 
     Attributes:
-        idle: a draft model that is loaded for calls with a length of their own; None if there is none.
-        observer: a length controller of the user's of length 0, which observes the rounds; None if there is none.
+        idle: a draft model that is loaded for calls with a length; None without one.
+        observer: a length controller of the user that drafts nothing and observes the rounds; None without one.
     """
 
     idle: ModelSpec | None = None
@@ -204,7 +204,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Each round drafts with copies, with the model, or with copies that the model continues, whichever pays most."""
+    """Each round drafts with the source that pays most: copies, the model, or copies that the model continues."""
 
     lookup: Lookup
     model: Chain | GrownTree
@@ -238,7 +238,7 @@ class JointBeams:
 
 @dataclass(frozen=True)
 class RoutedArm:
-    """One arm of a router and what it drafts with."""
+    """One arm of a router, and its drafting."""
 
     name: str
     drafting: Autoregressive | Chain | Copies
@@ -288,7 +288,7 @@ class VerifierSpec:
     Attributes:
         name: the rule with its threshold if it has one, such as ``mtad:0.5``.
         rule: the rule without the threshold.
-        reason: why it was chosen, where the options leave it open.
+        reason: the reason for the choice of the rule, if the options leave it open.
     """
 
     name: str
@@ -307,17 +307,17 @@ class VerifierSpec:
 
 @dataclass(frozen=True)
 class Plan:
-    """How requests are decoded, with nothing left to decide. Made by :func:`resolve`, printed by :meth:`describe`.
+    """All decisions about the decoding of requests; the result of :func:`resolve`.
 
     Attributes:
         target: the target model.
-        drafting: what drafts, and when a draft ends.
+        drafting: the source of drafts, with the end of a draft.
         verifier: the verification rule.
         generation_config: ``follow`` takes sampling settings that a call leaves open from the target's
             ``generation_config``; ``ignore`` does not.
-        pair_check: whether trained controllers must be of exactly these models, or of their tokenizer alone.
-        max_running: maximum number of requests decoded together.
-        max_columns: largest number of tokens of a text; None for what the models can read.
+        pair_check: whether trained controllers must be made for exactly these models, or only for their tokenizer.
+        max_running: maximum number of requests that are decoded together.
+        max_columns: maximum number of tokens of a text; None for the models' limits.
     """
 
     target: TargetSpec
@@ -330,7 +330,7 @@ class Plan:
 
     @property
     def drafts(self) -> list[ModelSpec]:
-        """The draft models that are loaded, those of a router's arms in order."""
+        """The draft models to load; with a router, those of its arms in order."""
         return [part for part in _parts(self.drafting) if isinstance(part, ModelSpec)]
 
     @property
@@ -341,20 +341,20 @@ class Plan:
 
     @property
     def costs(self) -> CostSource:
-        """Where the costs come from by which drafting is decided."""
+        """The source of the costs that decide on drafting."""
         sources = [part.costs for part in _parts(self.drafting) if isinstance(part, NamedLength | Lookup)]
         return next((source for source in sources if not isinstance(source, NoCosts)), NoCosts())
 
     def loaded(self, target: LanguageModel, drafts: Sequence[LanguageModel]) -> Plan:
-        """The same plan, in which models have the precision, the device and the forward that they were loaded with."""
+        """Return the same plan with the precision, the device and the forward of the loaded models."""
         facts = {id(spec): spec.loaded(model) for spec, model in zip(self.drafts, drafts, strict=True)}
-        drafting = _changed(self.drafting, lambda part: facts.get(id(part), part))
+        drafting = _replace_parts(self.drafting, lambda part: facts.get(id(part), part))
         return replace(self, target=self.target.loaded(target), drafting=drafting)
 
     def priced(self, cost: CostModel) -> Plan:
-        """The same plan with the measured ``cost`` in the place of costs that are to be measured."""
+        """Return the same plan with the measured costs ``cost`` in place of costs that were to be measured."""
         measured = PresetCosts(cost, "measured when the models were loaded", adapt=True)
-        drafting = _changed(self.drafting, lambda part: measured if isinstance(part, MeasuredCosts) else part)
+        drafting = _replace_parts(self.drafting, lambda part: measured if isinstance(part, MeasuredCosts) else part)
         return replace(self, drafting=drafting)
 
     def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
@@ -374,7 +374,7 @@ class Plan:
             self.drafting.search.check_sampling(sampling, vocab_size)
 
     def describe(self) -> str:
-        """A few lines: models and precision, forwards, what drafts, when a draft ends, the rule, and costs."""
+        """Return the plan in a few lines: models, forwards, source of drafts, end of a draft, rule, and costs."""
         lines = [f"target: {self.target.describe()}"]
         lines += [f"draft: {draft.describe()}" for draft in self.drafts]
         lines.append(f"drafts: {self.drafting.describe()}")
@@ -388,12 +388,12 @@ class Plan:
             lines += [f"a draft ends: {length.describe()}" for length in _lengths(self.drafting)]
         lines.append(f"verification: {self.verifier.describe()}")
         if not isinstance(self.costs, NoCosts):
-            lines.append(f"costs: {_described(self.costs)}")
+            lines.append(f"costs: {_describe_costs(self.costs)}")
         return "\n".join(lines)
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """Everything that a part of a plan consists of, in order."""
+    """Yield a part of a plan and, in order, all parts that it consists of."""
     yield node
     if isinstance(node, tuple):
         for item in node:
@@ -404,25 +404,28 @@ def _parts(node: Any) -> Iterator[Any]:
 
 
 def _lengths(drafting: Drafting) -> list[Length | WhilePaying]:
-    """The rules that end drafts; none where nothing drafts."""
+    """Return the rules that end drafts; none if nothing drafts."""
     if isinstance(drafting, Autoregressive):
         return []
     return [part for part in _parts(drafting) if isinstance(part, NamedLength | ControllerLength | WhilePaying)]
 
 
-def _changed(node: T, change: Callable[[Any], Any]) -> T:
-    """``node`` with the parts in it that ``change`` replaces."""
+def _replace_parts(node: T, change: Callable[[Any], Any]) -> T:
+    """Return ``node`` with its parts replaced by ``change``, which returns a part itself to keep it."""
     changed = change(node)
     if changed is not node:
         return cast(T, changed)
     if isinstance(node, tuple):
-        return cast(T, tuple(_changed(item, change) for item in node))
+        return cast(T, tuple(_replace_parts(item, change) for item in node))
     if isinstance(node, PARTS) and is_dataclass(node):
-        return replace(node, **{entry.name: _changed(getattr(node, entry.name), change) for entry in fields(node)})
+        return replace(
+            node, **{entry.name: _replace_parts(getattr(node, entry.name), change) for entry in fields(node)}
+        )
     return node
 
 
-def _described(source: CostSource) -> str:
+def _describe_costs(source: CostSource) -> str:
+    """Return the source of costs as a phrase, with the cost of a draft step if it is known."""
     if not isinstance(source, PresetCosts):
         return source.describe()
     ratio = source.cost.t_draft / source.cost.verification(1)
@@ -438,7 +441,7 @@ class LoadedOptions(DecodingOptions):
 
     Attributes:
         target: the target model.
-        draft: the draft model, with settings of n-gram drafts beside it, in a tuple; None for none.
+        draft: the draft model, or a tuple of it and the settings of n-gram drafts; None without a draft.
         beams: settings of the beam search.
     """
 
@@ -449,11 +452,11 @@ class LoadedOptions(DecodingOptions):
 
 @dataclass(frozen=True)
 class Call:
-    """What a call replaces of the decoder's options.
+    """The options of a decoder that a call replaces.
 
     Attributes:
-        length: ends the drafts of this call, which are chains unless a tree grows by it; None keeps the decoder's.
-            A threshold and costs for the decoder's own length do not apply to it.
+        length: the length of this call, whose drafts are chains unless the length grows trees; None keeps the
+            decoder's. The threshold and the costs of the decoder's length do not apply to it.
         verifier: the verification rule of this call; None keeps the decoder's.
     """
 
@@ -471,14 +474,16 @@ WHOLE = Call()  # replaces nothing
 
 
 def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = False, seeded: bool = False) -> Plan:
-    """The plan of ``options``: names, defaults and checks. It loads no model; of controllers it reads ``config.json``.
+    """Return the plan of ``options``: resolve names, fill in defaults, and check combinations.
+
+    The function loads no model; it reads only ``config.json`` of controllers.
 
     Args:
-        options: the decoder's options, in which objects may stand for names.
-        call: what a call replaces of them.
-        steady: drafts must not depend on time. A length that is left open is then ``LENGTH``.
-        seeded: the caller gives a seed, and the temperature is above 0: the text is to depend on nothing else, if the
-            options leave the rule open.
+        options: the decoder's options, which may have objects instead of names.
+        call: the options that a call replaces.
+        steady: whether drafts must not depend on time. The default length is then ``LENGTH``.
+        seeded: whether the caller passes a seed, and the temperature is above 0. If the options leave the rule open,
+            the text then depends on nothing but the seed.
 
     Raises:
         InputError: an option is out of range, has no effect without another one, or two cannot be combined; or a
@@ -506,7 +511,7 @@ def resolve(options: DecodingOptions, call: Call = WHOLE, *, steady: bool = Fals
 
 
 def verifier_of(options: DecodingOptions, *, seeded: bool = False) -> VerifierSpec:
-    """The verification rule of ``options``; see :func:`resolve` for ``seeded``.
+    """Return the verification rule of ``options``; ``seeded`` is as for :func:`resolve`.
 
     Raises:
         InputError: there is no such rule.
@@ -520,10 +525,10 @@ def verifier_of(options: DecodingOptions, *, seeded: bool = False) -> VerifierSp
 
 
 def with_models(options: D) -> D:
-    """``options`` with a target and a draft by name, of the trained controller that they name where they are left open.
+    """Return ``options`` with names of target and draft; open names are those in the trained controller of the options.
 
     Raises:
-        InputError: a controller cannot be read, or a model that it names is not found.
+        InputError: a controller cannot be read, or a model that it names does not exist.
     """
     entries = {"length": options.length, "copies": options.copies, "router": options.router}
     names = {option: str(name) for option, name in entries.items() if isinstance(name, str | Path)}
@@ -543,10 +548,11 @@ def with_models(options: D) -> D:
 
 
 def with_defaults(options: D, *, steady: bool = False) -> D:
-    """``options`` of :func:`with_models`, with a way to draft that needs no training where they leave it open.
+    """Return ``options`` of :func:`with_models` with the default drafting, which needs no training, if it is open.
 
-    It stops by costs and confidences that are fitted while decoding, and copies beside the model's draft, which is in
-    the precision whose step is fastest here. Chains: trees were slower with the included pair.
+    The default stops by costs and confidences that are fitted while decoding, and copies from the text as well. The
+    draft model has the precision with the fastest step on this machine. Drafts are chains, because trees were slower
+    with the included pair.
     """
     length: Any = options.length
     settled = options.router is not None or length is not None or options.tree not in (None, AUTO_TREE)
@@ -569,13 +575,13 @@ def with_defaults(options: D, *, steady: bool = False) -> D:
 
 
 def _with_length(options: D, length: Any) -> D:
-    """``options`` of a decoder with the ``length`` of a call instead of their own."""
+    """Return ``options`` with the ``length`` of a call instead of the decoder's."""
     grows = options.tree == AUTO_TREE and isinstance(length, LengthController) and grows_trees(length)
     return replace(options, length=length, threshold=None, tree=AUTO_TREE if grows else None)
 
 
 def target_spec(options: DecodingOptions) -> TargetSpec:
-    """The target of ``options``, and how it is loaded."""
+    """Return the specification of the target of ``options``."""
     target: Any = options.target
     if isinstance(target, LanguageModel):
         return TargetSpec.of(target)
@@ -593,7 +599,7 @@ def target_spec(options: DecodingOptions) -> TargetSpec:
 
 
 def draft_spec(draft: Name | LanguageModel, options: DecodingOptions) -> ModelSpec:
-    """The draft model ``draft``, and how it is loaded by ``options``."""
+    """Return the specification of the draft model ``draft``, which is loaded by ``options``."""
     if isinstance(draft, LanguageModel):
         return ModelSpec.of(draft)
     fastest = options.draft_dtype == AUTO
@@ -609,7 +615,7 @@ def draft_spec(draft: Name | LanguageModel, options: DecodingOptions) -> ModelSp
 
 
 def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> Drafting:
-    """What drafts without a router."""
+    """Return the drafting without a router."""
     if options.sample_arm:
         raise InputError("sample_arm: needs a router; name one")
     if isinstance(options.length, tuple | list):
@@ -644,7 +650,7 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
 def _length(
     options: DecodingOptions, verifier: VerifierSpec, call: Call, draft: ModelSpec | None, ngram: Ngram | None
 ) -> Length | None:
-    """What ends a draft; None if the options leave it open."""
+    """Return the length that ends a draft; None if the options leave it open."""
     length: Any = options.length
     if length is not None:
         check_length(length)
@@ -663,7 +669,7 @@ def _length(
         raise InputError(f"draft_dtype={options.draft_dtype!r}: there is no draft model; name one, or leave it out")
     if length is None or isinstance(length, LengthController):
         return None if length is None else ControllerLength(length)
-    # The costs of a decoder are for its own length, and for copies.
+    # The costs of a decoder apply to its own length and to copies.
     source = NoCosts() if call.length is not None else cost_source(options.cost, adapt=options.adapt)
     if ngram is not None and not takes_cost(str(length)):
         source = NoCosts()
@@ -671,7 +677,14 @@ def _length(
 
 
 def named_length(length: Name | int, threshold: float | None, costs: CostSource, drafted: bool) -> NamedLength:
-    """The controller ``length``, a rule of which is made once to check it; ``drafted``: whether there is a model."""
+    """Return the specification of the length ``length``, after building a rule once to check its name.
+
+    Args:
+        length: the name, or a number of tokens.
+        threshold: the stopping threshold, or None.
+        costs: the source of costs.
+        drafted: whether there is a draft model.
+    """
     name = str(length)
     named = NamedLength(name, threshold, costs)
     rule = rule_of(named)
@@ -689,7 +702,7 @@ def named_length(length: Name | int, threshold: float | None, costs: CostSource,
 
 
 def rule_of(length: Length) -> LengthController | None:
-    """A controller like that of ``length``, or the same if it is given; None for a trained one, which is not loaded.
+    """Return a controller like that of ``length``, or the caller's; None for a trained one, which is not loaded.
 
     Raises:
         InputError: a rule's parameter is wrong, or a class cannot be imported or made.
@@ -702,14 +715,18 @@ def rule_of(length: Length) -> LengthController | None:
 
 
 def grows_trees(length: LengthController | None) -> bool:
-    """Whether ``length`` predicts acceptance and knows costs, as a tree that grows by them needs."""
+    """Return true if ``length`` predicts acceptance and has costs, which growing trees need."""
     if isinstance(length, RateOptimal):
         return not length.predictor.lag
     return isinstance(length, OnlineConfidence) and length.cost is not None
 
 
 def check_growing(length: LengthController | None) -> None:
-    """Raise InputError unless trees can grow by ``length``."""
+    """Check that ``length`` can grow trees.
+
+    Raises:
+        InputError: it cannot.
+    """
     if not grows_trees(length):
         raise InputError(
             "tree='auto': is grown by predicted acceptance and costs; give a lag-free or feature predictor or "
@@ -728,7 +745,7 @@ def _is_plain_fixed(length: Length) -> bool:
 
 
 def _children(tree: Any) -> tuple[int, ...]:
-    """The children at each level of ``"3x2x1"`` or (3, 2, 1)."""
+    """Return the number of children at each level for ``"3x2x1"`` or (3, 2, 1)."""
     return parse_expansions(tree if isinstance(tree, str) else "x".join(map(str, tree)))
 
 
@@ -767,7 +784,7 @@ def _check_tree(
 def _check_search(
     options: DecodingOptions, verifier: VerifierSpec, draft: ModelSpec | None, length: Length | None
 ) -> BeamSearch | None:
-    """The beam search of a rule that searches; None for other rules."""
+    """Return the settings of the beam search of a rule with beams; None for other rules."""
     beams: Any = options.beams
     if verifier.rule not in JOINT:
         if beams is not None or options.argmax:
@@ -785,7 +802,7 @@ def _check_search(
 
 
 def _tokens(verifier: VerifierSpec, length: Length | None) -> int:
-    """How many tokens a beam search chooses in a step."""
+    """Return the number of tokens that a beam search chooses in a step."""
     if length is None:
         return LENGTH
     rule = rule_of(length)
@@ -800,7 +817,7 @@ def _tokens(verifier: VerifierSpec, length: Length | None) -> int:
 def _copying(
     options: DecodingOptions, ngram: Ngram, draft: ModelSpec | None, length: Length | None, call: Call
 ) -> Copies | Mixed:
-    """Copies from the text, alone or beside a draft model."""
+    """Return the drafting with copies from the text, with or without a draft model."""
     rule = None if length is None else rule_of(length)
     if isinstance(rule, Oracle):
         raise InputError("length='oracle': supports only draft models; leave the n-grams out")
@@ -823,14 +840,14 @@ def _holds_ngram(draft: Any) -> bool:
 
 
 def _lookup(ngram: Ngram, options: DecodingOptions) -> Lookup:
-    """How tokens are copied; an object of the caller has costs and a predictor of its own."""
+    """Return the settings of copies; an object that the caller passed has its own costs and predictor."""
     if _holds_ngram(options.draft):
-        return _lookup_of(ngram)
+        return _loaded_lookup(ngram)
     costs = NoCosts() if options.cost is None else cost_source(options.cost, adapt=options.adapt)
     return Lookup(ngram.longest, costs, options.copies)
 
 
-def _lookup_of(ngram: Ngram) -> Lookup:
+def _loaded_lookup(ngram: Ngram) -> Lookup:
     costs: CostSource = NoCosts()
     if ngram.adapt or ngram.cost != ASSUMED:
         costs = PresetCosts(ngram.cost, "a cost model passed in Python", ngram.adapt)
@@ -838,7 +855,11 @@ def _lookup_of(ngram: Ngram) -> Lookup:
 
 
 def check_length(length: object) -> None:
-    """Raise InputError unless ``length`` is a number of tokens, a name or a length controller."""
+    """Check that ``length`` is a number of tokens, a name or a length controller.
+
+    Raises:
+        InputError: it is something else.
+    """
     if isinstance(length, bool | float):
         raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")
     if not isinstance(length, str | Path | int | LengthController):
@@ -849,7 +870,7 @@ def check_length(length: object) -> None:
 
 
 def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
-    """A router and its arms."""
+    """Return the drafting with a router and its arms."""
     if options.draft_dtype == AUTO:
         raise InputError("draft_dtype='auto': times one draft; name a precision for a router's, or leave it out")
     if options.tree is not None:
@@ -863,7 +884,7 @@ def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
     _check_search(options, verifier, None, None)
     router: Any = options.router
     if not isinstance(router, str | Path | Router):
-        return _of_loaded(router, options)
+        return _loaded_routing(router, options)
     if isinstance(router, Router) and options.sample_arm:
         raise InputError("sample_arm: has no effect on a router object; leave it out")
     names = _arm_names(router, options.draft)
@@ -871,8 +892,8 @@ def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
     kinds = [parse_arm(name)[0] for name in names]
     if options.draft_dtype is not None and DRAFT not in kinds:
         raise InputError(f"draft_dtype={options.draft_dtype!r}: no arm has a draft model; leave it out")
-    given: Any = LENGTH if options.length is None else options.length
-    lengths = given if isinstance(given, tuple | list) else (given,) * len(names)
+    length_option: Any = LENGTH if options.length is None else options.length
+    lengths = length_option if isinstance(length_option, tuple | list) else (length_option,) * len(names)
     if len(lengths) != len(names):
         raise InputError(f"length: {len(lengths)} for {len(names)} arms; give one for all, or one for each")
     costs = cost_source(options.cost)
@@ -886,7 +907,7 @@ def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
 def _arm(
     name: str, kind: str, length: Any, costs: CostSource, options: DecodingOptions
 ) -> Autoregressive | Chain | Copies:
-    """What the arm ``name`` drafts with; ``autoregressive`` and ``ngram`` take no length."""
+    """Return the drafting of the arm ``name``; ``autoregressive`` and ``ngram`` accept no length."""
     if kind == AUTOREGRESSIVE:
         return Autoregressive()
     if kind == NGRAM_ARM:
@@ -906,7 +927,7 @@ def _arm(
 
 
 def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
-    """The names of a router's arms: the drafts that are given, or those that it was trained with."""
+    """Return the names of a router's arms: those in the option ``draft``, or those that it was trained with."""
     names = None if draft is None else tuple(map(str, draft)) if isinstance(draft, tuple | list) else (str(draft),)
     if isinstance(router, Router):
         if names is None:
@@ -920,14 +941,14 @@ def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
         )
     if names is not None:
         return names
-    # Of a local model the checkpoint holds the folder's name: it may be here, or beside the checkpoint.
+    # For a local model the checkpoint has the folder's name, which may be here or beside the checkpoint.
     beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
     here = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
     return tuple(name if here[name] else str(place) for name, place in beside.items())
 
 
-def _of_loaded(routing: Routing, options: DecodingOptions) -> Routed:
-    """A router and arms that the caller has loaded."""
+def _loaded_routing(routing: Routing, options: DecodingOptions) -> Routed:
+    """Return the drafting with a router and arms that the caller has loaded."""
     if options.draft is not None or options.length is not None:
         raise InputError("routing: the arms have their own drafts and lengths; leave draft, length and tree out")
     arms: list[RoutedArm] = []
@@ -935,7 +956,7 @@ def _of_loaded(routing: Routing, options: DecodingOptions) -> Routed:
         length = ControllerLength(arm.length)
         drafting: Autoregressive | Chain | Copies = Autoregressive(None, None if _is_plain_fixed(length) else length)
         if arm.ngram is not None:
-            drafting = Copies(_lookup_of(arm.ngram), WhilePaying())
+            drafting = Copies(_loaded_lookup(arm.ngram), WhilePaying())
         elif arm.model is not None:
             drafting = Chain(ModelSpec.of(arm.model), length)
         arms.append(RoutedArm(arm.name, drafting))
