@@ -138,9 +138,12 @@ class SpeculativeDecoder:
         self._begin(options, Models(reader, drafts, tokenizer, routing), steady=True)
 
     def _begin(self, options: DecodingOptions, models: Models | None, *, steady: bool) -> None:
-        """Make the decoder of ``options``; ``models`` are loaded by their names if they are None.
+        """Set up the decoder.
 
-        ``steady``: whether a draft length that the options leave open must not depend on time.
+        Args:
+            options: the options.
+            models: the models; None loads those that the options name.
+            steady: whether the default draft length must not depend on time.
         """
         plan = resolve(options, steady=steady)
         self.options, self.steady = options, steady
@@ -236,9 +239,9 @@ class SpeculativeDecoder:
 
     @classmethod
     def from_options(cls, options: DecodingOptions, models: Models | None = None) -> SpeculativeDecoder:
-        """Load a decoder by its options, see :meth:`from_pretrained`, or make it of ``models`` that are loaded.
+        """Create a decoder from its options, see :meth:`from_pretrained`, with loaded ``models`` or by loading them.
 
-        With loaded models, and where nothing else is given, drafts have four tokens.
+        With loaded models the default draft length is four tokens.
         """
         return cls._from_parts(options, models, steady=models is not None)
 
@@ -415,7 +418,7 @@ class SpeculativeDecoder:
     def __call__(
         self, model: PreTrainedModel, input_ids: Tensor, *, stop_strings: Stop = None, **prepared: Any
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Called by ``model.generate(…, custom_generate=decoder)``; see :func:`.custom_generate.custom_generate`."""
+        """Decode for ``model.generate(…, custom_generate=decoder)``; see :func:`.custom_generate.custom_generate`."""
         self.check_models()
         # No named parameters for prepared inputs: generate would pass such arguments here instead of preparing them, as
         # it does with stop_strings. It drops the tokenizer that belongs to them; the decoder's is the same.
@@ -482,7 +485,7 @@ class SpeculativeDecoder:
         return request
 
     def text_stream(self, prompt: list[int], style: TextStyle = PLAIN, *, by_token: bool = False) -> TextStream:
-        """What turns the tokens of an answer to ``prompt`` into its text.
+        """Return the stream that converts the tokens of an answer to ``prompt`` to text.
 
         Raises:
             InputError: the decoder has no tokenizer.
@@ -591,10 +594,10 @@ class SpeculativeDecoder:
         seed: int | Sequence[int] | None = None,
         temperature: float = 1.0,
     ) -> Setup:
-        """The decoder's setup, or that of a call with a ``length`` or a ``verifier`` of its own, or with a seed.
+        """Return the decoder's setup, or that of a call with a ``length``, a ``verifier`` or a seed.
 
-        A length takes the place of a tree, unless the tree grows by it. With a seed and a temperature above 0 the rule
-        is the one by which the text depends on nothing else, unless the options or the call name a rule.
+        A length replaces a tree, unless the length grows trees. With a seed and a temperature above 0, the rule is
+        ``invariant``, with which the text depends on the seed only, unless the options or the call name a rule.
 
         Args:
             seed: the call's, or None. Only its presence matters.

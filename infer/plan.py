@@ -1,8 +1,8 @@
-"""How requests are decoded: :func:`resolve` makes a :class:`Plan` of options, with every default and every check.
+"""The plan of decoding: :func:`resolve` makes a :class:`Plan` of options, with all defaults and all checks.
 
-A plan leaves nothing open: it names the models, what drafts, when a draft ends, the verification rule, and where costs
-come from. :mod:`.build` makes drafters and length controllers of it. A call with a length or a verifier of its own has
-a plan of its own, which is :func:`resolve` applied to the decoder's options and to the :class:`Call`.
+A plan leaves nothing open: it has the models, the source of drafts, the end of a draft, the verification rule, and the
+source of costs. :mod:`.build` builds drafters and length controllers for it. A call with a length or a verifier has a
+plan of its own: :func:`resolve` applied to the decoder's options and to the :class:`Call`.
 """
 
 from __future__ import annotations

@@ -381,7 +381,7 @@ class RaggedKVCache(Cache, TextCache):
                 layer.fit(layer.keys, layer.values)
 
     def pool(self) -> Any:
-        """The memory pool of this cache's CUDA graphs, which never run at the same time."""
+        """Return the memory pool of this cache's CUDA graphs, which never run at the same time."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool

@@ -124,7 +124,7 @@ class DraftStep(StaticForward):
     def __init__(self, model: Any, strategy: Any, cache: RaggedKVCache, shape: Shape, chain: StepChain) -> None:
         super().__init__(model, strategy, cache, shape, keep=1)
         self.draws = chain.draws
-        self.following = self.inputs if shape.tokens == 1 else chain.forward_of(cache, 1).inputs
+        self.following = self.inputs if shape.tokens == 1 else chain.step_for(cache, 1).inputs
 
     def _compute(self, cache: RaggedKVCache) -> Results:
         logits, hidden = super()._compute(cache)
@@ -168,7 +168,7 @@ def draft_static(
     chain = cache.forwards.get(key)
     if chain is None:
         chain = cache.forwards[key] = StepChain(model, strategy, cache, rows, steps, sampled)
-    first = chain.forward_of(cache, n)
+    first = chain.step_for(cache, n)
     cache_rows = [cache.rows[read.text] for read in reads]
     inputs = lay_out(reads, cache_rows, [cache.lengths[row] for row in cache_rows], (rows, n, 1), cache.n_columns - 1)
     first.inputs.copy_(inputs, non_blocking=True)
@@ -180,7 +180,7 @@ def draft_static(
     chain.draws.numbers.copy_(torch.tensor(padded, dtype=chain.draws.numbers.dtype), non_blocking=True)
     chain.draws.step.zero_()
     first(cache)
-    following = chain.forward_of(cache, 1)
+    following = chain.step_for(cache, 1)
     for _ in range(max(counts) - 1):
         following(cache)
     cache.end_forward()

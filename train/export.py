@@ -18,7 +18,7 @@ from ..controllers.arms import shorten_names
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
 from ..controllers.checkpoints.config import CONFIG, ControllerConfig
 from ..controllers.checkpoints.provenance import Provenance, prompt_digest
-from ..controllers.registry import CONTROLLERS, OWN, controller_module
+from ..controllers.registry import CONTROLLERS, USER_MODULES, controller_module
 from ..controllers.training_options import CopyTrainingOptions, RouterTrainingOptions, TrainingOptions
 from ..data_gen.dataset import Manifest, read_manifest
 from ..data_gen.kinds import LABELLED, read_dataset
@@ -104,7 +104,7 @@ def best_controller(
             not named.
     """
     name = run_kind(folder) if predictor is None else predictor
-    if name not in CONTROLLERS and name not in OWN and predictor is None:
+    if name not in CONTROLLERS and name not in USER_MODULES and predictor is None:
         raise InputError(f"{folder}: was trained with {name!r}, a predictor of your own; name it: --predictor {name}")
     kind = controller_module(name)
     options = OPTIONS.get(name) or kind.TrainingOptions

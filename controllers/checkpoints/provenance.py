@@ -17,12 +17,13 @@ TOKEN_WISE, INVARIANT = "token-wise", "invariant"
 
 
 def differ_in_acceptance(trained: str | None, verifier: str) -> bool:
-    """Whether drafted tokens are accepted at another rate by ``verifier`` than by the rule of the training data.
+    """Return true if the acceptance rate under ``verifier`` differs from that under the rule of the training data.
 
-    Under ``invariant`` fewer drafted tokens are accepted than under all other rules, which are close to each other.
+    Under ``invariant`` fewer drafted tokens are accepted than under the other rules, whose acceptance is similar.
 
     Args:
-        trained: None if it is not known.
+        trained: the rule of the training data; None if unknown.
+        verifier: the rule of the decoder.
     """
     return trained is not None and (trained == INVARIANT) != (verifier == INVARIANT)
 

@@ -22,7 +22,7 @@ class Router(ABC):
         """Check the sampling parameters of a generation; trained routers warn if those of the training differ."""
 
     def check_verifier(self, verifier: str) -> None:  # noqa: B027 — not every router was trained
-        """Called with the verification rule of generations that sample; trained routers warn if theirs differs."""
+        """Check the verification rule of a generation that samples; trained routers warn if their rule differs."""
 
     @abstractmethod
     def weigh(self, embedding: Tensor) -> list[float]:

@@ -21,19 +21,21 @@ class HiddenBars:
         self._previous_hook: Any = None
 
     def start(self) -> None:
+        """Hide bars from now on; called when a model begins to load."""
         with self._lock:
             self._loading += 1
             if self._loading == 1:
                 self._previous_hook = transformers_logging.set_tqdm_hook(self._create)
 
     def end(self) -> None:
+        """Show bars again, unless another model is loading; called when a model has loaded."""
         with self._lock:
             self._loading -= 1
             if self._loading == 0:
                 transformers_logging.set_tqdm_hook(self._previous_hook)
 
     def _create(self, factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """A bar of ``factory``, without output if it is the bar of weights."""
+        """Return a bar of ``factory``, which is hidden if it is the bar of weights."""
         if options.get("desc") == BAR_OF_WEIGHTS:
             options = options | {"disable": True}
         if self._previous_hook is not None:

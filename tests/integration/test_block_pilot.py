@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specpilot.cli import main as cli
 from specpilot.controllers.acceptance.training import ROUND_TOKENS, Batch, Examples, network_logits
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
-from specpilot.controllers.registry import OWN
+from specpilot.controllers.registry import USER_MODULES
 from specpilot.train.feature_maker import round_examples
 
 from experiments.rivals.block_pilot import (
@@ -178,7 +178,7 @@ def test_from_data_to_decoding(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert json.loads(capsys.readouterr().out)["stats"]["n_drafted"] > 0
     assert cli.main([*words, "--length", f"{NAME}:{controller}"]) == 2
     assert "give costs" in capsys.readouterr().err
-    OWN.clear()
+    USER_MODULES.clear()
     assert cli.main([*words, "--length", controller, "--cost", "0.05"]) == 2
     assert "length-head" in capsys.readouterr().err
     assert cli.main(["export", run, str(tmp_path / "other")]) == 2

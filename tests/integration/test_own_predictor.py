@@ -121,7 +121,7 @@ def test_a_predictor_is_one_file(
     (tmp_path / f"{module}.py").write_text(PREDICTOR.format(name=name))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(registry, "OWN", {})
+    monkeypatch.setattr(registry, "USER_MODULES", {})
     if registered:
         sys.path.append(str(tmp_path))
         place = importlib.import_module(module).__name__
