@@ -1,4 +1,4 @@
-"""``specpilot data answers`` and ``data acceptance``: the target's answers to prompts, and labels along them.
+"""``specpilot data answers`` and ``data acceptance``: the target's answers to prompts, and labels of drafted tokens.
 
 Prompts → rollouts of the target → labels of target and draft → shards (SpecDec++, Huang et al. 2024, §3.3).
 """
@@ -34,7 +34,7 @@ from .workers import OnDone
 
 
 class AnswersBuilder(TargetBuilder[AnswerRow]):
-    """The target and the settings of a dataset of answers."""
+    """Makes the rows of a dataset of answers."""
 
     kind = AnswerRow
 
@@ -42,12 +42,12 @@ class AnswersBuilder(TargetBuilder[AnswerRow]):
         return {"draft": None, "fingerprint": self.fingerprint}
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[AnswerRow]:
-        found = zip(items, self.answers(items, on_done), strict=True)
-        return [AnswerRow(item.id, item.prompt, item.ids, rollout.tokens) for item, rollout in found]
+        pairs = zip(items, self.answers(items, on_done), strict=True)
+        return [AnswerRow(item.id, item.prompt, item.ids, rollout.tokens) for item, rollout in pairs]
 
 
 class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
-    """The pair and the settings of an acceptance dataset.
+    """Makes the rows of an acceptance dataset.
 
     Raises:
         InputError: a model is missing, or the pair does not fit.
@@ -74,7 +74,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
         return pair_identity(self.settings, self.pair, self.target, self.draft)
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[AcceptanceRow]:
-        """Generate (where no text is given) and label the prompts' rollouts."""
+        """Return the labelled rollouts of the prompts. Rollouts are generated unless another engine made them."""
         size = self.settings.batch_size
         x = [Rollout(item.response) for item in items if item.response is not None]
         for rollout in x:
@@ -93,7 +93,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
 
 
 make_answers = partial(make_dataset, AnswersBuilder)
-"""Makes or completes a dataset of answers; see :func:`~specpilot.data_gen.builder.make_dataset`."""
+"""Make or complete a dataset of answers; see :func:`~specpilot.data_gen.builder.make_dataset`."""
 
 
 def make_acceptance_data(
@@ -106,16 +106,16 @@ def make_acceptance_data(
 ) -> Path:
     """Make or complete the acceptance dataset ``output``; see :func:`~specpilot.data_gen.builder.make_dataset`.
 
-    Texts of another engine are kept in a dataset of their own beside it, ``<output>-responses``.
+    Texts of another engine are stored in a second dataset, ``<output>-responses``.
 
     Raises:
-        InputError: see also :func:`make_responses`.
+        InputError: as for ``make_dataset`` and :func:`make_responses`.
     """
-    given, begun = None, None
+    texts, begun = None, None
     if responses.responses is not None:
         folder = Path(f"{Path(output)}-responses")
-        given = make_responses(settings, responses, folder, console or stderr_console(), workers)
-        begun = day_in(folder / MANIFEST)  # the texts answer the prompts of that day
+        texts = make_responses(settings, responses, folder, console or stderr_console(), workers)
+        begun = day_in(folder / MANIFEST)  # the texts answer prompts with that date
     return make_dataset(
-        AcceptanceDatasetBuilder, settings, output, console=console, workers=workers, given=given, begun=begun
+        AcceptanceDatasetBuilder, settings, output, console=console, workers=workers, texts=texts, begun=begun
     )

@@ -1,7 +1,7 @@
-"""``specpilot generate --prompts``: a text for each prompt of a file, in its order, in a JSON Lines file.
+"""``specpilot generate --prompts``: a text for each prompt of a file, in the prompts' order, in a JSON Lines file.
 
-The texts are written as datasets are, by :func:`~.workers.write_shards`, each as a line of a :class:`.TextFile`. If no
-length is given, drafts have a fixed one, so that a run that was killed ends with the same bytes.
+:func:`~.workers.write_shards` writes the texts as it writes datasets; each text is a line of a :class:`.TextFile`. If
+no length is set, drafts have a fixed length, so that a killed and continued run ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .workers import OnDone, ignore, write_shards
 
 UNRELATED = ("prompt", "stream", "color", "stats", "json", "max_running", "device", "device_map", "offload_folder")
 
-Text = dict[str, Any]  # what a line holds of a text
+Text = dict[str, Any]  # the fields of a line that contain a text
 
 
 def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console | None = None) -> None:
-    """Write a text for every prompt, or those that are missing in the file ``batch.output``.
+    """Write a text for every prompt to the file ``batch.output``; texts in the file are kept.
 
     Raises:
-        InputError: a prompt, model or controller is missing or does not fit, or the file holds other texts.
+        InputError: a prompt, model or controller is missing or does not fit, or the file contains other texts.
     """
     console = console or stderr_console()
     assert batch.prompts is not None
@@ -70,7 +70,7 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
     with TextFile(batch.output, identity, heads) as file:
         make = partial(_decode, decoder, batch.trace)
         write_shards(file, [1] * len(heads), requests.__getitem__, make, console)
-    for line in limits:  # not before, since an error is one line
+    for line in limits:  # at the end, because an error is a single line
         console.print(f"{batch.output}: {line}", soft_wrap=True)
 
 
@@ -80,7 +80,7 @@ def _decode(
     units: Mapping[int, Callable[[], Request]],
     on_done: OnDone = ignore,
 ) -> Iterator[tuple[int, Text]]:
-    """Decode the requests of ``units`` together; yield the number of each and its text, in any order."""
+    """Decode the requests of ``units`` together. Yields the number and the text of each request, in any order."""
     requests = [unit() for unit in units.values()]
     numbers = {id(request): number for number, request in zip(units, requests, strict=True)}
     for request in decoder.scheduler.as_finished(requests):
@@ -90,17 +90,18 @@ def _decode(
 
 
 def _settings(options: GenerateOptions, batch: BatchOptions, decoder: SpeculativeDecoder) -> dict[str, Any]:
-    """What the texts depend on besides their prompts."""
-    given = {name: value for name, value in asdict(options).items() if name not in UNRELATED}
-    given["chat"] = uses_template(decoder.tokenizer, options.chat)
-    made_by = {"model": model_fingerprint(decoder.target.model), "controllers": length_digests(options.length)}
+    """Return the settings that the texts depend on besides their prompts."""
+    values = {name: value for name, value in asdict(options).items() if name not in UNRELATED}
+    values["chat"] = uses_template(decoder.tokenizer, options.chat)
+    loaded = {"model": model_fingerprint(decoder.target.model), "controllers": length_digests(options.length)}
     if options.draft_dtype == AUTO:
-        made_by["draft_dtype"] = [draft.precision for draft in decoder.drafts]
-    settings: dict[str, Any] = json.loads(json.dumps(given | made_by | {"trace": batch.trace}))
+        loaded["draft_dtype"] = [draft.precision for draft in decoder.drafts]
+    settings: dict[str, Any] = json.loads(json.dumps(values | loaded | {"trace": batch.trace}))
     return settings
 
 
 def _answer(text: Generation, trace: bool) -> Text:
+    """Return the fields of a text, with its tokens and rounds if ``trace``."""
     answer: Text = {"completion": text.text, "finish_reason": text.finish_reason}
     answer |= {} if text.arm is None else {"arm": text.arm}
-    return answer | ({"tokens": text.tokens, "rounds": [one.to_dict() for one in text.rounds]} if trace else {})
+    return answer | ({"tokens": text.tokens, "rounds": [round.to_dict() for round in text.rounds]} if trace else {})

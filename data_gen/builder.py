@@ -1,4 +1,4 @@
-"""Datasets made of prompts: encoded prompts, what turns them into rows, and the making and planning of a dataset."""
+"""Datasets of prompts: encoded prompts, builders of rows, and the functions that make or plan a dataset."""
 
 from __future__ import annotations
 
@@ -51,9 +51,13 @@ class Item:
     """An encoded prompt.
 
     Attributes:
+        id: unique name of the prompt.
+        prompt: the text.
+        ids: the token ids.
         budget: maximum number of new tokens.
-        number: the prompt's place among the prompts of the dataset.
-        response: the target's text, if it is given.
+        number: index of the prompt in the dataset.
+        domain: group of the prompt in reports.
+        response: tokens of the target's text; None if the text is not generated yet.
     """
 
     id: str
@@ -82,21 +86,21 @@ class EncodedPrompts:
     identity: Identity
 
     def limits(self, max_new_tokens: int) -> list[str]:
-        """A line if the context leaves room for fewer than ``max_new_tokens`` after some prompts, else none."""
+        """Return a line if some prompts leave room for fewer than ``max_new_tokens`` tokens; otherwise no line."""
         return context_limits([item.budget < max_new_tokens for item in self.items], self.context)
 
     def shards(self, size: int) -> list[list[Item]]:
-        """The prompts of each shard."""
+        """Return the prompts of each shard of ``size`` prompts."""
         return [self.items[i : i + size] for i in range(0, len(self.items), size)]
 
 
 @dataclass(frozen=True)
-class GivenTexts:
-    """The target's texts for all prompts of a dataset, made by another engine.
+class EngineTexts:
+    """Texts of the target for all prompts of a dataset that another engine generated.
 
     Attributes:
-        tokens: prompt id → tokens.
-        source: the engine and the texts' hash, for the identity of the dataset.
+        tokens: tokens of each text by prompt id.
+        source: the engine and the hash of the texts, for the identity of the dataset.
     """
 
     tokens: dict[str, list[int]]
@@ -104,7 +108,7 @@ class GivenTexts:
 
 
 def context_limits(is_limited: Sequence[bool], context: int | None) -> list[str]:
-    """A line with the number of texts for whose ``max_new_tokens`` the ``context`` has no room, if there are any."""
+    """Return a line with the number of texts that ``context`` limits; no line if there are none."""
     if not any(is_limited):
         return []
     return [
@@ -114,17 +118,18 @@ def context_limits(is_limited: Sequence[bool], context: int | None) -> list[str]
 
 
 def encode_prompts(
-    settings: RolloutOptions, models: Description, begun: str | None = None, given: GivenTexts | None = None
+    settings: RolloutOptions, models: Description, begun: str | None = None, texts: EngineTexts | None = None
 ) -> EncodedPrompts:
-    """Load and encode the prompts; budgets are limited by the shortest context of the models.
+    """Load and encode the prompts. The shortest context of the models limits the budgets.
 
     Args:
-        models: what :meth:`DatasetBuilder.describe` returned.
-        begun: the date that the dataset was begun with, which is continued.
-        given: texts of the prompts, which are cut to their budgets.
+        settings: the options of the dataset.
+        models: the result of :meth:`DatasetBuilder.describe`.
+        begun: the date in the chat template of a dataset that is continued.
+        texts: texts of the prompts, which are cut to the budgets; None if the target generates them.
 
     Raises:
-        InputError: there are no prompts, or one fills the context.
+        InputError: there are no prompts, or a prompt fills the context.
     """
     s = settings
     with naming("target", s.target):
@@ -145,7 +150,7 @@ def encode_prompts(
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
                 f"leave such prompts out with --max-prompt-tokens {max(context - s.max_new_tokens, context // 2)}"
             )
-        response = None if given is None else given.tokens[prompt.id][:room]
+        response = None if texts is None else texts.tokens[prompt.id][:room]
         items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain, response))
     if not items:
         raise InputError(f"{name_of(s.prompts)}: no prompt has --max-prompt-tokens tokens or fewer; raise that option")
@@ -168,7 +173,7 @@ def encode_prompts(
             "dtype": s.dtype,
             "device": models.device,
         },
-        **({} if given is None else {"responses": given.source.to_dict()}),
+        **({} if texts is None else {"responses": texts.source.to_dict()}),
     }
     return EncodedPrompts(items, left_out, context, identity)
 
@@ -176,20 +181,21 @@ def encode_prompts(
 def pair_identity(
     names: AcceptanceDataOptions, pair: PairFingerprint, target: LanguageModel, draft: LanguageModel
 ) -> Identity:
-    """The part of a dataset's identity that describes a pair and its verification rule.
+    """Return the part of a dataset's identity that describes a pair and its verification rule.
 
-    It includes the size that a larger draft was cut to.
+    It includes the vocabulary size to which the distributions of a larger draft are cut.
     """
     cut = {"vocab_size": target.vocab_size} if draft.vocab_size > target.vocab_size else {}
     return {"draft": names.draft, "fingerprint": pair.to_dict(), **cut, **rule_identity(names.verifier)}
 
 
 class DatasetBuilder(ABC, Generic[R]):
-    """Holds the models of a dataset; turns groups of prompts into rows.
+    """Base class: makes the rows of groups of prompts with the models of a dataset.
 
     Attributes:
-        kind: what a row is.
-        models: all models; the first is the target. Empty if another engine makes the rows.
+        kind: class of the rows.
+        settings: the options of the dataset.
+        models: all models, the target first; empty if another engine makes the rows.
         texts: number of texts generated for a prompt.
         token_bytes: bytes on disk of a generated token. int32 tokens compress to about 2.5 bytes, float32 labels to 4.
         row_bytes: bytes on disk of a row without prompt and tokens.
@@ -204,29 +210,33 @@ class DatasetBuilder(ABC, Generic[R]):
 
     @abstractmethod
     def identity(self) -> Identity:
-        """Everything about the models that the rows depend on; a resumed run must have the same."""
+        """Return all facts about the models that the rows depend on. A resumed run must have the same."""
 
     @abstractmethod
     def rows(self, items: list[Item], on_done: OnDone) -> list[R]:
-        """A row for each prompt; ``on_done`` is called with the number of tokens generated for each."""
+        """Return a row for each prompt. ``on_done`` is called with the number of generated tokens of each."""
 
     @property
     def sampling(self) -> SamplingParams:
+        """The sampling parameters of the texts."""
         return SamplingParams(self.settings.temperature, self.settings.top_k, self.settings.top_p)
 
     @property
     def device(self) -> str:
-        """Type of the device that makes the rows."""
+        """The type of the device that makes the rows."""
         return str(self.models[0].device.type)
 
     def make(self, unit: list[Item], on_done: OnDone = ignore) -> Rows[R]:
-        """The shard of the prompts ``unit``. Similar lengths are made together, which needs little padding."""
+        """Return the shard of the prompts ``unit``.
+
+        Prompts of similar lengths are decoded together, to save padding.
+        """
         items = sorted(unit, key=lambda item: (len(item.ids), item.id))
         rows = dict(zip([item.id for item in items], self.rows(items, on_done), strict=True))
         return Rows([rows[item.id] for item in unit])
 
     def check_answers(self, answers: list[list[int]], stop_tokens: frozenset[int]) -> None:
-        """Raise InputError if the target ended all ``answers`` to some prompts at once, by one of ``stop_tokens``."""
+        """Raise InputError if all of at least ``ENOUGH`` answers consist of ``stop_tokens``."""
         if len(answers) >= ENOUGH and all(stop_tokens.issuperset(answer) for answer in answers):
             raise InputError(
                 f"target={self.settings.target!r}: the answers to {len(answers)} prompts are all empty; give "
@@ -234,7 +244,7 @@ class DatasetBuilder(ABC, Generic[R]):
             )
 
     def describe(self) -> Description:
-        """The facts about the models that planning needs."""
+        """Return the facts about the models that planning needs."""
         identity = {
             "kind": self.kind.kind,
             "target": self.settings.target,
@@ -247,11 +257,11 @@ class DatasetBuilder(ABC, Generic[R]):
 
     @cached_property
     def prompts(self) -> EncodedPrompts:
-        """All prompts."""
+        """All prompts of the dataset, encoded."""
         return encode_prompts(self.settings, self.describe())
 
     def uniforms(self, item: Item, stream: str) -> Tensor:
-        """(T,) uniform numbers, one per token of the budget; they depend only on the seed and the prompt's id."""
+        """Return uniform numbers (T,), one for each token of the budget. Only the seed and the id determine them."""
         return drawn_for(self.settings.seed, stream, item.id, count=item.budget)
 
 
@@ -270,10 +280,13 @@ class TargetBuilder(DatasetBuilder[R]):
             model = load_any_model(
                 settings.target, **settings.loading, **settings.placement, decoder_only=self.decoder_only
             )
-        with suppress(InputError):  # of settings there that decoding refuses
+        with suppress(InputError):  # decoding may refuse settings of the model
             followed = generation_defaults(model).sampling_params()
             if followed != self.sampling:
-                logger.info(f"{settings.target}: generation_config says {followed}, this data has {self.sampling}")
+                logger.info(
+                    f"{settings.target}: its generation_config has {followed}, but this data is sampled with "
+                    f"{self.sampling}"
+                )
         self.fingerprint = {"target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(self.tokenizer)}
         self.stop_tokens = model_stop_tokens(model, self.tokenizer)
         self.target = language_model(model)
@@ -282,14 +295,15 @@ class TargetBuilder(DatasetBuilder[R]):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the target."""
         with naming("target", self.settings.target):
             return load_tokenizer(self.settings.target, trust_remote_code=self.settings.trust_remote_code)
 
     def answers(self, items: list[Item], on_done: OnDone = ignore) -> list[Rollout]:
-        """The target's answers under the sampling parameters.
+        """Return the target's answers, sampled with the sampling parameters.
 
         Raises:
-            InputError: it ends all of them at once.
+            InputError: all answers are empty.
         """
         uniforms = [self.uniforms(item, "x") for item in items]
         rollouts = self.roll_out(self.target, [item.ids for item in items], uniforms, self.sampling, on_done=on_done)
@@ -304,7 +318,7 @@ def make_dataset(
     *,
     console: Console | None = None,
     workers: WorkerOptions = ONE_PROCESS,
-    given: GivenTexts | None = None,
+    texts: EngineTexts | None = None,
     begun: str | None = None,
     prepare: Callable[[Workers[list[Item], Rows[R]], list[Item]], None] | None = None,
 ) -> Path:
@@ -312,32 +326,34 @@ def make_dataset(
 
     Args:
         builder: loads the models of ``settings``; called in each worker's process.
-        begun: date for the chat template. Default: the one in the manifest, or today's.
+        settings: the options of the dataset.
+        texts: texts of another engine; None if the target generates them.
+        begun: date for the chat template. By default, the date in the manifest, or today.
         prepare: called before the first shard is made, while the folder is locked.
 
     Raises:
-        InputError: the builder cannot be made, or all answers are empty; or see :func:`encode_prompts`,
+        InputError: a model cannot be loaded, or all answers are empty; also as :func:`encode_prompts`,
             :func:`~.ray_workers.open_workers` and :class:`~.dataset.ShardWriter`.
     """
     console, output = console or stderr_console(), Path(output)
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
-        prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), given)
+        prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), texts)
         shards = prompts.shards(settings.shard_size)
         with ShardWriter(output, {**group.description.identity, **prompts.identity}) as writer:
             if prepare is not None:
                 prepare(group, prompts.items)
-            made = write_shards(writer, [*map(len, shards)], shards.__getitem__, group.make_all, console)
-            check_answered(output, writer.manifest)  # shards may be of a few prompts each
+            is_new = write_shards(writer, [*map(len, shards)], shards.__getitem__, group.make_all, console)
+            check_answered(output, writer.manifest)  # a shard may have only a few prompts
             mean = writer.manifest.mean_acceptance
-            if made and mean is not None:
+            if is_new and mean is not None:
                 console.print(f"{output}: mean acceptance {mean:.3f}")
-        for line in prompts.limits(settings.max_new_tokens):  # not before, since an error is one line
+        for line in prompts.limits(settings.max_new_tokens):  # at the end, because an error is a single line
             console.print(f"{output}: {line}", soft_wrap=True)
     return output
 
 
 def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> str:
-    """A description of the work, timed on one short batch; writes nothing."""
+    """Return a description of the work, with its duration by a short batch that is decoded. Writes nothing."""
     settings, prompts = builder.settings, builder.prompts
     items = prompts.items
     probe = [replace(item, budget=min(item.budget, PROBE_TOKENS)) for item in items[: settings.batch_size]]

@@ -28,7 +28,7 @@ from ..controllers.sampling import SamplingParams
 SCHEMA_VERSION = 3
 VERSIONS = {"schema_version": SCHEMA_VERSION, "code_version": version("specpilot")}  # in every manifest
 
-# Kind of a dataset → what makes it.
+# Kind of a dataset → the command that makes it.
 COMMANDS = {
     "acceptance": "specpilot data acceptance",
     "answers": "specpilot data answers",
@@ -37,31 +37,31 @@ COMMANDS = {
     "features": "specpilot data features",
     "responses": "specpilot data acceptance --responses",
 }
-OUTCOME = ("shards", "mean_acceptance", "complete", "dataset_fingerprint")  # keys that are no part of the identity
+OUTCOME = ("shards", "mean_acceptance", "complete", "dataset_fingerprint")  # keys that are not part of the identity
 ANSWERED = ("answers", "acceptance", "rounds")  # kinds whose tokens are those of the target's answers
-ENOUGH = 8  # prompts that are not all answered with nothing by chance
+ENOUGH = 8  # minimum number of prompts for a check that not all answers are empty
 MAKE_AGAIN = "remove the folder and generate the data again"
-REPAIR = "run the command that made the dataset again: it makes such shards again"
-SERVED = "served requests cannot be made again: take the shard out of manifest.json"
+REPAIR = "run the command that made the dataset again to repair such shards"
+SERVED = "served requests cannot be repeated: remove the shard from manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardEntry(SparseRecord):
     """A shard in the manifest.
 
-    ``acceptance_sum`` and ``drafted``, where there are both, make the dataset's mean acceptance.
+    The mean acceptance of a dataset is the sum of ``acceptance_sum`` over the sum of ``drafted``.
 
     Attributes:
-        file: name of its file.
-        part: of a feature dataset, the part that the shard belongs to.
-        texts: number of texts with examples, of a feature dataset.
+        file: name of the file.
+        part: the part of a feature dataset to which the shard belongs.
+        texts: number of texts with examples in a feature dataset.
         rows: number of rows or examples.
         tokens: number of generated tokens.
         drafted: number of drafted tokens with a label.
-        acceptance_sum: sum of their acceptance probabilities; the whole number 0 if there is none.
-        tokenised_again: number of another engine's texts that came without tokens.
-        of_other_length: number of such texts that have another number of tokens than the engine reported.
-        sha256: of the file.
+        acceptance_sum: sum of the acceptance probabilities; the whole number 0 without drafted tokens.
+        tokenised_again: number of texts that another engine returned without tokens.
+        of_other_length: number of such texts with another number of tokens than the engine reported.
+        sha256: hash of the file.
     """
 
     file: str
@@ -70,7 +70,7 @@ class ShardEntry(SparseRecord):
     rows: int | None = None
     tokens: int | None = None
     drafted: int | None = None
-    acceptance_sum: int | float | None = None  # read as it was written, so that a resumed run writes the same
+    acceptance_sum: int | float | None = None  # the type is kept, so that a resumed run writes the same bytes
     tokenised_again: int | None = None
     of_other_length: int | None = None
     sha256: str
@@ -78,7 +78,7 @@ class ShardEntry(SparseRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings(Record):
-    """The options that the rows of a dataset of prompts depend on; a server's rounds have only two of them.
+    """Options on which the rows of a dataset of prompts depend. A server's rounds have only two of them.
 
     Attributes:
         max_new_tokens: maximum number of tokens of a text.
@@ -98,7 +98,7 @@ class RolloutSettings(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSettings(Record):
-    """The options that features depend on, see :class:`~specpilot.train.options.FeatureDataOptions`.
+    """Options on which features depend, see :class:`~specpilot.train.options.FeatureDataOptions`.
 
     ``mixing``, ``mixings`` and ``seed`` are None unless texts are mixed.
     """
@@ -116,7 +116,7 @@ class FeatureSettings(Record):
     device: str
 
     def by_name(self) -> dict[str, object]:
-        """The options that apply, by name."""
+        """Return the options that have an effect, by name."""
         mixed = {"mixing", "mixings", "seed"}
         return {name: value for name, value in vars(self).items() if name not in mixed or value is not None}
 
@@ -126,7 +126,8 @@ class PromptSet(Record):
     """The prompts of a dataset.
 
     Attributes:
-        source: their file, folder or name.
+        source: file, folder or name of the prompts.
+        split: the split.
         count: number of prompts.
         left_out: number of prompts that were too long.
         sha256: hash of all prompts, in order.
@@ -145,9 +146,11 @@ class ResponseSource(SparseRecord):
 
     Attributes:
         source: ``openai`` (a server) or ``vllm``.
-        base_url, model: address of the server, and the target's name there.
-        version, tensor_parallel: version of vLLM, and the number of GPUs it divided the target among.
-        sha256: fingerprint of the dataset of texts, in the datasets that label them.
+        base_url: address of the server.
+        model: name of the target on the server.
+        version: version of vLLM.
+        tensor_parallel: number of GPUs among which vLLM divided the target.
+        sha256: fingerprint of the dataset of texts, in datasets that label these texts.
     """
 
     source: str
@@ -165,26 +168,27 @@ class Manifest(SparseRecord):
     Attributes:
         kind: kind of the dataset, a key of ``COMMANDS``.
         target, draft: names of the models; ``draft`` is None for data of the target alone and of routers.
-        fingerprint: hashes of ``target``, ``draft`` and ``tokenizer``, of those that the data depends on.
+        fingerprint: hashes of ``target``, ``draft`` and ``tokenizer``, as far as the data depends on them.
         sampling: sampling parameters of the texts.
-        other_sampling: those of further datasets that the data is made of.
-        vocab_size: size that the distributions of a draft with a larger vocabulary are cut to.
-        arms: of a router's data.
-        hidden_size: of a router's embeddings, or of features.
+        other_sampling: sampling parameters of further datasets from which the data is made.
+        vocab_size: vocabulary size to which the distributions of a larger draft are cut.
+        arms: arms of a router's data.
+        hidden_size: size of a router's embeddings, or of features.
         served: whether a server logged the texts, which cannot be made again.
-        verifier: the verification rule that acceptance probabilities are of.
-        length, threshold, cost, controller: options of the decoder that drafted; ``controller`` is the digest of a
-            trained one.
+        verifier: verification rule of the acceptance probabilities.
+        length, threshold, cost: options of the decoder that drafted.
+        controller: digest of the trained controller that drafted; None without one.
         seed: seed of the texts.
-        prompts: what the prompts were; a list for the data of several datasets.
-        day: date that the chat template was given.
-        settings: further options that the rows depend on.
-        responses: the engine that generated the texts, if it was another.
-        budget: of features, the maximum number of tokens of a text.
-        datasets: fingerprints of the datasets that the data is made of, and ``data_fingerprint`` of all of them.
-        stop_tokens: of features, tokens that end a text.
-        predictor: of a training run, the kind of the controller or ``draft``.
-        kept_tokens: of a draft's training, the tokens that its output is restricted to.
+        prompts: description of the prompts; a list for the data of several datasets.
+        day: date in the chat template.
+        settings: further options on which the rows depend.
+        responses: the engine that generated the texts; None for specpilot.
+        budget: maximum number of tokens of a text, for features.
+        datasets: fingerprints of the datasets from which the data is made.
+        data_fingerprint: fingerprint of all these datasets together.
+        stop_tokens: tokens that end a text, for features.
+        predictor: kind of the controller, or ``draft``, for a training run.
+        kept_tokens: tokens to which the output of a draft is restricted, for a draft's training.
         mean_acceptance: mean acceptance probability of the drafted tokens; None if there are no labels.
         dataset_fingerprint: SHA-256 of the shards' hashes; None until the dataset is complete.
     """
@@ -224,19 +228,19 @@ class Manifest(SparseRecord):
 
     @property
     def pair(self) -> PairFingerprint:
-        """The fingerprint of target, draft and tokenizer; raises InputError if the data is of no target."""
+        """The fingerprint of target, draft and tokenizer; raises InputError if the data has no target."""
         return build(PairFingerprint, {"draft": None, **self.fingerprint}, "fingerprint")
 
     @property
     def rollouts(self) -> RolloutSettings:
         """The settings of a dataset of texts; raises InputError if there are none."""
         if not isinstance(self.settings, RolloutSettings):
-            raise InputError(f"a dataset of kind {self.kind!r} holds no settings of texts; {MAKE_AGAIN}")
+            raise InputError(f"a dataset of kind {self.kind!r} has no settings of texts; {MAKE_AGAIN}")
         return self.settings
 
     @property
     def allows_answers(self) -> bool:
-        """True if answers of more than one token were allowed for each prompt."""
+        """Whether answers may have more than one token."""
         settings = self.settings
         return isinstance(settings, RolloutSettings) and settings.max_new_tokens > 1 and not self.served
 
@@ -244,22 +248,22 @@ class Manifest(SparseRecord):
     def features(self) -> FeatureSettings:
         """The settings of a feature dataset; raises InputError if there are none."""
         if not isinstance(self.settings, FeatureSettings):
-            raise InputError(f"a dataset of kind {self.kind!r} holds no settings of features; {MAKE_AGAIN}")
+            raise InputError(f"a dataset of kind {self.kind!r} has no settings of features; {MAKE_AGAIN}")
         return self.settings
 
 
 def rule_identity(verifier: str) -> Identity:
-    """The part of a dataset's identity that names the verification rule of its acceptance probabilities."""
+    """Return the part of a dataset's identity that names the verification rule of its acceptance probabilities."""
     return {} if verifier == TOKEN_WISE else {"verifier": verifier}
 
 
 def begun(identity: Identity) -> Manifest:
-    """The manifest of a dataset with ``identity`` that has no shards yet."""
+    """Return the manifest of a dataset with ``identity`` and without shards."""
     return Manifest.from_dict({**VERSIONS, **identity})
 
 
 class Shard(Protocol):
-    """What a shard's file holds.
+    """The contents of a shard's file.
 
     Attributes:
         suffix: suffix of the file's name.
@@ -271,18 +275,18 @@ class Shard(Protocol):
         """Write the file."""
 
     def entry(self, file: str, sha256: str) -> ShardEntry:
-        """The shard in the manifest, with the name and the hash of its file."""
+        """Return the shard's entry in the manifest, with the name and the hash of its file."""
 
 
 class ShardWriter:
-    """Writes the shards of one dataset, continuing an earlier run with the same settings.
+    """Writes the shards of a dataset. It continues an earlier run with the same settings.
 
     Args:
         folder: the dataset's folder; created if necessary.
-        identity: everything that determines the shards. A folder with another identity is refused.
+        identity: all settings that determine the shards. A folder with another identity is refused.
 
     Raises:
-        InputError: the folder belongs to another run, holds other files, or another process is writing to it.
+        InputError: the folder belongs to another run, contains other files, or another process writes to it.
     """
 
     def __init__(self, folder: Path, identity: Identity) -> None:
@@ -296,20 +300,24 @@ class ShardWriter:
             self.manifest = begun(identity) if self._begun else self._continued()
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
-            self._save(self.manifest)  # before the first shard: shards without a manifest could not be identified
+            self._save(self.manifest)  # before the first shard, because shards without a manifest cannot be identified
         except BaseException:
             self.close()
             raise
 
     def _continued(self) -> Manifest:
-        """The manifest in the folder, which has the same identity."""
+        """Return the manifest in the folder.
+
+        Raises:
+            InputError: the manifest has another identity.
+        """
         manifest = read_manifest(self.folder)
         stored = {
             key: value for key, value in read_object(self.folder / MANIFEST, MAKE_AGAIN).items() if key not in OUTCOME
         }
-        rule = {"verifier": TOKEN_WISE}  # which manifests do not name
-        if found := differences(rule | stored, {**rule, **self._identity}):
-            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
+        rule = {"verifier": TOKEN_WISE}  # the rule of manifests without one
+        if changes := differences(rule | stored, {**rule, **self._identity}):
+            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in changes.items())
             raise InputError(
                 f"{self.folder}: belongs to a run with other settings: {shown}; repeat those settings, or choose "
                 "another output folder"
@@ -318,9 +326,10 @@ class ShardWriter:
         return manifest
 
     def _require_empty(self) -> None:
+        """Raise InputError if the folder contains files of others."""
         foreign = [path.name for path in self.folder.iterdir() if path.name != LOCK and path.suffix != ".tmp"]
         if foreign:
-            raise InputError(f"{self.folder}: is not empty and holds no {MANIFEST}; choose another output folder")
+            raise InputError(f"{self.folder}: is not empty and has no {MANIFEST}; choose another output folder")
 
     @property
     def path(self) -> Path:
@@ -329,25 +338,26 @@ class ShardWriter:
 
     @property
     def noun(self) -> str:
-        """What a row is: of one text there may be several readings."""
+        """The noun for a row: features have several readings of a text."""
         return "reading" if self.manifest.kind == "features" else "text"
 
     @property
     def is_complete(self) -> bool:
+        """Whether all shards are written."""
         return self.manifest.complete
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of all shards, or of examples where shards count rows."""
+        """The number of tokens of all shards, or of examples if shards only count rows."""
         return sum(shard.rows or 0 if shard.tokens is None else shard.tokens for shard in self.manifest.shards)
 
     def missing(self, total: int) -> list[int]:
-        """Numbers of the shards, of ``total`` in all, that are not written yet."""
+        """Return the numbers of the shards, of ``total`` in all, that are not yet written."""
         written = {Path(shard.file).stem for shard in self.manifest.shards}
         return [index for index in range(total) if stem_of(index) not in written]
 
     def forget_damaged(self) -> list[str]:
-        """Take the shards that are missing or changed out of the manifest, to be written again; returns their names."""
+        """Remove shards that are missing or changed from the manifest, and return their names."""
         damaged = damaged_shards(self.folder, self.manifest.shards)
         if damaged:
             whole = [shard for shard in self.manifest.shards if shard.file not in damaged]
@@ -359,11 +369,13 @@ class ShardWriter:
     def write(self, shard: Shard, index: int | None = None) -> None:
         """Write a shard, then its entry in the manifest.
 
+        Shards may be written in any order. The manifest lists them by index.
+
         Args:
-            index: the shard's place in the dataset, by default after the last. Shards may be written in any order; the
-                manifest lists them by index.
+            shard: the shard.
+            index: index of the shard in the dataset; by default after the last shard.
         """
-        if index is None:  # a shard before the last may have been taken out
+        if index is None:  # a shard before the last one may have been removed
             count = len(self.manifest.shards)
             index = next(index for index in self.missing(2 * count + 1) if index >= count)
         path = self.folder / f"{stem_of(index)}.{shard.suffix}"
@@ -374,7 +386,7 @@ class ShardWriter:
         self._save(replace(self.manifest, shards=sorted(entries, key=lambda entry: (len(entry.file), entry.file))))
 
     def complete(self) -> None:
-        """Mark the dataset finished."""
+        """Mark the dataset as complete."""
         shards = self.manifest.shards
         digest = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
         self._save(
@@ -382,7 +394,7 @@ class ShardWriter:
         )
 
     def _save(self, manifest: Manifest) -> None:
-        """Write ``manifest``, which holds once it is on disk: the identity as it was given, then the outcome."""
+        """Write ``manifest``: the identity unchanged, then the outcome."""
         outcome = {name: to_json(getattr(manifest, name)) for name in OUTCOME}
         with replacing(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps({**self._identity, **outcome}, indent=1) + "\n", encoding="utf-8")
@@ -401,23 +413,23 @@ class ShardWriter:
         self.close()
 
 
-def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """The values in which two nested dictionaries differ, by their keys with dots between; None where there is none."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return {} if one == other else {name: (one, other)}
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys((*one, *other)):
-        found |= differences(one.get(key), other.get(key), f"{name}.{key}".lstrip("."))
-    return found
+def differences(first: Any, second: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the values in which two nested dictionaries differ, by keys with dots; None for a missing value."""
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return {} if first == second else {name: (first, second)}
+    pairs: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*first, *second)):
+        pairs |= differences(first.get(key), second.get(key), f"{name}.{key}".lstrip("."))
+    return pairs
 
 
 def stem_of(index: int) -> str:
-    """File name of a shard, without its suffix."""
+    """Return the file name of a shard, without its suffix."""
     return f"shard-{index:05d}"
 
 
 def mean_acceptance(shards: Sequence[ShardEntry]) -> float | None:
-    """Mean acceptance probability of the drafted tokens of ``shards``; None if none counts it."""
+    """Return the mean acceptance probability of the drafted tokens of ``shards``; None if no shard counts them."""
     counted = [
         (shard.acceptance_sum, shard.drafted)
         for shard in shards
@@ -429,15 +441,16 @@ def mean_acceptance(shards: Sequence[ShardEntry]) -> float | None:
 
 
 def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> Manifest:
-    """The manifest of a dataset folder.
+    """Return the manifest of a dataset.
 
     Args:
-        kinds: what the dataset may be. Default: anything.
-        complete: whether it must be complete, as for training.
+        folder: folder of the dataset.
+        kinds: allowed kinds of the dataset. By default, all kinds.
+        complete: whether the dataset must be complete, as for training.
 
     Raises:
-        InputError: there is none, it is damaged, its schema version is another, or the dataset is of another kind,
-            incomplete or without answers.
+        InputError: the folder has no manifest, or a damaged one, or one of another schema version; or the dataset is of
+            another kind, incomplete or without answers.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
@@ -455,32 +468,32 @@ def read_manifest(folder: str | Path, *kinds: str, complete: bool = False) -> Ma
 
 
 def check_answered(folder: str | Path, manifest: Manifest) -> None:
-    """Raise InputError if the answers of a dataset have one token on average, though more were allowed: the end token.
+    """Raise InputError if the answers of a dataset only have an end token, though more tokens were allowed.
 
-    Rounds that a server logged are not checked: a client may ask for single tokens.
+    Rounds that a server logged are not checked, because a client may request single tokens.
     """
     rows, tokens = (sum(getattr(shard, name) or 0 for shard in manifest.shards) for name in ("rows", "tokens"))
     if manifest.kind in ANSWERED and manifest.allows_answers and rows >= ENOUGH and tokens <= rows:
         raise InputError(
-            f"{folder}: the answers to {rows} prompts are empty, they have {counted(tokens, 'token')} in all; remove "
+            f"{folder}: the answers to {rows} prompts are empty ({counted(tokens, 'token')} in all); remove "
             "the folder and make the data again, of prompts in the form that the model was trained with, by --chat or "
             "--no-chat"
         )
 
 
 def day_in(file: Path) -> str | None:
-    """The date for the chat template that a manifest or a run's description of its data holds; None if there is none.
+    """Return the date for the chat template in a manifest, or in a run's description of its data; None without one.
 
     Raises:
         InputError: the file is damaged.
     """
-    found = read_object(file, MAKE_AGAIN) if file.is_file() else {}
+    values = read_object(file, MAKE_AGAIN) if file.is_file() else {}
     with naming_file(file, MAKE_AGAIN):
-        return build(str, found["day"], "day") if found.get("day") is not None else None
+        return build(str, values["day"], "day") if values.get("day") is not None else None
 
 
 def parse_manifest(file: Path, remedy: str = MAKE_AGAIN) -> Manifest:
-    """The manifest in ``file``.
+    """Return the manifest in ``file``.
 
     Args:
         remedy: end of the error message.
@@ -497,7 +510,7 @@ def parse_manifest(file: Path, remedy: str = MAKE_AGAIN) -> Manifest:
 
 
 def whole_manifest(folder: Path, identity: Identity) -> Manifest | None:
-    """The manifest of a dataset with ``identity``; None if there is none, or it is another, incomplete or damaged."""
+    """Return the manifest of a complete dataset with ``identity``; None if it is missing, different or damaged."""
     if not (folder / MANIFEST).is_file():
         return None
     manifest, stored = read_manifest(folder), read_object(folder / MANIFEST, MAKE_AGAIN)
@@ -522,7 +535,7 @@ def shard_files(folder: str | Path) -> Iterator[Path]:
 
 
 def damaged_shards(folder: Path, shards: Sequence[ShardEntry]) -> list[str]:
-    """Names of those of ``shards`` that are missing or do not match their hashes."""
+    """Return the names of those ``shards`` that are missing or do not match their hashes."""
     return [
         shard.file
         for shard in shards

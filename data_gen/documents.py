@@ -1,4 +1,4 @@
-"""Text to train draft models on: files of text and conversations, and datasets of the target's own answers."""
+"""Texts for training draft models: files of text and conversations, and datasets of the target's answers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ KINDS: dict[str, type[AnswerRow]] = {AnswerRow.kind: AnswerRow, **LABELLED}
 
 @dataclass(frozen=True)
 class Document:
-    """A text; its tokens from ``start`` on are what a draft would have to propose, but for later prompts.
+    """A text, with the tokens that a draft would have to propose.
 
     Attributes:
-        id: decides whether it is held out.
-        prompts: first and last place (excluded) of each later prompt.
+        id: determines whether the document is held out.
+        tokens: the tokens.
+        start: index of the first token that a draft would have to propose.
+        prompts: start and end (excluded) of each later prompt, whose tokens are not proposed.
     """
 
     id: str
@@ -40,7 +42,7 @@ class Document:
 
     @property
     def learned(self) -> list[bool]:
-        """Whether each token is one that a draft would have to propose."""
+        """Whether a draft would have to propose each token."""
         learned = [place >= self.start for place in range(len(self.tokens))]
         for first, last in self.prompts:
             learned[first:last] = [False] * (last - first)
@@ -56,29 +58,30 @@ def read_documents(
     day: str | None = None,
     target: str | None = None,
 ) -> list[Document]:
-    """The documents of ``sources``, in order.
+    """Return the documents of ``sources``, in order.
 
     Args:
-        sources: folders of datasets by ``specpilot data``, or whatever :func:`~.rows.read_rows` reads. A prompt and its
-            answers make a conversation by the chat template, or by mere concatenation; a prompt without an answer is
-            plain text.
-        form: how rows become text.
-        stops: the ids that end the target's texts.
-        day: the date for the chat template.
-        target: fingerprint of the model whose answers datasets must hold. Default: any.
+        sources: folders of datasets by ``specpilot data``, or sources of :func:`~.rows.read_rows`. A prompt and its
+            answers become a conversation by the chat template, or are concatenated. A prompt without an answer is plain
+            text.
+        tokenizer: tokenizer of the target.
+        form: options of the conversion of rows to text.
+        stops: token ids that end the target's texts.
+        day: date for the chat template.
+        target: fingerprint of the model whose answers a dataset must contain; None for any model.
 
     Raises:
-        InputError: a source is missing, damaged, or holds the answers of another model.
+        InputError: a source is missing or damaged, or contains answers of another model.
     """
     documents: list[Document] = []
     for source in sources:
         notes = Counter[str]()
         folder = Path(source).expanduser() if isinstance(source, str | Path) else None
         if folder is not None and (folder / MANIFEST).is_file():
-            found = answers(folder, target)
+            texts = answers(folder, target)
         else:
-            found = _texts(source, tokenizer, form, stops, day, notes)
-        documents += islice(found, form.limit)
+            texts = _texts(source, tokenizer, form, stops, day, notes)
+        documents += islice(texts, form.limit)
         report(name_of(source), notes)
     return documents
 
@@ -86,30 +89,36 @@ def read_documents(
 def most_frequent(
     documents: Iterable[Document], count: int, among: Sequence[int], always: Collection[int] = (), name: str = "count"
 ) -> list[int]:
-    """The ``count`` of the tokens ``among`` that are most frequent where a draft proposes, ascending.
+    """Return the ``count`` most frequent of the tokens ``among`` where a draft proposes, in ascending order.
 
-    Equally frequent ones are taken in order: low ids are the tokenizer's first merges, and frequent in other text.
+    Of equally frequent tokens, low ids come first: they are the tokenizer's first merges and frequent in other text.
 
     Args:
-        always: tokens that are kept however rare, as far as they are ``among`` them.
-        name: of the option that gave ``count``, for the message.
+        documents: the texts.
+        count: number of tokens.
+        among: the tokens to choose from.
+        always: tokens of ``among`` that are kept however rare they are.
+        name: name of the option of ``count`` in error messages.
 
     Raises:
-        InputError: there are fewer.
+        InputError: ``among`` has fewer tokens.
     """
     if count > len(among):
         raise InputError(f"{name}={count}: the model has {len(among)} tokens; choose at most that many")
     counts = Counter(
-        token for one in documents for token, learned in zip(one.tokens, one.learned, strict=True) if learned
+        token
+        for document in documents
+        for token, learned in zip(document.tokens, document.learned, strict=True)
+        if learned
     )
     return sorted(sorted(among, key=lambda token: (token not in always, -counts[token], token))[:count])
 
 
 def answers(folder: Path, target: str | None) -> Iterator[Document]:
-    """The texts of a dataset by ``specpilot data``; ``target`` is as for :func:`read_documents`.
+    """Yield the texts of a dataset by ``specpilot data``; ``target`` as for :func:`read_documents`.
 
     Raises:
-        InputError: it holds no texts of a target, is incomplete or damaged, or is of another target.
+        InputError: the dataset has no texts of a target, is incomplete or damaged, or is of another target.
     """
     manifest = read_manifest(folder, *KINDS, complete=True)
     if target is not None and manifest.fingerprint["target"] != target:
@@ -130,6 +139,7 @@ def _texts(
     day: str | None,
     notes: Counter[str],
 ) -> Iterator[Document]:
+    """Yield the documents of a source of rows; arguments as for :func:`read_documents`."""
     ends = {chat: turn_end(tokenizer, stops, chat=chat) for chat in (False, uses_template(tokenizer, form.chat))}
     examples = read_examples(source, split=form.split, column=form.column, answer=form.answer_column, notes=notes)
     for number, example in enumerate(examples, 1):
@@ -146,17 +156,23 @@ def _of_turns(
     day: str | None,
     notes: Counter[str],
 ) -> Iterator[Document]:
-    """The answers of one row: a document while each prompt continues the one before, and another where it does not.
+    """Yield the documents of a row. A document ends where a prompt does not continue the text before it.
 
     Args:
-        ends: what ends a plain text, and with the chat template (if it is wanted) an answer.
+        example: the row.
+        tokenizer: tokenizer of the target.
+        ends: tokens that end a plain text (false) and an answer in the chat template (true).
+        day: date for the chat template.
+        notes: counts the rows from which a part was left out.
     """
     turns, tokens = example.turns, list[int]()
     start, prompts = 0, list[tuple[int, int]]()
     answers = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
     if not answers:
         if not example.plain:
-            notes["no answer: the prompt is learned as text ('specpilot data answers' makes the target's answers)"] += 1
+            notes[
+                "no answer, so the prompt is learned as text; 'specpilot data answers' makes answers of the target"
+            ] += 1
         text = encode_prompt(tokenizer, text_of(turns[-1]["content"]))
         yield Document(example.id, [*text, *ends[False]], 0)
         return
@@ -167,8 +183,8 @@ def _of_turns(
         if turns[place].get("weight") == 0:  # in OpenAI's form: not to be learned
             continue
         answer = answer_text(turns[place])
-        asked = as_prompt(turns[:place])
-        head = encode_prompt(tokenizer, asked if chat else as_plain_text(tokenizer, asked), chat=chat, day=day)
+        prompt = as_prompt(turns[:place])
+        head = encode_prompt(tokenizer, prompt if chat else as_plain_text(tokenizer, prompt), chat=chat, day=day)
         if tokens and head[: len(tokens)] == tokens:
             prompts.append((len(tokens), len(head)))
         else:

@@ -23,24 +23,25 @@ from .dataset import Manifest, ShardEntry, read_manifest, shard_files
 KIND = "features"
 EMBEDDING, VALIDATION, TRAIN, TRACES = "embedding", "validation", "train-", "traces"
 SHARD_BYTES = 32 << 20  # size of a shard of examples, unless a single text is larger
-MAPPED_SHARDS = 10  # that are mapped at a time; some 8 are shuffled together
+MAPPED_SHARDS = 10  # shards that are mapped at a time; about 8 are shuffled together
 STORED = {"float16": torch.float16, "float32": torch.float32}
 
 
 @dataclass(frozen=True)
 class FeatureShard:
-    """The tensors of a shard and the part they belong to."""
+    """The tensors of a shard and the part to which they belong."""
 
     part: str
     tensors: dict[str, Tensor]
     suffix: ClassVar[str] = "safetensors"
 
     def save(self, file: Path) -> None:
+        """Write the tensors to ``file``."""
         contiguous = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
         file.write_bytes(save(contiguous))  # `save_file` makes files that only the user can read
 
     def entry(self, file: str, sha256: str) -> ShardEntry:
-        """With texts and rows of examples; the mean acceptance of the dataset is that of its training parts."""
+        """Return the entry in the manifest; only training parts count for the mean acceptance of the dataset."""
         entry = ShardEntry(file=file, part=self.part, sha256=sha256)
         if self.part in (EMBEDDING, TRACES):
             return entry
@@ -53,7 +54,13 @@ class FeatureShard:
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard on disk: its file and hash, and its numbers of texts and of examples, 0 of an embedding or a trace."""
+    """A shard on disk.
+
+    Attributes:
+        file: the file.
+        sha256: hash of the file.
+        texts, rows: numbers of texts and of examples; 0 for an embedding or a trace.
+    """
 
     file: Path
     sha256: str
@@ -62,15 +69,15 @@ class StoredShard:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors, memory-mapped; the least recently used shards are unmapped."""
+        """The memory-mapped tensors of the shard. The least recently used shards are unmapped."""
         return mapped(self)
 
 
 @lru_cache(maxsize=MAPPED_SHARDS)
 def mapped(shard: StoredShard) -> dict[str, Tensor]:
-    """The memory-mapped tensors of a shard."""
+    """Return the memory-mapped tensors of a shard."""
     with safe_open(shard.file, framework="pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
 
 
 @dataclass(frozen=True)
@@ -81,30 +88,30 @@ class Part:
 
     @property
     def texts(self) -> list[int]:
-        """Number of texts of each shard."""
+        """The number of texts of each shard."""
         return [shard.texts for shard in self.shards]
 
     @property
     def rows(self) -> list[int]:
-        """Number of examples of each shard."""
+        """The number of examples of each shard."""
         return [shard.rows for shard in self.shards]
 
     def rows_of_texts(self, texts: Tensor) -> Tensor:
-        """Indices (m,) of the examples that belong to ``texts`` (n,), text by text."""
+        """Return the indices (m,) of the examples of ``texts`` (n,), text by text."""
         text_starts, row_starts = starts(self.texts), starts(self.rows)
-        found = []
+        ranges = []
         for text in texts.tolist():
             index = int(torch.searchsorted(text_starts, text, right=True)) - 1
             counts = self.shards[index].tensors["counts"]
             local = text - int(text_starts[index])
             first = int(row_starts[index]) + int(counts[:local].sum())
-            found.append(torch.arange(first, first + int(counts[local])))
-        return torch.cat(found) if found else texts
+            ranges.append(torch.arange(first, first + int(counts[local])))
+        return torch.cat(ranges) if ranges else texts
 
     def gather(self, rows: Tensor) -> dict[str, Tensor]:
-        """The columns of the examples ``rows`` (m,), in this order, without ``counts``."""
+        """Return the columns of the examples ``rows`` (m,), in this order, without ``counts``."""
         row_starts = starts(self.rows)
-        owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each
+        owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each example
         gathered: dict[str, Tensor] = {}
         for index in sorted(set(owner.tolist())) or [0]:
             here = owner == index
@@ -119,7 +126,7 @@ class Part:
 
 
 def starts(counts: list[int]) -> Tensor:
-    """Start index of each group, given the group sizes ``counts``."""
+    """Return the start index of each group from the group sizes ``counts``."""
     return torch.tensor([*accumulate(counts, initial=0)][:-1])
 
 
@@ -128,7 +135,7 @@ class FeatureDataset:
     """A complete feature dataset.
 
     Raises:
-        InputError: the folder is no feature dataset, or is incomplete.
+        InputError: the folder is not a feature dataset, or is incomplete.
     """
 
     folder: Path
@@ -147,15 +154,16 @@ class FeatureDataset:
 
     @cached_property
     def manifest(self) -> Manifest:
+        """The manifest of the dataset."""
         return read_manifest(self.folder)
 
     @property
     def training_parts(self) -> int:
-        """Number of training parts, which epochs use in turn."""
+        """The number of training parts, which epochs use in turn."""
         return len({shard.part for shard in self.manifest.shards if shard.part and shard.part.startswith(TRAIN)})
 
     def part(self, name: str) -> Part:
-        """The shards of one part."""
+        """Return the shards of a part."""
         return Part(
             [
                 StoredShard(self.folder / shard.file, shard.sha256, shard.texts or 0, shard.rows or 0)
@@ -166,6 +174,6 @@ class FeatureDataset:
 
     @cached_property
     def embedding(self) -> Tensor:
-        """(V, d) the draft's output embedding, memory-mapped."""
+        """The draft's output embedding (V, d), memory-mapped."""
         (shard,) = self.part(EMBEDDING).shards
         return shard.tensors[EMBEDDING]

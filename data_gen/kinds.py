@@ -1,8 +1,8 @@
-"""The datasets of rows: what a row of each kind holds, written to Parquet and read again.
+"""The kinds of datasets with rows, and their Parquet files.
 
-A kind is a dataclass whose fields are the columns of a shard. Lists are (T,) over the tokens of a text unless stated
-otherwise. :class:`Text` is what rows of acceptance data, with a drafted token at every position of a text, and of
-rounds, with the tokens that a controller drafted, have in common.
+A kind is a dataclass whose fields are the columns of a shard. Lists have a value for each of the T tokens of a text
+unless stated otherwise. :class:`Text` is the common form of two kinds: acceptance data has a drafted token at every
+position of a text, and rounds have the tokens that a controller drafted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Row:
     kind: ClassVar[str]
 
     def counts(self) -> dict[str, float]:
-        """Numbers that a shard's entry in the manifest sums over its rows, see :class:`~.dataset.ShardEntry`."""
+        """Return the numbers that a shard's entry sums over its rows, see :class:`~.dataset.ShardEntry`."""
         raise NotImplementedError
 
 
@@ -42,7 +42,7 @@ R = TypeVar("R", bound=Row)
 
 @dataclass(frozen=True)
 class AnswerRow(Row):
-    """One answer of the target.
+    """An answer of the target.
 
     Attributes:
         x: tokens sampled from the target, including the end token if it was reached.
@@ -61,14 +61,14 @@ class AnswerRow(Row):
 
 @dataclass(frozen=True)
 class AcceptanceRow(AnswerRow):
-    """One answer with its labels (SpecDec++ §3.3).
+    """An answer with its labels (SpecDec++ §3.3).
 
-    It is cut before the first token that is outside the draft's vocabulary, and empty if the prompt has such a token;
+    The answer ends before the first token outside the draft's vocabulary. It is empty if the prompt has such a token;
     training skips empty rows.
 
     Attributes:
-        y: at every position a token sampled from the draft after the same prefix, y_i ~ q(·|prompt, x_<i).
-        p: the probability that the target accepts y_i by the dataset's verification rule, see
+        y: tokens that the draft samples after the same prefix at every position, y_i ~ q(·|prompt, x_<i).
+        p: probability that the target accepts y_i by the dataset's verification rule, see
             :func:`~.rollout.acceptance`.
     """
 
@@ -83,12 +83,12 @@ class AcceptanceRow(AnswerRow):
 
 @dataclass(frozen=True)
 class RoundsRow(AnswerRow):
-    """One generation of the decoder with its rounds; each draft is stored up to its first rejected token.
+    """A generation of the decoder with its rounds. Each draft is stored up to its first rejected token.
 
     Attributes:
         starts: number of tokens of ``x`` before each round's draft.
-        drafted: drafted tokens up to the first rejected one, a list per round.
-        accept: the probability that the target accepts each drafted token, as ``p`` of an acceptance row.
+        drafted: drafted tokens of each round up to the first rejected token.
+        accept: probability that the target accepts each drafted token, as ``p`` of an acceptance row.
     """
 
     kind = "rounds"
@@ -106,24 +106,24 @@ class RoundsRow(AnswerRow):
 
 
 LABELLED: dict[str, type[AcceptanceRow] | type[RoundsRow]] = {kind.kind: kind for kind in (AcceptanceRow, RoundsRow)}
-"""The kinds of dataset with drafted tokens and their acceptance, by name."""
+"""The kinds of datasets with drafted tokens and their acceptance, by name."""
 
 
 @dataclass(frozen=True)
 class RouterRow(Row):
-    """One prompt for a router (Huang et al. 2024, §2.3); the lists over arms are in the manifest's order.
+    """A prompt for a router (Huang et al. 2024, §2.3). Lists over arms are in the manifest's order.
 
     Attributes:
         domain: group of the prompt in reports.
-        embedding: (d,) the target's embedding of the prompt.
+        embedding: the target's embedding of the prompt (d,).
         greedy: the target's greedy output, o_e.
-        sampled: the target's output under the sampling parameters.
-        outputs: each arm's greedy output, o_j; for ``autoregressive`` the sampled output, since the greedy one is o_e.
-            Empty if a token of the prompt is outside the draft's vocabulary.
-        rouge: ROUGE-L F1 of each arm's output against the greedy one, f(o_e, o_j).
-        overlap: for each arm, the acceptance probability of a drafted token at each token of ``sampled``, see
-            :func:`~.rollout.expected_acceptance`; 0 after a token outside the draft's vocabulary. Empty for arms
-            without drafts.
+        sampled: the target's sampled output.
+        outputs: greedy output of each arm, o_j; for ``autoregressive`` the sampled output, because its greedy output is
+            o_e. Empty if a token of the prompt is outside the draft's vocabulary.
+        rouge: ROUGE-L F1 of each arm's output against the target's greedy output, f(o_e, o_j).
+        overlap: acceptance probability of a drafted token at each token of ``sampled`` for each arm, see
+            :func:`~.rollout.expected_acceptance`. It is 0 after a token outside the draft's vocabulary, and empty for
+            arms without drafts.
     """
 
     kind = "router"
@@ -145,13 +145,13 @@ class RouterRow(Row):
 
 @dataclass(frozen=True)
 class ResponseRow(Row):
-    """One text of another engine.
+    """A text of another engine.
 
     Attributes:
-        tokens: its tokens, including the end token if it was reached.
+        tokens: tokens of the text, with the end token if the text reached it.
         finish_reason: ``stop`` or ``length``.
         reported: number of tokens that the engine reported.
-        exact: whether the engine returned ``tokens``; otherwise they are those of ``text``, tokenised again.
+        exact: whether the engine returned ``tokens``; otherwise ``text`` was tokenised again.
     """
 
     kind = "responses"
@@ -176,25 +176,27 @@ ROWS: dict[str, type[Row]] = {kind.kind: kind for kind in (AnswerRow, Acceptance
 
 @dataclass(frozen=True)
 class Rows(Generic[R]):
-    """A shard of rows, all of one kind and at least one."""
+    """A shard of one or more rows of the same kind."""
 
     rows: list[R]
     suffix: ClassVar[str] = "parquet"
 
     def save(self, file: Path) -> None:
+        """Write the rows to ``file`` as Parquet."""
         kind = type(self.rows[0])
         hints = get_type_hints(kind)
         schema = pa.schema([(entry.name, arrow_type(hints[entry.name])) for entry in fields(kind)])
         pq.write_table(pa.Table.from_pylist([vars(row) for row in self.rows], schema=schema), file, compression="zstd")
 
     def entry(self, file: str, sha256: str) -> ShardEntry:
+        """Return the shard's entry in the manifest."""
         counts = [row.counts() for row in self.rows]
         sums: dict[str, Any] = {name: sum(each[name] for each in counts) for name in counts[0]}
         return replace(ShardEntry(file=file, rows=len(counts), sha256=sha256), **sums)
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """The column type of text, a number, a boolean, or of lists of them."""
+    """Return the column type of text, a number, a boolean, or lists of these."""
     return ARROW[hint] if hint in ARROW else pa.list_(arrow_type(*get_args(hint)))
 
 
@@ -203,13 +205,14 @@ def read_dataset(folder: str | Path) -> list[Row]: ...
 @overload
 def read_dataset(folder: str | Path, kind: type[R]) -> list[R]: ...
 def read_dataset(folder: str | Path, kind: type[Row] | None = None) -> Sequence[Row]:
-    """All rows of a dataset; shards are checked against the manifest's hashes.
+    """Return all rows of a dataset, after a check of the shards' hashes.
 
     Args:
-        kind: class of the rows, which refuses a dataset of another kind. Default: that of the dataset.
+        folder: folder of the dataset.
+        kind: class of the rows; datasets of another kind are refused. By default, the class of the dataset's rows.
 
     Raises:
-        InputError: see :func:`~.dataset.read_manifest`; a shard is missing or does not match the manifest.
+        InputError: as :func:`~.dataset.read_manifest`; or a shard is missing or does not match the manifest.
     """
     if kind is None:
         kind = ROWS[read_manifest(folder, *ROWS).kind]
@@ -218,19 +221,20 @@ def read_dataset(folder: str | Path, kind: type[Row] | None = None) -> Sequence[
 
 
 def read_shard(file: Path, kind: type[R]) -> list[R]:
-    """The rows of one shard."""
+    """Return the rows of a shard."""
     return [kind(**row) for row in read_parquet(file, MAKE_AGAIN)]
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text sampled from the target and M tokens drafted in it, each after a prefix of the text.
+    """A text of the target with M drafted tokens, each after a prefix of the text.
 
     Attributes:
-        places: (M,) number of the text's tokens before each, ascending.
-        tokens: (M,) the drafted tokens.
-        accept: (M,) acceptance probability of each.
-        depths: (M,) number of tokens drafted before each in its round; 0 in acceptance data.
+        x: tokens of the text.
+        places: number of the text's tokens before each drafted token (M,), ascending.
+        tokens: the drafted tokens (M,).
+        accept: acceptance probability of each drafted token (M,).
+        depths: number of tokens that the round drafted before each drafted token (M,); 0 in acceptance data.
     """
 
     prompt_id: str
@@ -242,20 +246,21 @@ class Text:
     depths: list[int]
 
     def cut(self, length: int) -> Text:
-        """The first ``length`` tokens, with the tokens drafted within them."""
+        """Return the first ``length`` tokens of the text, with the drafted tokens at their positions."""
         return replace(self._drafted(0, sum(place < length for place in self.places)), x=self.x[:length])
 
     def after_first(self) -> Text:
-        """The text without the token drafted at its first position, since the prefill gives the first token."""
+        """Return the text without the drafted token at its first position, which the prefill gives."""
         return self._drafted(sum(place < 1 for place in self.places), len(self.places))
 
     def _drafted(self, start: int, end: int) -> Text:
+        """Return the text with the drafted tokens ``start`` to ``end`` only."""
         parts = {name: vars(self)[name][start:end] for name in ("places", "tokens", "accept", "depths")}
         return replace(self, **parts)
 
 
 def text_of(row: AcceptanceRow | RoundsRow) -> Text:
-    """The text of a rollout with a drafted token at every position, or of a generation with its rounds' tokens.
+    """Return the text of a row: a rollout with a drafted token at every position, or a generation with its rounds.
 
     Raises:
         InputError: the row is malformed.
@@ -282,6 +287,6 @@ def text_of(row: AcceptanceRow | RoundsRow) -> Text:
 
 
 def read_texts(folder: str | Path, kind: str) -> Iterator[Text]:
-    """All texts of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
+    """Yield all texts of a dataset of ``kind``, in order; raises InputError if a row is malformed."""
     for file in shard_files(folder):
         yield from map(text_of, read_shard(file, LABELLED[kind]))

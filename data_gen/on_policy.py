@@ -1,8 +1,8 @@
-"""``specpilot data on-policy``: logs the decoder's rounds: drafted tokens and their acceptance probabilities.
+"""``specpilot data on-policy``: logs the decoder's rounds with drafted tokens and their acceptance probabilities.
 
-In decoding, a controller sees drafted tokens of its own rounds, whose distribution differs from that of drafted tokens
-at all positions of a text. Training on logged rounds removes this difference (DAgger, Ross et al. 2011); training and
-logging can be repeated.
+While decoding, a controller gets drafted tokens of its own rounds. Their distribution differs from that of drafted
+tokens at all positions of a text. Training on logged rounds removes this difference (DAgger, Ross et al. 2011).
+Training and logging can be repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .workers import OnDone
 
 
 class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
-    """The decoder and the settings of one dataset of rounds.
+    """Makes the rows of a dataset of rounds.
 
     Raises:
         InputError: a model or the controller is missing or does not fit.
@@ -55,7 +55,9 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         s = self.settings
         controller = length_digest(s.length)
         source = cost_source(s.cost)
-        cost = source.cost.to_dict() if isinstance(source, PresetCosts) else s.cost  # whatever its file is called
+        cost = (
+            source.cost.to_dict() if isinstance(source, PresetCosts) else s.cost
+        )  # independent of the name of its file
         return {
             **pair_identity(s, self.decoder.fingerprint, *self.models),
             "length": str(s.length),
@@ -69,20 +71,20 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
         settings = self.settings
         rows: list[RoundsRow] = []
         for start in range(0, len(items), settings.batch_size):
-            some = items[start : start + settings.batch_size]
-            budget = max(item.budget for item in some)
-            hooks = [AcceptanceHook(settings.verifier) for _ in some]
+            batch = items[start : start + settings.batch_size]
+            budget = max(item.budget for item in batch)
+            hooks = [AcceptanceHook(settings.verifier) for _ in batch]
             requests = [
                 self.decoder.new_request(
                     item.ids, self.sampling, budget, sample_seed(settings.seed, item.number), setup=self.setup
                 )
-                for item in some
+                for item in batch
             ]
             if settings.verifier != TOKEN_WISE:
                 for request, hook in zip(requests, hooks, strict=True):
                     request.hooks = [hook]
             self.decoder.scheduler.run(requests)
-            for item, request, hook in zip(some, requests, hooks, strict=True):
+            for item, request, hook in zip(batch, requests, hooks, strict=True):
                 output = request.output
                 rows.append(RoundsRow(item.id, item.prompt, item.ids, output.tokens, *rounds_of(output, hook.accept)))
                 on_done(len(output.tokens))
@@ -91,12 +93,13 @@ class OnPolicyDatasetBuilder(DatasetBuilder[RoundsRow]):
 
 
 class AcceptanceHook(RoundHook):
-    """Computes the acceptance probabilities of one request's drafted tokens, where verification does not.
+    """Computes the acceptance probabilities of a request's drafted tokens for rules that do not compute them.
 
     Token-wise verification computes them itself, see :attr:`.Round.ratios`.
 
     Attributes:
-        accept: those of every drafted token, by the index of the round.
+        verifier: the verification rule.
+        accept: acceptance probabilities of all drafted tokens by the index of the round.
     """
 
     def __init__(self, verifier: str) -> None:
@@ -104,6 +107,7 @@ class AcceptanceHook(RoundHook):
         self.accept: dict[int, list[float]] = {}
 
     def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:
+        """Store the acceptance probabilities of a draft."""
         if draft.tokens:
             q = TokenDistribution.joined(draft.distributions)
             tokens = torch.tensor(draft.tokens, device=q.probabilities.device)
@@ -111,31 +115,33 @@ class AcceptanceHook(RoundHook):
             self.accept[len(request.output.rounds) - 1] = probabilities.tolist()
 
 
-# Of one text: number of its tokens before each draft, drafted tokens up to the first rejected one, their acceptance.
+# The rounds of a text: number of its tokens before each draft, drafted tokens up to the first rejected token, and their
+# acceptance probabilities.
 Rounds: TypeAlias = tuple[list[int], list[list[int]], list[list[float]]]
 
 
 def rounds_of(generation: Generation, probabilities: Mapping[int, Sequence[float]] = MappingProxyType({})) -> Rounds:
-    """The rounds of one generation.
+    """Return the rounds of a generation.
 
     Args:
-        probabilities: of acceptance, of every drafted token by the index of its round. Rounds that are left out were
+        generation: the generation.
+        probabilities: acceptance probabilities of all drafted tokens by the index of the round. Missing rounds were
             verified token-wise.
     """
     starts: list[int] = []
     drafted: list[list[int]] = []
     accept: list[list[float]] = []
-    said = 0
+    emitted = 0
     for index, round in enumerate(generation.rounds):
-        # Of the draft model's, up to the first rejected token, or all tokens if none is rejected.
+        # Tokens of the draft model up to the first rejected token, or all of them if none is rejected.
         verified = slice(round.copied, round.accepted + 1)
         if round.drafted[verified]:
-            starts.append(said + round.copied)
+            starts.append(emitted + round.copied)
             drafted.append(round.drafted[verified])
             accept.append([min(1.0, each) for each in probabilities.get(index, round.ratios)[verified]])
-        said += len(round.emitted)
+        emitted += len(round.emitted)
     return starts, drafted, accept
 
 
 make_on_policy_data = partial(make_dataset, OnPolicyDatasetBuilder)
-"""Makes or completes a dataset of rounds; see :func:`~specpilot.data_gen.builder.make_dataset`."""
+"""Make or complete a dataset of rounds; see :func:`~specpilot.data_gen.builder.make_dataset`."""

@@ -1,4 +1,4 @@
-"""Prompts to decode: the built-in ones, or those of a file, a folder, a dataset, or rows given in Python."""
+"""Prompts to decode: built-in prompts, or prompts of a file, a folder, a dataset or rows in Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ BUILTIN_SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt: text or messages. ``id`` is unique in its source; ``domain`` groups prompts in reports."""
+    """A prompt.
+
+    Attributes:
+        id: unique name in the source.
+        domain: group of the prompt in reports.
+        prompt: text or messages.
+    """
 
     id: str
     domain: str
@@ -33,23 +39,26 @@ class PromptRow:
 
     @property
     def text(self) -> str:
-        """The prompt in one string; messages as JSON."""
+        """The prompt as a string; messages as JSON."""
         return as_text(self.prompt)
 
     def encode(
         self, tokenizer: PreTrainedTokenizerBase | None, *, chat: bool | Auto, system: str | None,
         day: str | None = None, context: int | None = None, encoder: bool = False,
     ) -> list[int]:  # fmt: skip
-        """The prompt's token ids; see :func:`~..infer.prompting.encode_prompt`. Its own system message counts.
+        """Return the prompt's token ids; see :func:`~..infer.prompting.encode_prompt` for the arguments.
+
+        A system message of the prompt takes precedence over ``system``.
 
         Raises:
-            InputError: it is a conversation and ``chat`` is false; the tokenizer cannot encode it; or it fills the
-                ``context``.
+            InputError: the prompt is a conversation and ``chat`` is false; or the tokenizer cannot encode it; or it
+                fills the ``context``.
         """
         try:
             prompt = self.prompt if chat is not False else as_plain_text(tokenizer, self.prompt)
-            own = not isinstance(prompt, str) and prompt[0]["role"] == "system"
-            ids = encode_prompt(tokenizer, prompt, chat=chat, system=None if own else system, day=day, encoder=encoder)
+            has_system = not isinstance(prompt, str) and prompt[0]["role"] == "system"
+            system = None if has_system else system
+            ids = encode_prompt(tokenizer, prompt, chat=chat, system=system, day=day, encoder=encoder)
             if context is not None and len(ids) >= context:
                 raise InputError(f"{counted(len(ids), 'token')}, but the context holds {context}; leave it out")
             return ids
@@ -67,12 +76,12 @@ def load_prompts(
     skip: int = 0,
     **misspelt: Never,
 ) -> list[PromptRow]:
-    """The prompts of ``source``, in their order and without duplicates.
+    """Return the prompts of ``source``, in their order and without duplicates.
 
     Args:
         source: a file, folder, hub dataset or built-in name, or rows from Python; see :func:`~.rows.read_rows`.
         column, split, domains, limit, skip: as the options of ``specpilot data``, see :class:`.PromptOptions`.
-        misspelt: takes no keyword; an unknown one is an error that names the option it resembles.
+        misspelt: accepts no keyword; an unknown keyword is an error that names a similar option.
 
     Raises:
         InputError: as :func:`prompts_of`, or there is no such option.
@@ -83,9 +92,9 @@ def load_prompts(
 
 
 def prompts_of(options: PromptOptions) -> list[PromptRow]:
-    """The prompts that ``options`` name, in their order and without duplicates.
+    """Return the prompts that ``options`` name, in their order and without duplicates.
 
-    Columns ``id`` and ``domain`` are used if present. Answers in the rows are left out, with a line that says so.
+    Columns ``id`` and ``domain`` are used if present. Answers in the rows are left out, and a line reports it.
 
     Raises:
         InputError: the source, the column or the split does not exist, or a prompt is empty or not text.
@@ -93,14 +102,14 @@ def prompts_of(options: PromptOptions) -> list[PromptRow]:
     name = name_of(options.prompts)
     prompts = read_prompts(options.prompts, column=options.column, split=options.split)
     unique = list({p.text: p for p in reversed(prompts)}.values())[::-1]
-    if repeated := [one for one, count in Counter(p.id for p in unique).items() if count > 1]:
+    if repeated := [name for name, count in Counter(p.id for p in unique).items() if count > 1]:
         raise InputError(
             f"{name}: several prompts have the id {repeated[0]!r}; give each prompt an id of its own, or no id"
         )
     if options.domains is not None:
-        known = {p.domain for p in unique}
-        if unknown := [domain for domain in options.domains if domain not in known]:
-            raise InputError(f"domains: no prompt of {unknown[0]!r} in {name}; it has {listed(sorted(known))}")
+        domains = {p.domain for p in unique}
+        if unknown := [domain for domain in options.domains if domain not in domains]:
+            raise InputError(f"domains: no prompt of {unknown[0]!r} in {name}; it has {listed(sorted(domains))}")
         unique = [p for p in unique if p.domain in options.domains]
     if options.skip >= len(unique):
         raise InputError(
@@ -111,26 +120,26 @@ def prompts_of(options: PromptOptions) -> list[PromptRow]:
 
 
 def read_prompts(source: RowSource, *, column: str | None = None, split: str = "train") -> list[PromptRow]:
-    """All prompts of ``source`` in its order; arguments and errors as for :func:`prompts_of`."""
+    """Return all prompts of ``source``, in its order; arguments and errors as for :func:`prompts_of`."""
     if isinstance(source, str) and source in FILES:
         if split not in BUILTIN_SPLITS:
             raise InputError(f"split={split!r}: the built-in prompts have {', '.join(BUILTIN_SPLITS)}")
         return [PromptRow(p.id, p.domain, p.prompt) for p in builtin_prompts(source) if p.split == split]
     notes = Counter[str]()
     examples = read_examples(source, split=split, column=column, answers=False, notes=notes)
-    prompts = [PromptRow(one.id, one.domain, prompt_of(one.turns)) for one in examples]
+    prompts = [PromptRow(example.id, example.domain, prompt_of(example.turns)) for example in examples]
     report(name_of(source), notes)
     return prompts
 
 
 def report(name: str, notes: Counter[str]) -> None:
-    """Say on standard error what was left out of the rows of a source."""
+    """Print the parts that were left out of the rows of a source to standard error."""
     for note, count in notes.items():
         print(f"{name}: {counted(count, 'row')}: {note}", file=sys.stderr)
 
 
 def fingerprint(prompts: list[PromptRow]) -> str:
-    """SHA-256 over ids and texts, in order."""
+    """Return the SHA-256 over ids and texts, in order."""
     digest = hashlib.sha256()
     for p in prompts:
         digest.update(f"{p.id}\0{p.text}\0".encode())

@@ -1,8 +1,8 @@
-"""Workers on a Ray cluster: one actor per device, each with target and draft; this process gives out the shards.
+"""Workers on a Ray cluster: an actor on each device has target and draft, and this process distributes the shards.
 
-A worker that dies (killed, out of memory, lost with its node) is replaced as soon as the cluster has a free device, and
-its shard goes to the next free worker at once. Plain actors are used instead of Ray Data, which leaves the shard of a
-dead actor waiting until that actor is restarted, and cannot name the shard that a worker dies of.
+A worker that dies (killed, out of memory, lost with its node) is replaced as soon as the cluster has a free device. Its
+shard goes to the next free worker at once. Plain actors are used instead of Ray Data, which keeps the shard of a dead
+actor waiting until that actor is restarted, and cannot name the shard that killed a worker.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .dataset import differences
 from .options import WorkerOptions
 from .workers import Description, OnDone, S, ShardMaker, T, ThisProcess, U, Workers, ignore
 
-MAX_DEATHS = 5  # a unit whose workers died this often is given up
-PATIENCE = 30.0  # seconds without a worker that has its models before the console says so
+MAX_DEATHS = 5  # number of dead workers of a unit after which the run fails
+PATIENCE = 30.0  # seconds without a loaded worker after which a message is printed
 
 Job = Callable[[Any], Any]  # sends work to an actor and returns the reference of the result
 
 
 class Actor(Generic[U, S]):
-    """A worker's side: loads the models when it is first asked for anything, so that errors are reported."""
+    """A worker. It loads the models at the first call, so that errors are reported."""
 
     def __init__(self, new_maker: Callable[[], ShardMaker[U, S]], threads: int) -> None:
         torch.set_num_threads(threads)
@@ -43,6 +43,7 @@ class Actor(Generic[U, S]):
         self._new_maker = new_maker
 
     def describe(self) -> Description:
+        """Load the models, and return the facts about them and the worker's machine."""
         self._maker = self._new_maker()
         description = self._maker.describe()
         on_gpu = torch.cuda.is_available()
@@ -51,16 +52,17 @@ class Actor(Generic[U, S]):
         return replace(description, hardware=hardware, versions=versions)
 
     def ask(self, question: Callable[[Any], T]) -> T:
+        """Return the result of ``question`` for the shard maker."""
         return question(self._maker)
 
     def make(self, unit: U) -> tuple[S, list[int]]:
-        """The shard of ``unit``, and the numbers of tokens that ``on_done`` was called with."""
+        """Return the shard of ``unit``, and the numbers of tokens of its texts."""
         tokens: list[int] = []
         return self._maker.make(unit, tokens.append), tokens
 
 
 class RayWorkers(Workers[U, S]):
-    """Up to ``options.workers`` actors, started when there is work; see :func:`open_workers`."""
+    """Up to ``options.workers`` actors, which are started when there is work; see :func:`open_workers`."""
 
     def __init__(
         self, new_maker: Callable[[], ShardMaker[U, S]], options: WorkerOptions, device: str, console: Console
@@ -71,14 +73,16 @@ class RayWorkers(Workers[U, S]):
         with optional_import("ray"):
             import ray
         self.count, self.console = options.workers, console
-        # As many threads as one process would have here: sums depend on how they are divided among threads.
+        # As many threads as a process here would have, because sums depend on their division among threads.
         self._threads = torch.get_num_threads()
         self._new_maker = new_maker
         connect(options.ray, self.count * self._threads)
         on_gpu = device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
         cpus, gpus = (1, options.gpus_per_worker) if on_gpu else (self._threads, 0)
         self._actor: Any = ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
-        self._busy: dict[Any, tuple[Any, int | None]] = {}  # result → actor, key of its job; None while it loads models
+        self._busy: dict[
+            Any, tuple[Any, int | None]
+        ] = {}  # result → actor and key of its job; the key is None while models are loaded
         self._idle: list[Any] = []
         self._is_described = False
 
@@ -112,7 +116,7 @@ class RayWorkers(Workers[U, S]):
             yield index, shard
 
     def _run(self, jobs: Mapping[int, Job], count: int) -> Iterator[tuple[int, Any]]:
-        """Yield the results of ``jobs`` as they come, from up to ``count`` workers."""
+        """Yield the keys and results of ``jobs`` as they finish, from up to ``count`` workers."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -137,21 +141,22 @@ class RayWorkers(Workers[U, S]):
                     todo.appendleft(key)
                 continue
             self._idle.append(actor)
-            deaths[None] = 0  # the cluster is not out of order as a whole
+            deaths[None] = 0  # the cluster as a whole works
             if key is None:
                 self._check(value)
                 continue
             left -= 1
-            self._hand_out(jobs, todo)  # before the caller takes its time
+            self._hand_out(jobs, todo)  # before the caller processes the result
             yield key, value
 
     def _hand_out(self, jobs: Mapping[int, Job], todo: deque[int]) -> None:
+        """Send jobs to idle workers."""
         while todo and self._idle:
             actor, key = self._idle.pop(), todo.popleft()
             self._busy[jobs[key](actor)] = actor, key
 
     def _next_result(self) -> Any:
-        """A finished result; says after ``PATIENCE`` that no worker is ready, if that is so."""
+        """Return a finished result. Prints a message if no worker has loaded its models after ``PATIENCE`` seconds."""
         import ray
 
         waiting = [*self._busy]
@@ -163,18 +168,22 @@ class RayWorkers(Workers[U, S]):
         return ready[0]
 
     def _report(self, key: int | None, deaths: int, error: Exception) -> None:
-        """Say that a worker died; raise InputError if it is time to give up."""
-        doing = "loading the models" if key is None else f"shard {key}"
+        """Print that a worker died.
+
+        Raises:
+            InputError: ``MAX_DEATHS`` workers of the same unit died.
+        """
+        activity = "loading the models" if key is None else f"shard {key}"
         reason = " ".join(str(error).split())[:300]
         if deaths >= MAX_DEATHS:
             raise InputError(
-                f"workers={self.count}: {deaths} workers died one after the other at {doing}; if the memory does not "
-                f"suffice, use fewer workers per machine; the last: {reason}"
+                f"workers={self.count}: {deaths} workers died one after the other at {activity}; if the memory does "
+                f"not suffice, use fewer workers per machine; the last error: {reason}"
             )
-        self.console.print(f"a worker died at {doing}; another one takes over: {reason}", soft_wrap=True)
+        self.console.print(f"a worker died at {activity}, and another worker continues: {reason}", soft_wrap=True)
 
     def _check(self, description: Description) -> None:
-        """Refuse a worker that would make other shards than the first one."""
+        """Raise InputError if a worker would make other shards than the first worker."""
         if not self._is_described:
             self.description, self._is_described = description, True
         for name, (first, other) in differences(to_json(self.description), to_json(description)).items():
@@ -185,12 +194,12 @@ class RayWorkers(Workers[U, S]):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a worker has too little memory, which another one may have; PyTorch has no error class for the CPU."""
+    """Return true if a worker ran out of memory. PyTorch has no error class for this on a CPU."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def send(new_unit: Callable[[], U], actor: Any) -> Any:
-    """Ask ``actor`` for the shard of a unit."""
+    """Request the shard of a unit from ``actor``, and return the reference of the result."""
     return actor.make.remote(new_unit())
 
 
@@ -198,11 +207,11 @@ def connect(address: str | None, cpus: int) -> None:
     """Join the cluster at ``address``, or start one on this machine with ``cpus`` CPUs.
 
     Raises:
-        InputError: there is no cluster at ``address``, or one of another version.
+        InputError: there is no cluster at ``address``, or it has another version.
     """
     import ray
 
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report usage to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports usage statistics otherwise
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init("local", num_cpus=cpus, include_dashboard=False, **options)
@@ -219,11 +228,13 @@ def connect(address: str | None, cpus: int) -> None:
 def open_workers(
     new_maker: Callable[[], ShardMaker[U, S]], options: WorkerOptions, device: str, console: Console
 ) -> AbstractContextManager[Workers[U, S]]:
-    """Context manager of the workers that ``options`` ask for.
+    """Return a context manager of the workers that ``options`` request.
 
     Args:
-        new_maker: loads the models; it is called in the worker's process.
-        device: where ``new_maker`` places them; ``auto`` and ``cuda`` take one GPU per worker if the cluster has any.
+        new_maker: loads the models; called in the worker's process.
+        options: the options of workers.
+        device: device of the models. With ``auto`` and ``cuda`` each worker gets a GPU if the cluster has GPUs.
+        console: shows messages.
 
     Raises:
         InputError: Ray is not installed, there is no cluster at the address, or ``device`` names one of several.

@@ -1,7 +1,7 @@
 """Texts of another engine: a server with OpenAI's completions API (SGLang, llama.cpp, ``specpilot serve``), or vLLM.
 
-The plugin ``specpilot-vllm`` runs vLLM in the process of each worker. The texts are a dataset of their own, which the
-target and the draft then label.
+The plugin ``specpilot-vllm`` runs vLLM in the process of each worker. The texts are stored in a separate dataset.
+Target and draft then label the texts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..common.record import Identity
 from ..infer.prompting import turn_end
 from ..infer.random_source import text_seed
 from ..models.loading.names import load_stop_tokens, load_tokenizer
-from .builder import DatasetBuilder, GivenTexts, Item, make_dataset
+from .builder import DatasetBuilder, EngineTexts, Item, make_dataset
 from .dataset import ENOUGH, ResponseSource, read_manifest, whole_manifest
 from .kinds import ResponseRow, read_dataset
 from .options import ONE_PROCESS, AcceptanceDataOptions, ResponseOptions, WorkerOptions
@@ -36,19 +36,19 @@ from .workers import OnDone
 
 VLLM_PLUGIN = "specpilot_vllm.responses"
 TRANSIENT = {408, 409, 425, 429}  # statuses below 500 after which a request is sent again
-LASTING = {501, 505}  # other statuses from 500 on are sent again, whatever their number
-ENDED = {"stop", "eos", "eos_token"}  # reasons of texts that the target ended
+LASTING = {501, 505}  # statuses from 500 on after which a request is not sent again
+ENDED = {"stop", "eos", "eos_token"}  # finish reasons of texts that the target ended
 LONGEST_PAUSE = 30.0  # seconds between two attempts
-UNCHECKED = (  # of a server
-    "; not checked: that the engine ran this target, in which precision, and that it sampled with these parameters"
+UNCHECKED = (  # the end of the message for texts of a server
+    "; the target, its precision and the sampling parameters of the server cannot be checked"
 )
 
 
 class ResponseMaker(DatasetBuilder[ResponseRow]):
-    """Asks another engine for texts; there is no model in it.
+    """Base class: requests texts from another engine. It has no model.
 
     Attributes:
-        source: engine and settings that the texts depend on; ``source`` names the engine.
+        source: the engine and the settings on which the texts depend.
     """
 
     kind = ResponseRow
@@ -60,25 +60,26 @@ class ResponseMaker(DatasetBuilder[ResponseRow]):
 
     @property
     def device(self) -> str:
+        """The name of the engine."""
         return self.source.source
 
     def identity(self) -> Identity:
         return {"draft": None, "fingerprint": {}, "responses": self.source.to_dict()}
 
     def seed_of(self, item: Item) -> int:
-        """The seed of a prompt's text, 31 bits."""
+        """Return the seed of a prompt's text, with 31 bits."""
         return text_seed(self.settings.seed, item.id) >> 33
 
 
 class OpenAIResponses(ResponseMaker):
-    """Asks one server for texts, ``batch_size`` requests at a time.
+    """Requests texts from a server, ``batch_size`` requests at a time.
 
-    A prompt is sent as token ids, with the chat template applied here. Servers that understand ``return_token_ids``
-    (vLLM, ``specpilot serve``) return the sampled tokens; the texts of others are tokenised again.
+    A prompt is sent as token ids, after the chat template was applied here. Servers that support ``return_token_ids``
+    (vLLM, ``specpilot serve``) return the sampled tokens. Texts of other servers are tokenised again.
     """
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
-        assert responses.base_url is not None, "ResponseOptions asks for it"
+        assert responses.base_url is not None, "ResponseOptions requires it"
         super().__init__(settings, responses)
         trust = settings.trust_remote_code
         with naming("target", settings.target):
@@ -89,7 +90,7 @@ class OpenAIResponses(ResponseMaker):
         self.model = responses.model or split_revision(settings.target)[0]
         key = os.environ.get("OPENAI_API_KEY", "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise InputError("OPENAI_API_KEY: holds characters that no HTTP header may have; set it again")
+            raise InputError("OPENAI_API_KEY: contains characters that an HTTP header cannot contain; set it again")
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.source = ResponseSource(source="openai", base_url=self.url, model=self.model)
 
@@ -107,6 +108,11 @@ class OpenAIResponses(ResponseMaker):
         return rows
 
     def _row(self, item: Item) -> ResponseRow:
+        """Return the row of a prompt. The request is sent again after errors that may pass.
+
+        Raises:
+            InputError: the server returns no text.
+        """
         s = self.settings
         body = {
             "model": self.model, "prompt": item.ids, "max_tokens": item.budget, "temperature": s.temperature,
@@ -114,51 +120,59 @@ class OpenAIResponses(ResponseMaker):
         }  # fmt: skip
         if s.top_k is not None:
             body["top_k"] = s.top_k
-        problem, answered = "", False
+        problem, has_answered = "", False
+        answer: Any = None
         for attempt in range(self.responses.retries + 1):
             if attempt:
                 time.sleep(min(2.0 ** (attempt - 2), LONGEST_PAUSE))
-            answered = False
+            has_answered = False
             try:
-                found = self._send(body)
-                answered = True
-                return self._read(item, found)
+                answer = self._send(body)
+                has_answered = True
+                return self._read(item, answer)
             except urllib.error.HTTPError as error:
                 problem = f"{error.code} {error.reason}: {error.read(300).decode(errors='replace')}"
                 if error.code not in TRANSIENT and (error.code < 500 or error.code in LASTING):
                     break
-            # No connection, or one that broke; no JSON; or an answer that holds no text.
+            # No connection, or a lost one; an answer that is not JSON or contains no text.
             except (OSError, HTTPException, LookupError, TypeError, ValueError) as error:
-                problem = f"{type(error).__name__}: {error}; the server sent {found!r:.200}" if answered else str(error)
-        remedy = "give the address of a completions API, ending in /v1; " if answered else ""
+                problem = (
+                    f"{type(error).__name__}: {error}; the server sent {answer!r:.200}" if has_answered else str(error)
+                )
+        remedy = "give the address of a completions API, ending in /v1; " if has_answered else ""
         raise InputError(
-            f"base_url={self.url!r}: no text for prompt {item.id} ({' '.join(problem.split())}); {remedy}the texts of "
-            "finished shards are kept: run the command again"
+            f"base_url={self.url!r}: no text for prompt {item.id} ({' '.join(problem.split())}); {remedy}run the "
+            "command again to continue; texts of finished shards are kept"
         )
 
     def _read(self, item: Item, answer: Any) -> ResponseRow:
-        """The row of a server's answer; raises LookupError, TypeError or ValueError if there is no text in it."""
+        """Return the row of a server's answer.
+
+        Raises:
+            LookupError, TypeError, ValueError: the answer contains no text.
+        """
         (choice,) = answer["choices"]
-        text, finish, given = choice["text"], choice["finish_reason"], choice.get("token_ids")
+        text, finish, token_ids = choice["text"], choice["finish_reason"], choice.get("token_ids")
         if not isinstance(text, str) or not isinstance(finish, str):
             raise TypeError(f"text={text!r:.40}, finish_reason={finish!r:.40}")
         if finish != "length" and finish not in ENDED:
             raise ValueError(f"the text was not finished: finish_reason={finish!r:.40}")
-        text.encode()  # half a surrogate pair is no text
-        if given is None:
+        text.encode()  # half a surrogate pair is not text
+        if token_ids is None:
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             tokens = [*ids, *(self.end if finish in ENDED else ())]
         else:
-            tokens = [int(token) for token in given]
+            tokens = [int(token) for token in token_ids]
         if not all(0 <= token < len(self.tokenizer) for token in tokens):
             raise ValueError("a token is outside the vocabulary")
         usage = answer.get("usage") or {}
         reported = int(usage.get("completion_tokens", len(tokens)))
         return ResponseRow(
-            item.id, text, tokens, "length" if finish == "length" else "stop", reported, given is not None
+            item.id, text, tokens, "length" if finish == "length" else "stop", reported, token_ids is not None
         )
 
     def _send(self, body: dict[str, Any]) -> Any:
+        """Send a request, and return the JSON of the answer."""
         request = urllib.request.Request(f"{self.url}/completions", json.dumps(body).encode(), self.headers)
         with urllib.request.urlopen(request, timeout=self.responses.timeout) as response:
             return json.load(response)
@@ -170,15 +184,15 @@ def all_empty(rows: Sequence[ResponseRow]) -> bool:
 
 
 def vllm_source(version: str, responses: ResponseOptions) -> ResponseSource:
-    """The :attr:`ResponseMaker.source` of texts by vLLM ``version``."""
+    """Return the :attr:`ResponseMaker.source` of texts by vLLM ``version``."""
     return ResponseSource(source="vllm", version=version, tensor_parallel=responses.tensor_parallel)
 
 
 class CompleteResponses(ResponseMaker):
-    """Texts by vLLM that are all there: another environment, without vLLM, may label them.
+    """Complete texts by vLLM, which an environment without vLLM may label.
 
     Args:
-        version: the version of vLLM that made them.
+        version: the version of vLLM that generated the texts.
     """
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions, version: str) -> None:
@@ -190,7 +204,7 @@ class CompleteResponses(ResponseMaker):
 
 
 def vllm_responses() -> type[ResponseMaker]:
-    """``specpilot_vllm.responses.VllmResponses`` of the plugin for vLLM, which is another distribution.
+    """Return ``specpilot_vllm.responses.VllmResponses`` of the plugin for vLLM, which is another distribution.
 
     Raises:
         InputError: the plugin is not installed.
@@ -210,20 +224,20 @@ def vllm_responses() -> type[ResponseMaker]:
 
 def make_responses(
     settings: AcceptanceDataOptions, responses: ResponseOptions, folder: Path, console: Console, workers: WorkerOptions
-) -> GivenTexts:
-    """Make or complete the texts of the target in ``folder``.
+) -> EngineTexts:
+    """Make or complete the texts of the target in ``folder``, and return the texts.
 
-    A server is asked by this process, and complete texts need no engine.
+    This process sends the requests to a server. Complete texts need no engine.
 
     Raises:
-        InputError: the engine gives no texts, or only empty ones, or ``folder`` belongs to another run.
+        InputError: the engine returns no texts or only empty texts, or ``folder`` belongs to another run.
     """
     maker: Callable[[AcceptanceDataOptions], ResponseMaker] = partial(OpenAIResponses, responses=responses)
     if responses.responses == "openai":
         workers = ONE_PROCESS
     else:
-        made = whole_manifest(folder, {})
-        version = None if made is None or made.responses is None else made.responses.version
+        complete = whole_manifest(folder, {})
+        version = None if complete is None or complete.responses is None else complete.responses.version
         if version is not None:
             maker = partial(CompleteResponses, responses=responses, version=version)
             workers = ONE_PROCESS
@@ -232,7 +246,7 @@ def make_responses(
     make_dataset(maker, settings, folder, console=console, workers=workers)
     manifest = read_manifest(folder)
     again = sum(shard.tokenised_again or 0 for shard in manifest.shards)
-    other = sum(shard.of_other_length or 0 for shard in manifest.shards)
+    changed = sum(shard.of_other_length or 0 for shard in manifest.shards)
     rows = read_dataset(folder, ResponseRow)
     if all_empty(rows):
         raise InputError(
@@ -241,9 +255,9 @@ def make_responses(
         )
     tokens = {row.prompt_id: row.tokens for row in rows}
     console.print(
-        f"{folder}: {again} of {len(tokens)} texts were tokenised again, {other} into another number of tokens"
-        f"{UNCHECKED if responses.responses == 'openai' else ''}",
+        f"{folder}: {again} of {len(tokens)} texts were tokenised again; {changed} of these have another number of "
+        f"tokens now{UNCHECKED if responses.responses == 'openai' else ''}",
         soft_wrap=True,
     )
     assert manifest.responses is not None, "the maker names its engine"
-    return GivenTexts(tokens, replace(manifest.responses, sha256=manifest.dataset_fingerprint))
+    return EngineTexts(tokens, replace(manifest.responses, sha256=manifest.dataset_fingerprint))

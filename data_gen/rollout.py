@@ -1,16 +1,16 @@
-"""Rollouts, and what target and draft say about every token of them.
+"""Rollouts, and labels of their tokens by target and draft.
 
-A rollout is a prompt continued by one model with its own random numbers. The decoder's loop runs without drafts:
-prompts are admitted as others finish, and a prompt's tokens depend on its own uniforms, not on the batch. Then one
+A rollout is the continuation of a prompt by a model, with random numbers of its own. The decoder's loop runs without
+drafts: prompts start as others finish, and a prompt's tokens depend on its random numbers, not on the batch. Then a
 forward of each model gives:
 
-* Labels (SpecDec++, Huang et al. 2024, §3.3): at each position of a target rollout X draw Y_i ~ q(·|prompt, X_<i) and
-  store P_i, the probability that the verification rule accepts Y_i (:func:`acceptance`).
+* Labels (SpecDec++, Huang et al. 2024, §3.3): at each position of a target rollout X, Y_i ~ q(·|prompt, X_<i) is drawn,
+  and P_i is the probability that the verification rule accepts Y_i (:func:`acceptance`).
 * Overlap (Leviathan et al. 2023): the probability that the rule accepts a token drawn from q_i
   (:func:`expected_acceptance`).
 
-Models of one tokenizer may be padded to different sizes, so that the target may emit a token that the draft has no
-embedding for. The draft has no state from that token on: data ends before it, and a decoder continues without drafts.
+Models with the same tokenizer may be padded to different sizes. The target may then emit a token without an embedding
+in the draft. From that token on the draft has no state: data ends before it, and a decoder continues without drafts.
 Shapes: N tokens of several texts, V tokens of a vocabulary, k ≤ V of them with positive probability.
 """
 
@@ -35,36 +35,40 @@ from ..infer.scheduler import Scheduler
 from ..infer.verify.token_wise import token_wise
 from ..models import LanguageModel, Read
 
-# Logits computed at once, N·V. On a CPU larger pieces are slower because of memory allocation; on an accelerator a
-# forward of few tokens takes as long as one of many, and these take 2 GiB in float32.
+# Maximum number of logits, N·V, that are computed at once. On a CPU, larger pieces are slower because of memory
+# allocation. On an accelerator, a forward of few tokens takes as long as one of many; these logits take 2 GiB in
+# float32.
 MAX_SCORES, MAX_SCORES_OF_ACCELERATOR = 1 << 22, 1 << 29
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One continuation.
+    """The continuation of a prompt.
 
     Attributes:
         tokens: x_1 … x_T.
-        p: what each of them was drawn from, where greedy or top-k sampling makes it small; None if it was not kept.
+        p: the distributions from which the tokens were drawn, if greedy or top-k sampling makes them small; else None.
     """
 
     tokens: list[int]
     p: TokenDistribution | None = None
 
     def first(self, count: int) -> Rollout:
-        """The first ``count`` tokens."""
+        """Return the first ``count`` tokens."""
         return Rollout(self.tokens[:count], None if self.p is None else self.p.part(0, count))
 
 
 class Recording:
-    """Verifies no drafts, and keeps the distribution that each token is drawn from."""
+    """A verification rule without drafts that records the distribution of each token."""
 
     def __init__(self) -> None:
         self.kept: list[TokenDistribution] = []
 
     def __call__(self, p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
-        self.kept.append(TokenDistribution(p.probabilities, p.tokens, p.size))  # without the lists of the whole batch
+        """Record ``p``, and verify token-wise."""
+        self.kept.append(
+            TokenDistribution(p.probabilities, p.tokens, p.size)
+        )  # a copy without the lists of the whole batch
         return token_wise(p, draft, rng)
 
 
@@ -81,16 +85,19 @@ def roll_out(
     """Continue every prompt until a stop token (included) or its budget.
 
     Args:
-        prompts: N lists of token ids; for an encoder-decoder they are the encoder's input.
-        uniforms: N tensors of numbers in [0, 1); a prompt's t-th number determines its t-th token, and their count is
-            its budget.
+        model: the model.
+        prompts: N lists of token ids; the encoder's input for an encoder-decoder.
+        uniforms: N tensors of numbers in [0, 1). Number t of a prompt determines its token t, and the count of numbers
+            is the budget.
+        sampling: the sampling parameters.
+        stop_tokens: tokens that end a continuation.
         batch_size: number of prompts that run together.
         on_done: called with the length of every finished continuation.
     """
     engine = Engine(model)
     scheduler = Scheduler(engine, batch_size)
     arms = [DraftingArm(Autoregressive(engine.target, engine.cache), Fixed(0))]
-    # A target that draws on its device keeps no distributions: another forward takes less time than reading them.
+    # A target that draws on its device keeps no distributions, because another forward is faster than copying them.
     small = sampling.support is not None and sampling.support <= FEW and not model.reads_drawn
     verifiers = [Recording() if small else token_wise for _ in prompts]
     requests = []
@@ -110,17 +117,17 @@ def roll_out(
 
 
 def can_read(tokens: Sequence[int], vocab_size: int) -> bool:
-    """Whether a model of ``vocab_size`` embeddings has one for each of ``tokens``."""
+    """Return true if a model with ``vocab_size`` embeddings can read all of ``tokens``."""
     return max(tokens, default=0) < vocab_size
 
 
 def readable(tokens: Sequence[int], vocab_size: int) -> int:
-    """Number of ``tokens`` before the first that a model of ``vocab_size`` embeddings cannot read."""
+    """Return the number of ``tokens`` before the first that a model with ``vocab_size`` embeddings cannot read."""
     return next((place for place, token in enumerate(tokens) if token >= vocab_size), len(tokens))
 
 
 def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verifier: str) -> Tensor:
-    """The probability that a drafted token is accepted, given the token.
+    """Return the probability that a drafted token is accepted, given the token.
 
     ``token-wise`` verification accepts the token i with probability ``min(1, p_i / q_i)``. Under the rule ``invariant``
     target and draft share their noise, and the token i that the draft chose is also the target's with probability
@@ -153,7 +160,7 @@ def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verif
 
 
 def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: str) -> Tensor:
-    """The probability that a token drawn from q is accepted.
+    """Return the probability that a token drawn from q is accepted.
 
     This is ``Σ_i min(p_i, q_i)`` under ``token-wise`` verification and ``Σ_i 1 / Σ_j max(p_j / p_i, q_j / q_i)`` under
     the rule ``invariant``.
@@ -184,7 +191,7 @@ def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: st
 
 
 def moved(distribution: TokenDistribution, device: torch.device) -> TokenDistribution:
-    """``distribution`` on ``device``."""
+    """Return ``distribution`` on ``device``."""
     probabilities, tokens = distribution.probabilities, distribution.tokens
     if probabilities.device == device:
         return distribution
@@ -192,7 +199,7 @@ def moved(distribution: TokenDistribution, device: torch.device) -> TokenDistrib
 
 
 def _of(distribution: TokenDistribution, tokens: Tensor) -> Tensor:
-    """(N,) the probability of the token of each of N distributions."""
+    """Return the probability (N,) of a token in each of N distributions."""
     probabilities, listed = distribution.probabilities, distribution.tokens
     if listed is not None:
         return probabilities.where(listed == tokens.unsqueeze(-1), 0.0).sum(-1)
@@ -201,15 +208,17 @@ def _of(distribution: TokenDistribution, tokens: Tensor) -> Tensor:
 
 
 def _rows_at_once(p: TokenDistribution, q: TokenDistribution) -> Iterator[tuple[int, int]]:
-    """First and last rows of pieces of the distributions that are computed at once."""
+    """Yield the start and the end of pieces of rows that are computed at once."""
     count = len(q.probabilities)
     together = max(1, MAX_SCORES // max(p.size, q.probabilities.shape[-1]))
     return ((start, min(start + together, count)) for start in range(0, count, together))
 
 
 def _on_support(p: TokenDistribution, q: TokenDistribution) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities (N, k) in p and in q of the tokens that q lists, and (N,) what p has of others; in float64."""
-    device = torch.device("cpu") if q.probabilities.device.type == "mps" else q.probabilities.device  # has no float64
+    """Return probabilities in p and in q (N, k) of q's tokens, and p's probability (N,) of all others, in float64."""
+    device = (
+        torch.device("cpu") if q.probabilities.device.type == "mps" else q.probabilities.device
+    )  # MPS has no float64
     p, q = moved(p, device), moved(q, device)
     q_j, dense = q.probabilities.double(), p.dense
     p_j = dense[:, : q_j.shape[-1]] if q.tokens is None else dense.gather(-1, q.tokens)
@@ -229,9 +238,9 @@ def label(
     sampling: SamplingParams,
     verifier: str = TOKEN_WISE,
 ) -> list[tuple[list[int], list[float]]]:
-    """(Y, P) for every rollout, up to its first token outside the draft's vocabulary.
+    """Return (Y, P) for every rollout, up to its first token outside the draft's vocabulary.
 
-    Both are empty if the prompt has such a token.
+    Both lists are empty if the prompt has such a token.
 
     Args:
         prompts, rollouts: B prompts and the target's B rollouts X, at least one token each.
@@ -248,7 +257,7 @@ def label(
         y = (choice if q.tokens is None else q.tokens.gather(-1, choice)).squeeze(-1)
         del drafted
         accepted = acceptance(some.p(target, sampling), q, y, verifier)
-        parts = zip(*(torch.split(found, some.counts) for found in (y, accepted)), strict=True)
+        parts = zip(*(torch.split(values, some.counts) for values in (y, accepted)), strict=True)
         for row, (tokens, accept) in zip(some.rows, parts, strict=True):
             labels[row] = tokens.tolist(), accept.tolist()
     return labels
@@ -263,10 +272,10 @@ def overlap(
     sampling: SamplingParams,
     verifier: str = TOKEN_WISE,
 ) -> list[list[float]]:
-    """:func:`expected_acceptance` at every token of every rollout, both distributions under the sampling parameters.
+    """Return :func:`expected_acceptance` at every token of every rollout, with the sampling parameters.
 
-    It is 0 after a token outside the draft's vocabulary, where nothing can be drafted. That token's own position can
-    still be drafted, from the tokens before it.
+    The result is 0 after a token outside the draft's vocabulary, where nothing can be drafted. The position of that
+    token can still be drafted, from the tokens before it.
 
     Args:
         prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
@@ -284,7 +293,7 @@ def overlap(
 
 
 class _Batch(NamedTuple):
-    """Some of the prompts, and their rollouts as far as they are read."""
+    """Some of the prompts, and their rollouts up to the last token that is read."""
 
     rows: list[int]
     prompts: list[list[int]]
@@ -299,7 +308,7 @@ class _Batch(NamedTuple):
         return [len(rollout.tokens) for rollout in self.rollouts]
 
     def p(self, target: LanguageModel, sampling: SamplingParams) -> TokenDistribution:
-        """The target's N distributions along the texts: those that were kept, or by a forward."""
+        """Return the target's N distributions along the texts: the recorded ones, or those of a forward."""
         kept = [rollout.p for rollout in self.rollouts if rollout.p is not None]
         if len(kept) == len(self.rollouts):
             return TokenDistribution.joined(kept)
@@ -309,10 +318,10 @@ class _Batch(NamedTuple):
 def _batches(
     target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], beyond: int
 ) -> Iterator[_Batch]:
-    """The prompts that the draft can read, as many together as :func:`scores_at_once`.
+    """Yield batches of the prompts that the draft can read, with at most :func:`scores_at_once` logits each.
 
     Args:
-        beyond: number of tokens of a rollout that are kept from the first on that the draft cannot read.
+        beyond: number of tokens that are kept of a rollout after the last token that the draft can read.
     """
     size = draft.vocab_size
     read = {
@@ -329,16 +338,16 @@ def _batches(
 
 
 def scores_at_once(device: torch.device) -> int:
-    """The largest number of logits that a forward on ``device`` should compute."""
+    """Return the largest number of logits that a forward on ``device`` should compute."""
     return MAX_SCORES if device.type == "cpu" else MAX_SCORES_OF_ACCELERATOR
 
 
 def scores(model: LanguageModel, prompts: Sequence[list[int]], texts: Sequence[list[int]], size: int) -> Tensor:
-    """(N, V') logits that predict each token of ``texts``, text by text, in one forward.
+    """Return the logits (N, V') that predict each token of ``texts``, text by text, in a single forward.
 
     Args:
         prompts: the prompt of each text; for an encoder-decoder the encoder's input.
-        texts: at least one token each; the last one is scored and not read.
+        texts: texts of at least one token; the last token is scored and not read.
         size: the target's vocabulary size V, to which longer rows are cut.
     """
     cache = model.new_cache()

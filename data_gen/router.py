@@ -32,11 +32,10 @@ GREEDY = SamplingParams(0.0, None)
 
 
 class RouterDatasetBuilder(TargetBuilder[RouterRow]):
-    """Target, arms, prompts and settings of one dataset; turns groups of prompts into rows.
+    """Makes the rows of a router dataset with target and arms.
 
     Raises:
-        InputError: a model or prompt source is missing, an arm does not fit the target, a prompt fills the context, or
-            rouge-score is not installed.
+        InputError: a model is missing, an arm does not fit the target, or rouge-score is not installed.
     """
 
     decoder_only = False
@@ -65,17 +64,17 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
         }
 
     def times(self, items: list[Item]) -> tuple[Times, Machine]:
-        """Measure seconds per token of each arm, and the target's cost of verification, on this machine.
+        """Measure the seconds per token of each arm, and the target's cost of verification, on this machine.
 
         Returns:
-            the times, measured with the first of ``items`` that all models can read, and the machine.
+            The times, measured with the first of ``items`` that all models can read, and the machine.
         """
         models = [arm.model for arm in self.arms]
         size = min((model.vocab_size for model in models if model is not None), default=self.target.vocab_size)
         prompt = next((item.ids for item in items if can_read(item.ids, size)), [0])
-        found = step_times(self.target, models, prompt, self.sampling)
-        of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, found.models, strict=True)]
-        return Times(of_arms, found.cost), machine()
+        steps = step_times(self.target, models, prompt, self.sampling)
+        of_arms = [0.0 if arm.arm.kind == NGRAM else t for arm, t in zip(self.arms, steps.models, strict=True)]
+        return Times(of_arms, steps.cost), machine()
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[RouterRow]:
         prompts = [item.ids for item in items]
@@ -101,50 +100,50 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
             overlaps.append(overlap(self.target, arm.model, prompts, sampled, self.sampling, rule))
         rows = []
         for i, item in enumerate(items):
-            said = [output[i].tokens for output in outputs]
+            of_arms = [output[i].tokens for output in outputs]
             row = RouterRow(
                 item.id, item.domain, item.prompt, item.ids, embeddings[i].tolist(),
-                greedy[i].tokens, sampled[i].tokens, said,
-                [self.alignment(greedy[i].tokens, tokens) for tokens in said], [shares[i] for shares in overlaps],
+                greedy[i].tokens, sampled[i].tokens, of_arms,
+                [self.alignment(greedy[i].tokens, tokens) for tokens in of_arms], [shares[i] for shares in overlaps],
             )  # fmt: skip
             rows.append(row)
-            on_done(len(row.greedy) + len(row.sampled) + sum(map(len, said)))
+            on_done(len(row.greedy) + len(row.sampled) + sum(map(len, of_arms)))
         return rows
 
     def alignment(self, reference: list[int], tokens: list[int]) -> float:
-        """ROUGE-L F1 of two outputs' texts, f of eq. 1; 1 if the tokens are equal, even without words."""
-        one, other = self.tokenizer.batch_decode([reference, tokens], skip_special_tokens=True)
-        return 1.0 if one == other else float(self.rouge.score(one, other)["rougeL"].fmeasure)
+        """Return ROUGE-L F1 of the texts of two outputs, f of eq. 1; 1 for equal texts, even without words."""
+        expected, text = self.tokenizer.batch_decode([reference, tokens], skip_special_tokens=True)
+        return 1.0 if expected == text else float(self.rouge.score(expected, text)["rougeL"].fmeasure)
 
     def _answers(self, model: LanguageModel, prompts: list[list[int]], budgets: list[Tensor]) -> list[Rollout]:
-        """An arm's greedy outputs; empty for prompts with a token outside its vocabulary."""
-        found = [Rollout([]) for _ in prompts]
+        """Return the greedy outputs of an arm; empty for prompts with a token outside its vocabulary."""
+        rollouts = [Rollout([]) for _ in prompts]
         rows = [row for row, prompt in enumerate(prompts) if can_read(prompt, model.vocab_size)]
         if rows:
             read = self.roll_out(model, [prompts[row] for row in rows], [budgets[row] for row in rows], GREEDY)
             for row, rollout in zip(rows, read, strict=True):
-                found[row] = rollout
-        return found
+                rollouts[row] = rollout
+        return rollouts
 
     @torch.inference_mode()
     def _embed(self, prompts: list[list[int]]) -> Tensor:
-        """(N, d) the target's embedding of each prompt, as in the decoder's prefill."""
+        """Return the target's embedding (N, d) of each prompt, as in the decoder's prefill."""
         size = self.settings.batch_size
-        found = []
+        embeddings: list[Tensor] = []
         for start in range(0, len(prompts), size):
             cache = self.target.new_cache()
             group = enumerate(prompts[start : start + size])
             reads = [Read(row, self.target.begin(cache, row, prompt, 0)) for row, prompt in group]
             _, hidden = self.target.forward(cache, reads)
-            found += [self.target.embed(cache, row, last) for row, last in enumerate(hidden)]
-        return torch.stack(found).float().cpu()
+            embeddings += [self.target.embed(cache, row, last) for row, last in enumerate(hidden)]
+        return torch.stack(embeddings).float().cpu()
 
 
 def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
-    """Whether each token of ``text`` equals the copy proposed by an n-gram match of the tokens before it.
+    """Return whether each token of ``text`` equals the copy that an n-gram match of the tokens before it proposes.
 
-    If the text was sampled from the target, this is a draw of the copy's acceptance: token x_t has the distribution p
-    and equals the copy y with probability p(y), the acceptance probability of y.
+    If the text was sampled from the target, the result is a draw of the copy's acceptance. Token x_t has the
+    distribution p and equals the copy y with probability p(y), which is the acceptance probability of y.
     """
     tokens = [*prompt]
     lookup, equal = PromptLookup(NgramIndex(tokens), Ngram().longest), []
@@ -155,7 +154,7 @@ def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
 
 
 def copies(prompt: Sequence[int], text: Sequence[int]) -> Rollout:
-    """The tokens of ``text`` that equal the proposed copy, in order: the output of n-grams alone."""
+    """Return the tokens of ``text`` that equal the proposed copy, in order, which are the output of n-grams alone."""
     return Rollout([token for token, right in zip(text, copied(prompt, text), strict=True) if right])
 
 

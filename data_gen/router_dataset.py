@@ -1,9 +1,9 @@
-"""A router dataset in memory, and the rewards of arms for its prompts.
+"""Router datasets in memory, and the rewards of arms for their prompts.
 
 Rewards are the paper's proxy (Huang et al. 2024, eq. 1, 2 and A.5) or the expected throughput. They are computed from
-the stored dataset when needed, so that α, cost and machine can change without new rollouts. Measured times are in a
-file of their own, since shards and manifest must be the same bytes for killed and resumed runs. Shapes: N prompts, A
-arms.
+the stored dataset when they are needed, so that α, cost and machine can change without new rollouts. Measured times are
+in a separate file, because shards and manifest must be the same bytes for killed and resumed runs. Shapes: N prompts,
+A arms.
 """
 
 from __future__ import annotations
@@ -27,26 +27,32 @@ from .dataset import ENOUGH, Manifest, read_manifest
 from .kinds import RouterRow, read_dataset
 
 TIMES = "times.json"
-LONGEST_CONSIDERED = 10  # draft length, when the best one is chosen
+LONGEST_CONSIDERED = 10  # longest draft from which the best length is chosen
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times measured when the data was made: seconds per token of each arm, and the target's cost of verification."""
+    """Times that were measured when the data was made.
+
+    Attributes:
+        arms: seconds per token of each arm.
+        verify: the target's cost of verification.
+    """
 
     arms: list[float]
     verify: CostModel
 
     def save(self, folder: Path, machine: Machine) -> None:
+        """Write the times and the machine to a file in ``folder``."""
         document = {"seconds_per_token": self.arms, "cost": self.verify.to_dict(), "machine": machine.to_dict()}
         with replacing(folder / TIMES) as temporary:
             temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Times:
-        """Read the times of a dataset; raise InputError if they are missing or damaged."""
+        """Return the times of a dataset; raises InputError if they are missing or damaged."""
         file, again = Path(folder) / TIMES, "run 'specpilot data router' again to measure them"
         document = read_object(file, again)
         with naming_file(file, again):
@@ -65,10 +71,10 @@ class RouterDataset:
 
 
 def read_router_dataset(folder: str | Path) -> RouterDataset:
-    """Read and validate a complete router dataset.
+    """Return a complete router dataset after validation.
 
     Raises:
-        InputError: the folder is no router dataset, or it is incomplete or damaged.
+        InputError: the folder is not a router dataset, or it is incomplete or damaged.
     """
     manifest = read_manifest(folder, RouterRow.kind, complete=True)
     rows = read_dataset(folder, RouterRow)
@@ -93,62 +99,66 @@ def check_router_answers(folder: str | Path, manifest: Manifest, rows: Sequence[
 def rewards(
     data: RouterDataset, reward: str, *, alpha: float = 0.5, cost: str = "parameters", length: int | None = None
 ) -> Array:
-    """(N, A) reward of every arm for every prompt.
+    """Return the reward (N, A) of every arm for every prompt.
 
     Args:
+        data: the dataset.
         reward: ``rouge``: s = α·f + (1 - α)·c (eq. 2); ``throughput``: see :func:`speedups`.
         alpha: weight α of eq. 2.
         cost: the cost c of eq. 2, ``parameters`` or ``time``.
-        length: draft length for the throughput. None: the best length for each prompt and arm.
+        length: draft length for the throughput; None for the best length for each prompt and arm.
 
     Raises:
-        InputError: a reward is NaN or infinite; names the prompt and the arm.
+        InputError: a reward is NaN or infinite; the message names the prompt and the arm.
     """
     if reward == "throughput":
-        found = np.array([speedups(row, data.arms, data.times, length) for row in data.rows])
+        values = np.array([speedups(row, data.arms, data.times, length) for row in data.rows])
     else:
         c = parameter_costs([arm.parameters for arm in data.arms]) if cost == "parameters" else time_costs(data.times)
-        found = alpha * np.array([row.rouge for row in data.rows]) + (1 - alpha) * c
-    for row, arm in np.argwhere(~np.isfinite(found)):
+        values = alpha * np.array([row.rouge for row in data.rows]) + (1 - alpha) * c
+    for row, arm in np.argwhere(~np.isfinite(values)):
         raise InputError(
-            f"prompt {data.rows[row].prompt_id!r}, arm {data.arms[arm].name!r}: the reward is {found[row, arm]}; "
+            f"prompt {data.rows[row].prompt_id!r}, arm {data.arms[arm].name!r}: the reward is {values[row, arm]}; "
             "generate the data again"
         )
-    return found
+    return values
 
 
 def parameter_costs(parameters: Sequence[int]) -> Array:
-    """(A,) costs by A.5: c_j = 1 - e^{P_j} / e^{P_max}, with P in billions; 0 for the largest arm."""
+    """Return the costs (A,) by A.5: c_j = 1 - e^{P_j} / e^{P_max}, with P in billions; 0 for the largest arm."""
     billions = np.array(parameters) / 1e9
     return np.asarray(1 - np.exp(billions - billions.max()))
 
 
 def time_costs(times: Times) -> Array:
-    """(A,) costs c_j = 1 - t_j / t_max by measured seconds per token; 0 for the slowest arm."""
+    """Return the costs (A,) c_j = 1 - t_j / t_max by measured seconds per token; 0 for the slowest arm."""
     seconds = np.array(times.arms)
     return np.asarray(1 - seconds / seconds.max())
 
 
 def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | None) -> list[float]:
-    """(A,) expected throughput of each arm relative to the target alone; 1 for an arm that drafts nothing."""
+    """Return the expected throughput (A,) of each arm relative to the target alone; 1 for an arm without drafts."""
     alone = 1 / times.verify.verification(1)
-    found = []
+    ratios = []
     for arm, seconds, shares in zip(arms, times.arms, row.overlap, strict=True):
         if arm.kind == "autoregressive":
-            found.append(1.0)
+            ratios.append(1.0)
             continue
         cost = replace(times.verify, t_draft=seconds)
         tokens = round_tokens(shares, length or LONGEST_CONSIDERED)
         lengths = range(1, len(tokens)) if length is None else [length]
-        found.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
-    return found
+        ratios.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
+    return ratios
 
 
 def round_tokens(overlap: Sequence[float], longest: int) -> list[float]:
-    """Expected tokens of a round with K = 0, 1, … ``longest`` drafted: 1 + Σ_k mean over start t of a_t … a_{t+k-1}.
+    """Return the expected tokens of a round with K = 0, 1, … ``longest`` drafted tokens.
 
-    ``overlap`` holds the a_i along the target's output, which has the same distribution as the accepted tokens of
-    rounds. Means are over starts t whose k tokens are within the text.
+    They are 1 + Σ_k mean over starts t of a_t … a_{t+k-1}. Means are over starts t whose k tokens are within the text.
+
+    Args:
+        overlap: the a_i along the target's output, which has the same distribution as the accepted tokens of rounds.
+        longest: the largest number of drafted tokens.
     """
     a = np.array(overlap)
     if not len(a):

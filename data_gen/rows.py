@@ -1,9 +1,9 @@
-"""The one reader of prompts and texts: files, folders, datasets on the hub, and what Python holds.
+"""Reads prompts and texts from files, folders, datasets on the hub, and objects in Python.
 
-:func:`read_rows` turns any source into rows, dictionaries of columns; what the columns mean is decided in
-:mod:`~.columns`. A file is read as what it holds, whatever its suffix. Folders of ``save_to_disk`` and the hub
-are read by the library ``datasets``; text formats here, so that ``"NA"`` and ``"007"`` stay text and an error names the
-line.
+:func:`read_rows` converts any source to rows, which are dictionaries of columns. :mod:`~.columns` interprets the
+columns. The contents of a file decide its format, not the suffix. The library ``datasets`` reads folders of
+``save_to_disk`` and the hub. Text formats are read here, so that ``"NA"`` and ``"007"`` stay text and an error names
+the line.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from ..common.files import check_no_pointer, split_revision
 from ..common.json_file import MAX_BYTES, naming_file, parse_object, read_parquet, read_text
 
 Record: TypeAlias = dict[str, Any]
-# A path, a hub id; or in Python a datasets.Dataset, a DatasetDict, or any iterable of rows, texts and conversations.
+# A path or a hub id; in Python also a datasets.Dataset, a DatasetDict, or any iterable of rows, texts and
+# conversations.
 RowSource: TypeAlias = str | Path | Iterable[Any]
 
-# Suffix → kind. In a folder the first kind of which there are files is read.
+# Suffix → kind. In a folder, only files of the first kind that is present are read.
 KINDS = {
     ".parquet": "Parquet", ".jsonl": "JSON", ".json": "JSON", ".ndjson": "JSON", ".jsonlines": "JSON",
     ".csv": "CSV", ".tsv": "CSV", ".txt": "text",
 }  # fmt: skip
-ABOUT = ("dataset_info.json", "dataset_infos.json", "state.json")  # JSON files of a folder that hold no rows
+ABOUT = ("dataset_info.json", "dataset_infos.json", "state.json")  # JSON files in a folder that do not contain rows
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # gzip, bzip2, xz, zstd, zip
 QUOTES = 'quote fields that have quotation marks, and double these: "say ""hi"" to him"'
 REMEDY = "give a JSON Lines (.jsonl), CSV (.csv), Parquet (.parquet) or text (.txt) file"
@@ -47,7 +48,8 @@ def read_rows(source: RowSource, *, split: str = "train") -> list[Record]:
     over a hub id.
 
     Args:
-        split: of a hub dataset or a ``DatasetDict``.
+        source: the source.
+        split: split of a hub dataset or a ``DatasetDict``.
 
     Raises:
         InputError: the source does not exist, has no rows or no such split, or a line cannot be parsed.
@@ -59,13 +61,18 @@ def read_rows(source: RowSource, *, split: str = "train") -> list[Record]:
 
 
 def name_of(source: RowSource) -> str:
-    """What messages and manifests call ``source``."""
+    """Return the name of ``source`` in messages and manifests."""
     return str(source) if isinstance(source, str | Path) else f"<{type(source).__name__}>"
 
 
 def _by_name(source: str, split: str) -> Iterable[Record]:
+    """Return the rows of a file, a folder or a hub dataset.
+
+    Raises:
+        InputError: the source does not exist or cannot be read.
+    """
     if not source.strip():
-        raise InputError(f"prompts={source!r}: empty; give a file, a folder, a hub dataset id, or 'builtin'")
+        raise InputError(f"prompts={source!r}: is empty; give a file, a folder, a hub dataset id, or 'builtin'")
     path = Path(source).expanduser()
     if path.is_file():
         return _read_file(path)
@@ -87,16 +94,16 @@ def _by_name(source: str, split: str) -> Iterable[Record]:
 
 
 def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Record]:
-    """The rows of a ``datasets.Dataset``, of a split of a ``DatasetDict``, or of an iterable."""
+    """Yield the rows of a ``datasets.Dataset``, of a split of a ``DatasetDict``, or of an iterable."""
     name = name or name_of(source)
     if isinstance(source, Mapping):
         if split not in source:
             splits = ", ".join(map(str, source))
             raise InputError(f"{name}: no split {split!r}; it has {splits}: choose one with split (--split)")
         source = source[split]
-    if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame, which iterates over names of columns
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame, whose iteration yields names of columns
         if not source.columns.is_unique:
-            raise InputError(f"{name}: two columns have one name; rename one")
+            raise InputError(f"{name}: two columns have the same name; rename one of them")
         source = json.loads(source.to_json(orient="records"))
     if not isinstance(source, Iterable):
         raise InputError(f"{name}: no rows; give a path, a datasets.Dataset, or a list of rows, texts or conversations")
@@ -112,35 +119,42 @@ def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Rec
 
 
 def _read_folder(folder: Path) -> list[Record]:
-    """The rows of the files of one kind; the others are named in one line."""
-    there = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    if not any(path.suffix.lower() in KINDS for path in there):  # as a repository of the hub: data/train-00000.parquet
-        there = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    kinds = {path: KINDS.get(path.suffix.lower()) for path in there if path.name not in ABOUT}
+    """Return the rows of the files of one kind. A line on standard error names the other files."""
+    paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    if not any(
+        path.suffix.lower() in KINDS for path in paths
+    ):  # as in a repository of the hub: data/train-00000.parquet
+        paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    kinds = {path: KINDS.get(path.suffix.lower()) for path in paths if path.name not in ABOUT}
     kind = next((kind for kind in KINDS.values() if kind in kinds.values()), None)
     if kind is None:
         raise InputError(f"{folder}: the folder holds no {', '.join(KINDS)} file")
     files = [path for path in kinds if kinds[path] == kind]
-    if others := [str(path.relative_to(folder)) for path in there if path not in files]:
+    if ignored := [str(path.relative_to(folder)) for path in paths if path not in files]:
         print(
-            f"{folder}: {kind} files are read ({len(files)}), others are not: {listed(others)}",
+            f"{folder}: {kind} files are read ({len(files)}), other files are ignored: {listed(ignored)}",
             file=sys.stderr,
         )
     return [row for file in files for row in _read_file(file)]
 
 
 def _read_file(path: Path) -> list[Record]:
+    """Return the rows of a file.
+
+    Raises:
+        InputError: the file cannot be read or parsed.
+    """
     start = b""
-    with suppress(OSError), path.open("rb") as file:  # who reads the file reports it
+    with suppress(OSError), path.open("rb") as file:  # the reader of the file reports the error
         start = file.read(4)
     if start.startswith(PACKED):
-        raise InputError(f"{path}: a compressed file; unpack it")
+        raise InputError(f"{path}: is a compressed file; unpack it")
     kind = "Parquet" if start == b"PAR1" else KINDS.get(path.suffix.lower())
     if kind == "Parquet":
         return read_parquet(path, REMEDY)
     text = read_text(path, REMEDY)
     if "\0" in text:
-        raise InputError(f"{path}: a binary file; {REMEDY}")
+        raise InputError(f"{path}: is a binary file; {REMEDY}")
     if kind == "CSV":
         return _read_table(path, text)
     rows = _json_rows(path, text, sure=kind == "JSON")
@@ -148,14 +162,18 @@ def _read_file(path: Path) -> list[Record]:
 
 
 def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
-    """The objects of an array, of JSON lines, or one alone; None if the text holds none and it is not ``sure``."""
+    """Return the objects of an array, of JSON lines, or a single object.
+
+    Args:
+        sure: whether the text must be JSON; otherwise the result is None for text that is not JSON.
+    """
     with suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        rows = found if isinstance(found, list) else [found]
+        value = json.loads(text)
+        rows = value if isinstance(value, list) else [value]
         if rows and all(isinstance(row, dict) for row in rows):
             return rows
     rows = []
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also cut at U+2028, which JSON allows
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines also splits at U+2028, which JSON allows in text
         if line.strip():
             try:
                 with naming_file(f"{path}:{number}", "give one JSON object per line, or an array of them"):
@@ -168,10 +186,10 @@ def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
 
 
 def _read_table(path: Path, text: str) -> list[Record]:
-    """The rows of a CSV file, separated by the character of its header; every value is text.
+    """Return the rows of a CSV file; every value is text. The header determines the separator.
 
-    In a file with tabs whose lines all have the columns of the header, each line is a row: a field that begins with a
-    quotation mark does not continue in the next line.
+    If a file has tabs and all lines have the columns of the header, each line is a row. A field that begins with a
+    quotation mark then does not continue in the next line.
     """
     header = text.partition("\n")[0]
     separator = next((mark for mark in "\t,;" if mark in header), "\t" if path.suffix.lower() == ".tsv" else ",")
@@ -189,19 +207,24 @@ def _read_table(path: Path, text: str) -> list[Record]:
                 raise InputError(f"{path}:{reader.line_num}: more values than the header has names; quote separators")
             rows.append(row)
     except csv.Error as error:
-        raise InputError(  # line_num is the last line that was read without an error
-            f"{path}:{reader.line_num + 1}: not CSV ({error}): a quotation mark of the row that begins here is not "
-            f"that of a quoted field; {QUOTES}"
+        raise InputError(  # line_num is the last line without an error
+            f"{path}:{reader.line_num + 1}: not CSV ({error}): the row that begins here has a quotation mark "
+            f"outside a quoted field; {QUOTES}"
         ) from None
     return rows
 
 
 def _unquoted(field: str) -> str:
-    """``field`` without the quotation marks around it, of which those inside are doubled; otherwise as it is."""
+    """Return a quoted field without quotation marks, in which inner ones are doubled; other fields unchanged."""
     return field[1:-1].replace('""', '"') if re.fullmatch(r'"(?:[^"]|"")*"', field) else field
 
 
 def _read_hub(source: str, split: str) -> list[Record]:
+    """Return the rows of a dataset on the hub.
+
+    Raises:
+        InputError: the hub has no such dataset, configuration or split, or cannot be reached.
+    """
     import datasets
 
     from ..models.loading.model_files import query_hub
@@ -224,5 +247,5 @@ def _read_hub(source: str, split: str) -> list[Record]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error's message."""
+    """Return the first line of an error's message."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,6 +1,6 @@
-"""A JSON Lines file of texts, written text by text, beside the :class:`~.dataset.ShardWriter` of datasets.
+"""A JSON Lines file of texts, written text by text; the counterpart of the :class:`~.dataset.ShardWriter` of datasets.
 
-What the texts depend on is kept beside the file, in the folder ``<file>.run``.
+The folder ``<file>.run`` beside the file has the settings on which the texts depend.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ REMEDY = "give another --output"
 
 
 def settings_file(path: Path) -> Path:
-    """The file that holds what the texts of ``path`` depend on."""
+    """Return the file with the settings on which the texts of ``path`` depend."""
     return path.with_name(f"{path.name}.run") / SETTINGS
 
 
 class TextFile:
-    """Writes the texts of one file, continuing an earlier run with the same settings.
+    """Writes the texts of a file. It continues an earlier run with the same settings.
 
-    A line is appended when its text is finished, so that an interrupted run keeps it. :meth:`complete` puts the lines
-    in order.
+    A line is appended when its text is finished, so that an interrupted run keeps the line. :meth:`complete` sorts the
+    lines.
 
     Args:
         path: the file.
-        identity: what the texts depend on besides their prompts. A file with another identity is refused.
-        heads: for each text the fields that its line begins with, and by which the line is recognised; ``seed`` is
-            another for each.
+        identity: settings on which the texts depend besides their prompts. A file with another identity is refused.
+        heads: fields at the beginning of the line of each text, by which the line is recognised; every text has another
+            ``seed``.
 
     Raises:
         InputError: the file has another identity or origin, a line is damaged or of another prompt, or another process
-            is writing to the file.
+            writes to the file.
     """
 
     noun = "text"
@@ -60,19 +60,20 @@ class TextFile:
             raise
 
     def _check_identity(self) -> None:
+        """Raise InputError if the file has another identity or origin."""
         if not self._settings.exists():
             raise InputError(f"{self.path}: exists, and was not written by 'specpilot generate --prompts'; {REMEDY}")
         before = read_object(self._settings, REMEDY)
-        found = differences({name: before.get(name) for name in self.identity}, dict(self.identity))
-        if found:
-            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in found.items())
+        changes = differences({name: before.get(name) for name in self.identity}, dict(self.identity))
+        if changes:
+            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in changes.items())
             raise InputError(
                 f"{self.path}: belongs to a run with other settings: {shown}; repeat those settings, or choose another "
                 "--output"
             )
 
     def _read(self) -> dict[int, bytes]:
-        """The lines by the number of their text; half a line at the end of the file is cut off."""
+        """Return the lines by the number of their text. Half a line at the end of the file is cut off."""
         numbers = {head["seed"]: number for number, head in enumerate(self.heads)}
         lines: dict[int, bytes] = {}
         with self.path.open("rb+") as file:
@@ -95,15 +96,15 @@ class TextFile:
         return list(self._lines) == list(range(len(self.heads)))
 
     def forget_damaged(self) -> list[str]:
-        """Nothing: a damaged line is refused when the file is opened."""
+        """Return an empty list, because a damaged line is refused when the file is opened."""
         return []
 
     def missing(self, total: int) -> list[int]:
-        """Numbers of the texts, of ``total`` in all, that are not written yet."""
+        """Return the numbers of the texts, of ``total`` in all, that are not yet written."""
         return [number for number in range(total) if number not in self._lines]
 
     def write(self, text: Mapping[str, object], number: int) -> None:
-        """Append the line of text ``number``: its head, and then ``text``."""
+        """Append the line of text ``number``: its head, then ``text``."""
         if not self._begun:
             with replacing(self._settings) as file:
                 file.write_text(json.dumps(self.identity, indent=1), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Workers make the shards of a dataset, in this process or on a Ray cluster, and one loop writes them.
+"""Workers make the shards of a dataset, in this process or on a Ray cluster, and a loop writes the shards.
 
-The unit of work is a shard. A shard depends on nothing but its unit and the models, so any worker may make it, again if
-necessary, and the datasets are the same bytes. Units are sent to the workers and shards come back; only the process
-that holds the folder's lock reads prompts and data and writes files. The same loop writes the texts of ``generate
+The unit of work is a shard. A shard depends only on its unit and the models. Any worker may therefore make it, again if
+necessary, and the bytes of the dataset are the same. Units are sent to the workers, and shards come back. Only the
+process with the folder's lock reads prompts and data and writes files. The same loop writes the texts of ``generate
 --prompts``, one by one.
 """
 
@@ -30,24 +30,24 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 OnDone = Callable[[int], None]
-"""Called for each text of a shard with its number of tokens."""
+"""A function that is called for each text of a shard, with the text's number of tokens."""
 
 
 def ignore(tokens: int) -> None:
-    """The default of ``on_done``."""
+    """Do nothing; the default of ``on_done``."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """The facts about the models that planning a dataset needs, in which all workers must agree.
+    """Facts about the models that planning a dataset needs. All workers must agree in them.
 
     Attributes:
         identity: the part of the dataset's identity that comes from the models.
         device: type of the device that makes the shards.
         context: shortest context of the models in tokens; None if it is not limited.
         encoder: whether the target reads prompts by an encoder.
-        embedding_bytes: size of the draft's embedding, where it is part of the dataset.
-        hardware, versions: of a worker's machine.
+        embedding_bytes: size of the draft's embedding if it is part of the dataset; else 0.
+        hardware, versions: hardware and versions of packages on a worker's machine.
     """
 
     identity: Identity
@@ -60,41 +60,41 @@ class Description:
 
 
 class ShardMaker(Protocol[U_contra, S_co]):
-    """Holds the models of a dataset and makes its shards."""
+    """Makes the shards of a dataset with its models."""
 
     def describe(self) -> Description:
-        """The facts about the models that planning needs."""
+        """Return the facts about the models that planning needs."""
 
     def make(self, unit: U_contra, on_done: OnDone = ignore) -> S_co:
-        """The shard of ``unit``."""
+        """Return the shard of ``unit``."""
 
 
 class Workers(Protocol[U_contra, S_co]):
     """One or more shard makers.
 
     Attributes:
-        description: what :meth:`ShardMaker.describe` returned.
+        description: the result of :meth:`ShardMaker.describe`.
     """
 
     description: Description
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """Call ``question`` with one shard maker, in its process, while the others rest."""
+        """Return the result of ``question`` for a shard maker, called in the maker's process while the others wait."""
 
     def make_all(
         self, units: Mapping[int, Callable[[], U_contra]], on_done: OnDone = ignore
     ) -> Iterator[tuple[int, S_co]]:
-        """Yield the index and the shard of every unit, in any order; a unit is made when it is given to a maker."""
+        """Yield the index and the shard of every unit, in any order. A unit is made when a maker gets it."""
 
 
 class Writer(Protocol[S_contra]):
-    """Where shards are written, of which some may be there already: a folder of files, or lines of one file.
+    """Writes shards to a folder of files, or as lines of a file. Some shards may already be written.
 
     Attributes:
         path: the folder or file.
-        noun: what one of its entries is.
-        is_complete: whether everything is written.
-        tokens: number of tokens, or other examples, of all that is written; None if they are not counted.
+        noun: the noun for an entry.
+        is_complete: whether all shards are written.
+        tokens: number of tokens or other examples of the written shards; None if they are not counted.
     """
 
     @property
@@ -107,16 +107,16 @@ class Writer(Protocol[S_contra]):
     def tokens(self) -> int | None: ...
 
     def forget_damaged(self) -> list[str]:
-        """Have the shards that are missing or changed written again; returns their names."""
+        """Mark shards that are missing or changed as not written, and return their names."""
 
     def missing(self, total: int) -> list[int]:
-        """Numbers of the shards, of ``total`` in all, that are not written yet."""
+        """Return the numbers of the shards, of ``total`` in all, that are not yet written."""
 
     def write(self, shard: S_contra, number: int) -> None:
         """Write the shard ``number``."""
 
     def complete(self) -> None:
-        """Finish, once all shards are written."""
+        """Finish after all shards are written."""
 
 
 class ThisProcess(Workers[U, S]):
@@ -135,7 +135,7 @@ class ThisProcess(Workers[U, S]):
 
 
 def disk_free(path: Path) -> int:
-    """Free bytes where ``path`` is, or will be."""
+    """Return the free bytes on the disk of ``path``, which need not exist."""
     return shutil.disk_usage(path if path.exists() else path.parent).free
 
 
@@ -147,32 +147,37 @@ def write_shards(
     console: Console,
     needed: Sequence[int] = (),
 ) -> bool:
-    """Write the missing and damaged shards and mark the dataset complete; return False if it already was.
+    """Write missing and damaged shards, and mark the dataset as complete.
 
     Args:
+        writer: writes the shards.
         texts: number of texts of each shard.
-        unit_of: the unit of a shard by its number.
+        unit_of: returns the unit of a shard by the shard's number.
         make_all: yields the number and the shard of every unit, in any order, as :meth:`Workers.make_all`.
-        needed: bytes that each shard needs at least; default: not checked.
+        console: shows the progress.
+        needed: minimum number of bytes of each shard; without it, the free space is not checked.
+
+    Returns:
+        False if the dataset was already complete.
 
     Raises:
-        InputError: the disk has not the space that is needed.
+        InputError: the disk does not have enough space.
     """
     output, total, noun = writer.path, sum(texts), writer.noun
     for name in writer.forget_damaged():
-        console.print(f"{output / name}: missing or changed; made again", soft_wrap=True)
+        console.print(f"{output / name}: is missing or changed, and is made again", soft_wrap=True)
     if writer.is_complete:
         console.print(f"{output}: already complete ({counted(total, noun)})")
         return False
     missing = writer.missing(len(texts))
     done = total - sum(texts[number] for number in missing)
     if done:
-        console.print(f"{output}: {counted(done, noun)} found, continuing")
+        console.print(f"{output}: continues after {counted(done, noun)}")
     space, free = sum(needed[number] for number in missing if needed), disk_free(output)
     if space > free:
         raise InputError(
-            f"{output}: needs {space / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; free space or choose another "
-            "place"
+            f"{output}: needs {space / 1e6:,.1f} MB, but only {free / 1e6:,.1f} MB are free; free space or choose "
+            "another place"
         )
     with progress_bar(console, f"{noun}s", total, done) as advance:
         started, tokens = time.perf_counter(), 0

@@ -1,8 +1,8 @@
-"""The built-in prompts: JSON Lines files that ship with the package, so that no download is needed.
+"""The built-in prompts: JSON Lines files in the package, which need no download.
 
 There are six domains: math, sql, shell, code, prose and dialogue. The prompts of ``builtin-copy`` ask to edit,
-summarise or answer questions about texts of all domains. A prompt's id, text and split never change: the files are the
-source, described in ``README.md`` beside them, and are checked against the hashes below when they are read.
+summarise or answer questions about texts of all domains. The id, the text and the split of a prompt never change.
+``README.md`` describes the files. They are checked against the hashes below when they are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class BuiltinPrompt:
-    """One prompt; ``split`` is ``train``, ``validation`` or ``test``."""
+    """A built-in prompt; ``split`` is ``train``, ``validation`` or ``test``."""
 
     id: str
     domain: str
@@ -36,7 +36,7 @@ class BuiltinPrompt:
 
 @functools.cache
 def builtin_prompts(name: str) -> tuple[BuiltinPrompt, ...]:
-    """The prompts of ``builtin``, ``builtin-large`` or ``builtin-copy``, shuffled: any prefix is a random sample.
+    """Return the prompts of ``builtin``, ``builtin-large`` or ``builtin-copy``, in random order.
 
     Raises:
         InputError: the installed file is damaged.
