@@ -153,7 +153,7 @@ def test_transformers_assistance_is_refused(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path, draft_vocab=260)
     base = DecodingOptions(target=target, draft=draft, device="cpu")
     decoder = ComparedDecoder.parse("transformers:assisted-2", base)
-    with pytest.raises(InputError, match="vocab_size: 257 of the target, 260 of the draft"):
+    with pytest.raises(InputError, match="vocab_size of the target: 257, of the draft: 260"):
         Loader(base).generate(decoder, SamplingParams(1.0, None), TOKENS)
 
 

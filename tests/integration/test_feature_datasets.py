@@ -162,7 +162,7 @@ def test_no_room_is_reported_before_anything_is_computed(
     options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(InputError, match=r"needs 0\.\d MB and 0\.0 MB are free"):
+    with pytest.raises(InputError, match=r"needs 0\.\d MB, but only 0\.0 MB are free"):
         make_features(options, tmp_path / "f")
 
 

@@ -23,7 +23,7 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
     ("nothing", "nothing': no such model folder"),
     ("cut", "a weight file is truncated or damaged"),
     ("weightless", "no file named model.safetensors"),
-    ("lfs", "place/lfs/model.safetensors: a git LFS pointer, not the file itself; fetch the file: cd "),
+    ("lfs", "place/lfs/model.safetensors: is a git LFS pointer, not the file itself; download the file: cd "),
     ("lfs-tokenizer", "place/lfs-tokenizer && git lfs pull"),
     ("pickled", "its weights are in .bin files, pickles"),
     ("no-config", "in transformers' format, it holds no config.json"),
@@ -45,7 +45,7 @@ TABLES["generate hello --target @place/{} --draft @place/draft"] = [
 ]
 TABLES["generate hello --target @place/target --draft {}"] = [
     ("@place/broken", "NaN or infinite logits"),
-    ("''", "draft: it is empty"),
+    ("''", "draft: is empty"),
     ("a/b/c/d", "draft='a/b/c/d': no such folder"),
     ("[]", "draft=[]:"),
     ("[@place/draft,@place/target]", "which only a router's arms can be"),
@@ -64,7 +64,7 @@ TABLES["generate hello --target @place/target --router @place/{}"] = [
 ]
 TABLES["generate hello --length tiny-lag-free --cost {}"] = [
     ("@place/nothing.json", "nothing.json': no such file"),
-    ("@place/lfs.json", "lfs.json': a git LFS pointer"),
+    ("@place/lfs.json", "lfs.json': is a git LFS pointer"),
     ("@place/cost-cut.json", "cost-cut.json': not JSON"),
     ("@place/cost-none.json", "cost-none.json': holds no costs of a pair"),
     ("@place/cost-text.json", "cost.t_draft='x':"),
@@ -115,15 +115,15 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/long.txt", "300 tokens, but the context holds 128; leave such prompts out with --max-prompt-tokens 64"),
     (
         "@place/latin.txt",
-        "latin.txt': not UTF-8 text (byte 3); if it is Latin-1 or Windows-1252, convert it, and give the new file: "
+        "latin.txt': not UTF-8 text (byte 3); if it is Latin-1 or Windows-1252, convert it, and use the new file: "
         "iconv -f WINDOWS-1252 -t UTF-8 @place/latin.txt > @place/latin.utf8.txt",
     ),
     ("'@place/some latin.csv'", "iconv -f ISO-8859-1 -t UTF-8 '@place/some latin.csv' > '@place/some latin.utf8.csv'"),
-    ("@place/utf16.jsonl", "(byte 0); convert it, and give the new file: iconv -f UTF-16 -t UTF-8 @place/utf16.jsonl"),
-    ("@place/utf16le.txt", "utf16le.txt': not UTF-8 text; convert it, and give the new file: iconv -f UTF-16LE -t"),
-    ("@place/utf16be.txt", "(byte 21); convert it, and give the new file: iconv -f UTF-16BE -t"),
+    ("@place/utf16.jsonl", "(byte 0); convert it, and use the new file: iconv -f UTF-16 -t UTF-8 @place/utf16.jsonl"),
+    ("@place/utf16le.txt", "utf16le.txt': not UTF-8 text; convert it, and use the new file: iconv -f UTF-16LE -t"),
+    ("@place/utf16be.txt", "(byte 21); convert it, and use the new file: iconv -f UTF-16BE -t"),
     ("@place/utf32.txt", "iconv -f UTF-32 -t"),
-    ("@place/lfs.txt", "lfs.txt': a git LFS pointer, not the file itself; fetch the file: cd @place && git lfs pull"),
+    ("@place/lfs.txt", "lfs.txt': is a git LFS pointer, not the file itself; download the file: cd @place && git lfs pull"),
     ("@place/lfs.jsonl", "lfs.jsonl': a git LFS pointer"),
     ("@place/lfs.parquet", "lfs.parquet': a git LFS pointer"),
     (
@@ -145,7 +145,7 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/prompts.txt --max-prompt-tokens 1", "no prompt has --max-prompt-tokens tokens or fewer"),
     ("@place/prompts.txt --draft @place/broken", "NaN or infinite logits"),
     ("@place/prompts.txt --output @place/file/sub", "file/sub"),
-    ("@place/prompts.txt --output @place/target", "target': is not empty and holds no manifest.json"),
+    ("@place/prompts.txt --output @place/target", "target': is not empty and has no manifest.json"),
     ("@place/prompts.txt --output @place/data-cut", "manifest.json: not JSON"),
 ]
 TABLES["data {} --output @out"] = [
@@ -177,7 +177,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@place/data-forged", "shard-00000.parquet: not a readable Parquet file"),
     ("[@files/acceptance,@files/router-data]", "router-data': a dataset of kind 'router'"),
     ("@files/acceptance --validation-fraction 0.01", "validation_fraction=0.01:"),
-    ("@files/acceptance --wandb a/b/c", "wandb='a/b/c': no name of a project; give PROJECT or TEAM/PROJECT"),
+    ("@files/acceptance --wandb a/b/c", "wandb='a/b/c': not the name of a project; give PROJECT or TEAM/PROJECT"),
     ("@files/acceptance --draft tiny-draft-math", "draft='tiny-draft-math':"),
     ("@files/acceptance --output @place/target", "is not empty (it holds"),
     ("@files/acceptance --output @place/run-cut", "run.yaml: not YAML"),
@@ -196,7 +196,7 @@ TABLES["export {} @out"] = [
     ("@place/run-text", "run.yaml: depth='deep':"),
     ("@place/run-settingless", "it holds no run.yaml"),
     ("@place/run-data-kind", "dataset.json: kind=3:"),
-    ("@place/run-best-lfs", "best.ckpt: a git LFS pointer"),
+    ("@place/run-best-lfs", "best.ckpt: is a git LFS pointer"),
     ("@place/run-best-cut", "best.ckpt: truncated or damaged"),
     ("@place/run-bestless", "no epoch is finished yet"),
     ("@files/router --threshold 0.5", "threshold=0.5:"),
@@ -209,9 +209,9 @@ TABLES["compare --output @out {}"] = [
     ("--length nope", "online-confidence, or the folder of a trained controller"),
     ("--data @files/router-data", "a dataset of kind 'router'"),
     ("--data @files/acceptance/manifest.json", "no metrics.speculative_decoding: start vLLM with --per-request"),
-    ("--data [@files/acceptance,@place/prompts.txt]", "acceptance among responses"),
+    ("--data [@files/acceptance,@place/prompts.txt]", "acceptance: is a dataset among files of responses"),
     ("--against @files/acceptance", "name it with --data"),
-    ("--data @files/acceptance --wandb a/b/c", "wandb='a/b/c': no name of a project; give PROJECT or TEAM/PROJECT"),
+    ("--data @files/acceptance --wandb a/b/c", "wandb='a/b/c': not the name of a project; give PROJECT or TEAM/PROJECT"),
     ("--data @files/acceptance --minutes 1", "minutes=1.0:"),
     ("--length 2,2", "the name '2' occurs twice"),
     ("--no-rules --length tiny-copies", "no other decoder is left to compare"),
@@ -290,8 +290,8 @@ TABLES["{}"] = [
     ("bench cost --judge nonsense", "judge='nonsense': no such controller"),
     ("bench cost --judge fixed:3", "judge='fixed:3': no such rule"),
     ("bench cost --judge @place", "judge='@place': not a controller"),
-    ("demo --output @place/target", "target': holds files that are no demo's"),
-    ("demo --real @place/target", "target: holds no SmolLM2-135M-Instruct; 'make real'"),
+    ("demo --output @place/target", "target': contains "),
+    ("demo --real @place/target", "target: does not contain SmolLM2-135M-Instruct"),
 ]
 DIVERGING = (
     "acceptance --predictor specdec --w-rej 1e300 --data @files/acceptance",

@@ -67,7 +67,7 @@ def test_damaged_shards_are_named_and_made_again(
         assert cli.main(["train", "acceptance", "--data", str(folder), "--output", "never"]) == 2
         assert f"{first}: missing or changed since it was written; run the command" in capsys.readouterr().err
     assert stages.work(name, folder)() == 0
-    assert "missing or changed; made again" in capsys.readouterr().err
+    assert "is missing or changed, and is made again" in capsys.readouterr().err
     assert contents(folder) == stages.whole(name).contents
 
 
@@ -99,7 +99,7 @@ def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) ->
     with ShardWriter(tmp_path / "log", IDENTITY | {"served": True}) as writer:
         writer.write(Rows(make_rows(4)))
     (tmp_path / "log" / "shard-00000.parquet").write_bytes(b"")
-    with pytest.raises(InputError, match="served requests cannot be made again"):
+    with pytest.raises(InputError, match="served requests cannot be repeated"):
         read_dataset(tmp_path / "log", AcceptanceRow)
     assert (tmp_path / "log" / MANIFEST).exists()
 

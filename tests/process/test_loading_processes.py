@@ -111,7 +111,7 @@ def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(tmp_path: Pat
     (main, *old, unknown, elsewhere, prompts, older, twice, empty), waits = json.loads(ended.stdout)
     assert (main, old, waits) == ([2, 257], [[1, 257]] * 2, [])
     assert older.startswith("gpt2@older: no such folder, and not found on the hub (ConnectError")
-    assert twice.startswith("gpt2@old: names a revision, and revision='main' another one")
+    assert twice.startswith("gpt2@old: names a revision, and revision='main' names another one")
     assert empty.startswith("gpt2@: names no revision after '@'")
     assert unknown.startswith("tinny: no such folder, and not found on the hub (ConnectError")
     assert "or a shipped model: tiny, tiny-draft, " in unknown

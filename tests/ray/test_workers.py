@@ -173,7 +173,7 @@ def test_the_shard_of_a_failed_worker_goes_to_another_one(
 ) -> None:
     assert make_all(partial(Maker, tmp_path, accident), Console(stderr=True)) == {i: i * i for i in UNITS}
     assert sorted(begun(tmp_path)) == sorted([*UNITS, 2])  # no other shard is made twice
-    assert "a worker died at shard 2; another one takes over" in capsys.readouterr().err
+    assert "a worker died at shard 2, and another worker continues" in capsys.readouterr().err
 
 
 def test_a_shard_that_ends_every_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

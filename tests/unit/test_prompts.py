@@ -110,9 +110,9 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "an empty answer": ({"prompt": "q", "completion": " "}, "q", "row 1: the answer is empty; leave the row out"),
     "tools": ({"messages": [USER, SAID, MORE], "tools": [{"name": "f"}]}, [USER, SAID, MORE], TWO[:1]),
     "a content of null": ({"messages": [SAID | {"content": None}]}, "it has a role alone", "it has a role alone"),
-    "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer holds 'tool_calls', and only its text"),
+    "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer contains 'tool_calls', but only its text"),
     "preferences": ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", "rejected; .* --answer-column chosen"),
-    "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name it with --answer-column"),
+    "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name the column with --answer-column"),
     "unknown columns": ({"q": "q", "a": "a"}, "it has a, q; name the prompt's column with --column", "it has a, q"),
     "an unknown role": ({"conversations": [{"from": "elf", "value": "q"}]}, "role 'elf' is unknown", "role 'elf'"),
     "an empty prompt": ({"prompt": ""}, "row 1: the prompt is empty", "row 1: the prompt is empty"),
@@ -189,7 +189,7 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     for name, content in {"a.ndjson": '{"prompt": "x"}', "README.md": "# x", "b.txt": "z"}.items():
         (tmp_path / "mixed" / name).write_text(content)
     assert [one.prompt for one in load_prompts(str(tmp_path / "mixed"))] == ["x"]
-    assert "JSON files are read (1), others are not: README.md, b.txt" in capfd.readouterr().err
+    assert "JSON files are read (1), other files are ignored: README.md, b.txt" in capfd.readouterr().err
     rows = Dataset.from_list([{"messages": [USER, SAID, MORE, END]}])
     (tmp_path / "quoted.csv").write_text('prompt,answer\n"a, b","1\n2"\n')
     assert documents(str(tmp_path / "quoted.csv")) == ["[user]a, b|1\n2"]
@@ -208,8 +208,8 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     load_prompts(rows.add_column("tools", [[{"name": "f"}]]))
     load_prompts([{"custom_id": "x", "body": {"messages": [USER], "tools": [{"name": "f"}]}}])
     said = capfd.readouterr().err
-    assert said.startswith("<Dataset>: 1 row: their answers are left out: the target answers itself")
-    assert said.count(": 1 row: their tools are left out: the chat template is given the messages alone") == 2
+    assert said.startswith("<Dataset>: 1 row: answers are left out, because the target answers the prompts")
+    assert said.count(": 1 row: tools are left out, because the chat template only gets the messages") == 2
 
 
 def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
