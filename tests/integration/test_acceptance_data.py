@@ -211,7 +211,7 @@ def test_a_target_that_answers_every_prompt_with_nothing(
     with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
         make_acceptance_data(replace(base, shard_size=8), tmp_path / "data")
     make_acceptance_data(replace(base, limit=2), tmp_path / "two")  # which may be by chance
-    with refused("the answers to 24 prompts are empty \(24 tokens in all\); remove the folder", str(tmp_path)):
+    with refused(r"the answers to 24 prompts are empty \(24 tokens in all\); remove the folder", str(tmp_path)):
         make_acceptance_data(base, tmp_path / "small shards")
     monkeypatch.setattr(decoder_module, "model_stop_tokens", lambda *_: frozenset(range(257)))
     rounds = {entry.name: getattr(base, entry.name) for entry in fields(base)}
@@ -230,7 +230,7 @@ def test_a_dataset_of_empty_answers_is_not_trained_on(base: AcceptanceDataOption
         shard["tokens"] = 4
     (folder / "manifest.json").write_text(json.dumps(manifest))
     read_manifest(folder)
-    with refused("the answers to 24 prompts are empty \(24 tokens in all\)", str(folder)):
+    with refused(r"the answers to 24 prompts are empty \(24 tokens in all\)", str(folder)):
         read_manifest(folder, complete=True)
 
 

@@ -52,7 +52,7 @@ def test_labels_are_those_of_our_own_forwards(
 ) -> None:
     folder = make_acceptance_data(base, str(tmp_path / "data"), responses=options)
     said = " ".join(capsys.readouterr().err.split())
-    assert "0 of 10 texts were tokenised again; 0 of these have another number of tokens now; the target, its precision" in said
+    assert "0 of 10 texts were tokenised again; 0 of these have another number of tokens now; the target" in said
     texts = {row.prompt_id: row for row in read_dataset(tmp_path / "data-responses", ResponseRow)}
     source = read_manifest(folder).responses
     assert (source.source, source.base_url, source.model) == ("openai", options.base_url, "tiny")

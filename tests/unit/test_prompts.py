@@ -112,7 +112,7 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "a content of null": ({"messages": [SAID | {"content": None}]}, "it has a role alone", "it has a role alone"),
     "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer contains 'tool_calls', but only its text"),
     "preferences": ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", "rejected; .* --answer-column chosen"),
-    "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name the column with --answer-column"),
+    "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name the column with"),
     "unknown columns": ({"q": "q", "a": "a"}, "it has a, q; name the prompt's column with --column", "it has a, q"),
     "an unknown role": ({"conversations": [{"from": "elf", "value": "q"}]}, "role 'elf' is unknown", "role 'elf'"),
     "an empty prompt": ({"prompt": ""}, "row 1: the prompt is empty", "row 1: the prompt is empty"),

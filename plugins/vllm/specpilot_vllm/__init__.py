@@ -1,11 +1,11 @@
-"""A plugin for vLLM that runs specpilot's length controllers in its draft step.
+"""A plugin for vLLM that runs specpilot's length controllers in vLLM's draft step.
 
 vLLM finds the plugin by the entry point ``vllm.general_plugins``. Without settings the plugin does nothing::
 
     vllm serve TARGET --speculative-config '{"method": "draft_model", "model": DRAFT, "num_speculative_tokens": 8}' \
         --additional-config '{"specpilot": {"length": "cumulative-confidence:0.4"}}'
 
-or with the settings in the environment variable ``SPECPILOT_VLLM``. :mod:`.settings` has the keys.
+The settings may also be in the environment variable ``SPECPILOT_VLLM``. :mod:`.settings` describes the keys.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _registered: list[type] = []
 
 
 def register() -> None:
-    """The entry point. vLLM calls it in every process; what it changes is how a configuration of the engine is made.
+    """Change the creation of vLLM's engine configuration. This is the entry point, which vLLM calls in every process.
 
-    The engine's processes need nothing: the configuration names the worker of :mod:`.worker`.
+    The processes of the engine need no change, because the configuration names the worker of :mod:`.worker`.
     """
     arguments = sys.modules.get("vllm.engine.arg_utils")
-    if arguments is None or arguments.EngineArgs in _registered:  # a process of the engine; or called before
+    if arguments is None or arguments.EngineArgs in _registered:  # a process of the engine, or a second call
         return
     engine_args = arguments.EngineArgs
     _registered.append(engine_args)

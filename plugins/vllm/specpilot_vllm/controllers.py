@@ -1,9 +1,9 @@
-"""Trained controllers in vLLM, loaded by name and checked against its models.
+"""Trained controllers in vLLM, loaded by name and checked against vLLM's models.
 
-With model runner V1 a length controller ends each draft. Model runner V2 drafts the same number of tokens for every
-request; with ``enable_adaptive_verification`` it verifies fewer where that pays. The probabilities that V2 uses for
-this come from its ``OnlineAcceptanceEstimator``; :class:`TrainedAcceptanceEstimator` has the same interface, by tensor
-operations alone.
+With model runner V1, a length controller ends each draft. Model runner V2 drafts the same number of tokens for every
+request; with ``enable_adaptive_verification`` it verifies fewer if that is faster. V2 takes the probabilities for this
+from its ``OnlineAcceptanceEstimator``. :class:`TrainedAcceptanceEstimator` has the same interface and only uses tensor
+operations.
 Shapes: N requests, V tokens, m candidates.
 
 Cutting a draft keeps the distribution of the text only if the score of a position does not depend on the token drawn
@@ -32,11 +32,12 @@ from .settings import Settings
 
 
 def load_length(settings: Settings, target: str | Path, draft: str | Path, device: torch.device) -> LengthController:
-    """The controller named by ``settings``.
+    """Return the length controller that ``settings`` name.
 
     Args:
+        settings: the plugin's settings.
         target, draft: names or folders of the models.
-        device: where the draft model is.
+        device: device of the draft model.
 
     Raises:
         InputError: there is no such controller, or it was trained for another pair.
@@ -45,9 +46,9 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
     rule = load_rule(settings.spec, cost)
     if rule is not None:
         return rule.repriced(batch=batch)
-    # Read once more: vLLM may keep its own copy of the embedding in another layout.
+    # The embedding is loaded again, because vLLM's copy may have another layout.
     embedding = output_embedding(load_model(draft, device=str(device)))
-    found = load_trained(
+    controller = load_trained(
         settings.spec,
         pair_fingerprint(target, draft),
         device,
@@ -56,18 +57,19 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
         cost=cost,
         pair_check=settings.pair_check,
     )
-    if found.reads_target:
+    if controller.reads_target:
         raise InputError(
-            f"length={settings.spec!r}: it reads the target's states, which vLLM does not give; take another controller"
+            f"length={settings.spec!r}: reads the target's states, which vLLM does not provide; choose another "
+            "controller"
         )
-    return found.repriced(batch=batch)
+    return controller.repriced(batch=batch)
 
 
 def load_predictor(settings: Settings, target: str | Path, draft: str | Path, device: torch.device) -> LagFreePredictor:
-    """The lag-free head named by ``settings``, for model runner V2; arguments as above.
+    """Return the lag-free head that ``settings`` name, for model runner V2; arguments as for :func:`load_length`.
 
     Raises:
-        InputError: there is no such controller, it was trained for another pair, or is of another kind.
+        InputError: there is no such controller, or it was trained for another pair.
     """
     embedding = output_embedding(load_model(draft, device=str(device)))
     predictor = trained.make_predictor(
@@ -84,9 +86,9 @@ def load_predictor(settings: Settings, target: str | Path, draft: str | Path, de
 
 
 def pair_fingerprint(target: str | Path, draft: str | Path) -> PairFingerprint:
-    """The fingerprint of two models in transformers' format, from their files: the weights are not loaded.
+    """Return the fingerprint of two models in transformers' format, without loading their weights.
 
-    vLLM's own modules have other weights, such as one for queries, keys and values.
+    vLLM's modules have other weights, such as a single one for queries, keys and values.
     """
     models = []
     for name in (target, draft):
@@ -96,17 +98,19 @@ def pair_fingerprint(target: str | Path, draft: str | Path) -> PairFingerprint:
     return PairFingerprint(models[0], models[1], tokenizer_fingerprint(load_tokenizer(target)))
 
 
-CANDIDATES = 16  # m
+CANDIDATES = 16  # number m of candidates
 
 
 class TrainedAcceptanceEstimator:
-    """Nothing is read by the host, and n-gram matches, whose index is on the host, are left out.
+    """An acceptance estimator of vLLM that predicts by a lag-free head.
+
+    The host reads no tensor. N-gram matches, whose index is on the host, are left out.
 
     Args:
         predictor: a lag-free head and the draft's output embedding (V, d), on the device of the logits.
 
     Attributes:
-        states: (N, d) the draft's last hidden states, from which the next logits come.
+        states: the draft's last hidden states (N, d), from which the next logits are computed.
     """
 
     def __init__(self, predictor: LagFreePredictor) -> None:
@@ -114,7 +118,7 @@ class TrainedAcceptanceEstimator:
         self.states = torch.empty(0, predictor.embedding.shape[1])
 
     def step(self, idx_mapping: Tensor, num_sampled: Tensor, num_rejected: Tensor) -> None:
-        """Called by vLLM with the outcome of a verification. A trained head is not fitted while it serves."""
+        """Do nothing with the outcome of a verification, because a trained head is not fitted while it serves."""
 
     def predict(
         self,
@@ -124,28 +128,29 @@ class TrainedAcceptanceEstimator:
         confidence_probs: Tensor,
         temperature: Tensor,
     ) -> None:
-        """Called by vLLM for every drafted position; writes to column ``draft_step`` of ``confidence_probs``.
+        """Write acceptance probabilities to column ``draft_step`` of ``confidence_probs``; vLLM calls it for each
+        position.
 
         Args:
-            logits: (N, V) of the draft, before the temperature.
-            idx_mapping: (N,) places of the requests in ``temperature``; -1 for rows that only pad the batch.
-            draft_step: () index of the position in the draft.
-            confidence_probs: (requests, positions) acceptance probabilities.
-            temperature: (requests,) 0 is greedy.
+            logits: logits of the draft (N, V), before the temperature.
+            idx_mapping: places of the requests in ``temperature`` (N,); -1 for rows that only pad the batch.
+            draft_step: index of the position in the draft, a scalar.
+            confidence_probs: acceptance probabilities (requests, positions).
+            temperature: temperatures (requests,); 0 is greedy.
         """
         rows = torch.arange(len(logits), device=logits.device)
         columns = draft_step.expand(len(logits))
-        found = self.expected_acceptance(logits, self.states, temperature[idx_mapping.clamp(min=0)])
-        kept = confidence_probs[rows, columns]
-        confidence_probs[rows, columns] = torch.where(idx_mapping >= 0, found.to(kept.dtype), kept)
+        accept = self.expected_acceptance(logits, self.states, temperature[idx_mapping.clamp(min=0)])
+        previous = confidence_probs[rows, columns]
+        confidence_probs[rows, columns] = torch.where(idx_mapping >= 0, accept.to(previous.dtype), previous)
 
     def expected_acceptance(self, logits: Tensor, states: Tensor, temperature: Tensor) -> Tensor:
-        """(N,) the probability that a token drawn from softmax(``logits`` / ``temperature``) is accepted.
+        """Return the probability (N,) that a token drawn from softmax(``logits`` / ``temperature``) is accepted.
 
         Args:
-            logits: (N, V).
-            states: (N, d).
-            temperature: (N,) at 0 the token is the most probable one.
+            logits: logits of the draft (N, V).
+            states: hidden states of the draft (N, d).
+            temperature: temperatures (N,); at 0 the token is the most probable one.
         """
         greedy = (temperature == 0).unsqueeze(1)
         q = (logits.float() / torch.where(greedy, 1.0, temperature.unsqueeze(1))).softmax(-1)
@@ -163,7 +168,7 @@ class TrainedAcceptanceEstimator:
 
 
 def estimate(speculator: Any, predictor: LagFreePredictor) -> None:
-    """Let a V2 ``DraftModelSpeculator``, whose models are loaded, go by ``predictor``."""
+    """Make a V2 ``DraftModelSpeculator`` with loaded models use ``predictor``."""
     estimator = TrainedAcceptanceEstimator(predictor)
     compute = speculator.compute_draft_logits
 
@@ -176,11 +181,14 @@ def estimate(speculator: Any, predictor: LagFreePredictor) -> None:
     speculator.acceptance_estimator = estimator
 
 
-def steer(runner: Any, settings: Settings, config: Any, device: torch.device) -> None:
-    """Let a V2 model runner, whose models are loaded, go by the head that ``settings`` name.
+def use_trained_head(runner: Any, settings: Settings, config: Any, device: torch.device) -> None:
+    """Make a V2 model runner with loaded models use the head that ``settings`` name.
 
     Args:
+        runner: the model runner.
+        settings: the plugin's settings.
         config: the engine's ``VllmConfig``.
+        device: device of the models.
     """
     pair = config.model_config.model, config.speculative_config.draft_model_config.model
     estimate(runner.speculator, load_predictor(settings, *pair, device))

@@ -1,7 +1,7 @@
-"""One request of vLLM as its drafter sees it: text, length controller, and the draft that is being verified.
+"""The drafter's state of a request of vLLM: text, length controller, and the draft that is being verified.
 
-Tokens are drawn with the request's own sampling parameters, or as by vLLM's drafter; the distributions that they are
-verified against are kept.
+Tokens are drawn with the request's sampling parameters, or as by vLLM's drafter. The distributions from which they are
+drawn are kept for the verification.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Drawn:
     Attributes:
         token: the token y.
         probability: q(y).
-        q: (1, k) the distribution, without the tokens excluded by sampling.
-        logits: (1, V) the draft's logits.
-        hidden: (1, d) the draft's last hidden state before y.
-        row: (1, V) the distribution over the vocabulary, which y is verified against.
+        q: the distribution (1, k), without the tokens that sampling excludes.
+        logits: the draft's logits (1, V).
+        hidden: the draft's last hidden state before y (1, d).
+        row: the distribution over the vocabulary (1, V), for the verification of y.
     """
 
     token: int
@@ -40,22 +40,23 @@ class Drawn:
 
 @dataclass(eq=False)
 class DraftedRequest:
-    """The state of one request between two steps of the engine.
+    """The state of a request between two steps of the engine.
 
     Attributes:
         text: prompt and verified tokens.
-        shared_length: the engine's length controller, which makes the request's own.
-        sampling: sampling parameters that the draft is drawn with.
-        budget: number of tokens that text may have at most.
+        shared_length: the engine's length controller, from which the request's controller is made.
+        sampling: sampling parameters of the draft.
+        budget: maximum number of tokens of the text.
         stop_tokens: tokens that end the text.
         read: number of tokens of ``text`` whose keys and values the draft model has cached.
         prompt: number of tokens of the prompt in ``text``.
-        logged: whether its rounds are kept.
-        tokens: the draft, and after it nothing until the next one.
-        rows: (1, V) each, the distributions the draft's tokens were drawn from, and their ``probabilities`` in these.
-        accept: min(1, p(y)/q(y)) of the draft's tokens, while it is verified and if it is logged.
-        rounds: of each logged draft the number of new tokens before it, its tokens up to the first rejected one, and
-            their ``accept``.
+        logged: whether the rounds are kept.
+        tokens: the draft; empty after the verification until the next draft.
+        rows: the distributions from which the draft's tokens were drawn, (1, V) each.
+        probabilities: probabilities of the draft's tokens in ``rows``.
+        accept: min(1, p(y)/q(y)) of the draft's tokens while the draft is verified, if the request is logged.
+        rounds: number of new tokens before each logged draft, its tokens up to the first rejected token, and their
+            ``accept``.
     """
 
     text: list[int]
@@ -79,11 +80,11 @@ class DraftedRequest:
         self.length.check_sampling(self.sampling)
 
     def verified(self, drafted: int, sampled: Sequence[int]) -> None:
-        """Take what the target made of the draft.
+        """Process the verification of the draft.
 
         Args:
-            drafted: tokens of the draft that were verified; vLLM may have left out the last ones.
-            sampled: the accepted tokens and the target's own after them; empty if a prompt is being read.
+            drafted: number of verified tokens of the draft; vLLM may leave out the last tokens.
+            sampled: the accepted tokens and the target's token after them; empty while a prompt is read.
         """
         drafted = min(drafted, len(self.tokens))
         if drafted and sampled:
@@ -98,23 +99,24 @@ class DraftedRequest:
         self.text += sampled
 
     def forget_draft(self) -> None:
+        """Remove the draft."""
         self.tokens, self.rows, self.probabilities, self.accept = [], [], [], []
 
     def restart(self) -> None:
-        """The cached keys and values are gone, as after a preemption."""
+        """Start without cached keys and values, as after a preemption."""
         self.read = 0
         self.forget_draft()
 
     @property
     def ended(self) -> bool:
-        """Whether the text is complete; vLLM drops the request after this step."""
+        """Whether the text is complete. vLLM drops the request after this step."""
         return len(self.text) >= self.budget or self.text[-1] in self.stop_tokens
 
     @property
     def written(self) -> list[int] | None:
-        """The new tokens up to the one that ends the text; None if it was left unfinished.
+        """The new tokens up to the token that ends the text; None for an unfinished text.
 
-        vLLM drops what was sampled behind that one.
+        vLLM drops tokens after that token.
         """
         tokens = self.text[self.prompt : self.budget]
         ends = [index for index, token in enumerate(tokens) if token in self.stop_tokens]
@@ -123,14 +125,14 @@ class DraftedRequest:
         return tokens if self.prompt + len(tokens) == self.budget else None
 
     def start_round(self, rows: int) -> bool:
-        """Whether to draft, in a round that ``rows`` requests share."""
+        """Return whether to draft in a round of ``rows`` requests."""
         self.length.shared_by(rows)
         return self.length.start_round()
 
     def add(self, drawn: Drawn, longest: int) -> bool:
-        """Append a token to the draft; returns whether to draw another, up to ``longest`` tokens.
+        """Append a token to the draft. Returns whether to draw another one, up to ``longest`` tokens.
 
-        The token stays in the draft whatever the controller makes of it: one that is left out for its own probability
+        The token stays in the draft whatever the controller decides. Leaving out a token because of its own probability
         would change the distribution of the text.
         """
         self.tokens.append(drawn.token)
@@ -140,24 +142,25 @@ class DraftedRequest:
         return len(self.tokens) < longest and drawn.token not in self.stop_tokens and self.length.observe(step)
 
     def _match(self) -> NgramMatch:
+        """Return the n-gram match of the draft."""
         return self.ngrams.match(self.tokens)
 
 
 def draw_as_requests(
     logits: Tensor, hidden: Tensor, sampling: Sequence[SamplingParams], generators: Mapping[int, torch.Generator]
 ) -> list[Drawn]:
-    """Draw with temperature, top-k and top-p of each request.
+    """Draw a token for each request with its temperature, top-k and top-p.
 
     Args:
-        logits: (B, V) the draft's logits.
-        hidden: (B, d) its last hidden states.
-        sampling: (B,) sampling parameters.
-        generators: random generators of the requests that have a seed, by row.
+        logits: the draft's logits (B, V).
+        hidden: the draft's last hidden states (B, d).
+        sampling: sampling parameters of each of B requests.
+        generators: random generators of requests with a seed, by row.
     """
     groups: dict[SamplingParams, list[int]] = {}
     for row, params in enumerate(sampling):
         groups.setdefault(params, []).append(row)
-    found: dict[int, Drawn] = {}
+    by_row: dict[int, Drawn] = {}
     for params, rows in groups.items():
         of_group = logits if len(rows) == len(logits) else logits[rows]
         q, tokens = params.top(of_group)  # (b, k)
@@ -165,24 +168,24 @@ def draw_as_requests(
         for i, row in enumerate(rows):
             if row in generators:
                 noise[i].exponential_(generator=generators[row])
-        chosen = (q / noise).argmax(-1, keepdim=True)  # an exponential race: each with its probability
+        chosen = (q / noise).argmax(-1, keepdim=True)  # an exponential race draws each token with its probability
         drawn = chosen if tokens is None else tokens.gather(1, chosen)
         full = q if tokens is None else torch.zeros_like(of_group, dtype=q.dtype).scatter_(1, tokens, q)
         pairs = zip(drawn.flatten().tolist(), q.gather(1, chosen).flatten().tolist(), strict=True)
         for i, (row, (token, probability)) in enumerate(zip(rows, pairs, strict=True)):
-            found[row] = Drawn(
+            by_row[row] = Drawn(
                 token, probability, q[i : i + 1], logits[row : row + 1], hidden[row : row + 1], full[i : i + 1]
             )
-    return [found[row] for row in range(len(logits))]
+    return [by_row[row] for row in range(len(logits))]
 
 
 def draw_as_vllm(logits: Tensor, hidden: Tensor, rows: Tensor, metadata: Any) -> list[Drawn]:
-    """Draw as vLLM's own drafter, with the temperature alone and without seeds.
+    """Draw a token for each request as vLLM's drafter does, with the temperature only and without seeds.
 
     Args:
-        logits: (B, V) the draft's logits.
-        hidden: (B, d) its last hidden states.
-        rows: (B,) places of the requests in the engine's batch.
+        logits: the draft's logits (B, V).
+        hidden: the draft's last hidden states (B, d).
+        rows: places of the requests in the engine's batch (B,).
         metadata: the engine's ``SamplingMetadata``.
     """
     from vllm.v1.spec_decode.llm_base_proposer import compute_probs_and_sample_next_token
@@ -191,8 +194,8 @@ def draw_as_vllm(logits: Tensor, hidden: Tensor, rows: Tensor, metadata: Any) ->
         tokens = logits.argmax(-1)
         q = torch.zeros_like(logits, dtype=torch.float32).scatter_(1, tokens.unsqueeze(1), 1.0)
     else:
-        own = replace(metadata, temperature=metadata.temperature[rows])
-        tokens, q = compute_probs_and_sample_next_token(logits.clone(), own)
+        metadata_of_rows = replace(metadata, temperature=metadata.temperature[rows])
+        tokens, q = compute_probs_and_sample_next_token(logits.clone(), metadata_of_rows)
     probabilities = q.gather(1, tokens.unsqueeze(1)).flatten().tolist()
     return [
         Drawn(token, probability, q[i : i + 1], logits[i : i + 1], hidden[i : i + 1], q[i : i + 1])

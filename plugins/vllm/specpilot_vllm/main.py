@@ -12,9 +12,9 @@ from .options import BenchOptions
 
 
 def bench(options: BenchOptions) -> None:
-    """Time vLLM with trained controllers, its drafts, and none.
+    """Time vLLM with a controller, with fixed drafts, and without.
 
-    One request is measured alone, and 64 at once.
+    A single request and 64 requests at once are timed.
     """
     from specpilot.cli.commands.measuring import begin, finish
 
@@ -30,5 +30,5 @@ COMMANDS: Commands = {"bench": bench}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command of ``argv`` (default: the process's arguments); returns the exit code."""
+    """Run the command in ``argv`` (by default the process's arguments), and return the exit code."""
     return run_command(sys.argv[1:] if argv is None else argv, COMMANDS, prog="specpilot-vllm")

@@ -17,11 +17,11 @@ class BenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOptions, O
     """Benchmark.
 
     Attributes:
-        length: Length controller that drafts; a trained one, or online-confidence, uses the measured costs.
-        longest: Most tokens it drafts in a round.
-        fixed: Tokens a draft of vLLM's own drafter, an engine for each.
+        length: Length controller of the plugin. Trained controllers and online-confidence use the measured costs.
+        longest: Maximum number of tokens of a draft.
+        fixed: Draft lengths of vLLM's drafter; an engine is started for each.
         batches: Number of batches of 64 requests in a repetition.
-        cost: File for the measured costs, which the plugin reads.
+        cost: File for the measured costs, which the plugin's setting cost can name.
     """
 
     split: str = "test"

@@ -1,8 +1,8 @@
-"""The drafter of a vLLM engine that length controllers steer: drafts of different lengths, one controller a request.
+"""The drafter of a vLLM engine with a length controller for each request, whose drafts have different lengths.
 
-It replaces vLLM's ``DraftModelProposer`` in what a step does: the draft model reads what it has not read of the texts
-that draft in this step, and then token after token until every controller has stopped. Texts whose controllers draft
-nothing cost nothing; the draft model reads them when they draft again.
+It replaces a step of vLLM's ``DraftModelProposer``. The draft model reads the unread tokens of all texts that draft in
+this step, then one drafted token after another until every controller has stopped. A text without a draft costs
+nothing; the draft model reads it when it drafts again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from .drafted_request import DraftedRequest, Drawn, draw_as_requests, draw_as_vl
 from .round_log import VllmRoundLog, is_plain
 from .settings import Settings, settings_of
 
-REJECTED = -1  # in vLLM's sampled tokens
+REJECTED = -1  # marks rejected tokens in vLLM's sampled tokens
 
 
 @dataclass(frozen=True)
 class Read:
-    """Tokens of one request that the draft model reads.
+    """Tokens of a request that the draft model reads.
 
     Attributes:
         place: row of the request in the engine's batch.
+        request: the request.
         start: position of the first token.
-        longest: number of tokens that may be drafted.
+        tokens: the tokens.
+        longest: maximum number of tokens to draft.
     """
 
     place: int
@@ -48,19 +50,22 @@ class Read:
 
     @property
     def end(self) -> int:
+        """The position after the last token."""
         return self.start + len(self.tokens)
 
 
 class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
-    """vLLM's drafter with a draft model, steered by length controllers.
+    """vLLM's drafter with a draft model, in which length controllers end the drafts.
 
     Args:
         runner: the engine's model runner.
+        settings: the plugin's settings.
         sampling_works: whether vLLM verifies sampled drafts correctly; otherwise only greedy requests draft.
 
     Attributes:
-        log: where rounds are logged.
-        requests: the engine's requests by their ids, from their first step until vLLM releases them.
+        length: the length controller from which those of requests are made; None before the models are loaded.
+        log: log of the rounds; None without one.
+        requests: the engine's requests by id, from their first step until vLLM releases them.
         steps: number of forwards of the draft model.
     """
 
@@ -73,6 +78,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         self.steps = 0
 
     def load_model(self, target_model: Any) -> None:
+        """Load the draft model and the length controller, and open the log."""
         super().load_model(target_model)
         pair = self.vllm_config.model_config.model, self.draft_model_config.model
         self.length = load_length(self.settings, *pair, self.device)
@@ -81,7 +87,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
             self.log = VllmRoundLog(folder, *pair, pair_fingerprint(*pair), self.max_model_len)
 
     def release(self, scheduler_output: Any) -> None:
-        """Forget requests that are finished, and what was cached of those that were preempted."""
+        """Remove finished requests, and restart preempted ones, whose cache is gone."""
         for name in scheduler_output.finished_req_ids:
             request = self.requests.pop(name, None)
             if request is not None and self.log is not None:
@@ -91,13 +97,14 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
                 self.requests[name].restart()
 
     def observe(self, metadata: Any, logits: Tensor) -> None:
-        """Let the log of rounds take what the target makes of the drafts that are verified now."""
+        """Pass the target's logits for the drafts of this step to the log of rounds."""
         if self.log is not None:
-            found = [self.requests.get(name) for name in self.engine.input_batch.req_ids]
-            self.log.observe([one if one is not None and one.logged else None for one in found], metadata, logits)
+            requests = [self.requests.get(name) for name in self.engine.input_batch.req_ids]
+            logged = [request if request is not None and request.logged else None for request in requests]
+            self.log.observe(logged, metadata, logits)
 
     def close(self) -> None:
-        """Log the texts that have ended since vLLM last released some."""
+        """Log the remaining texts that have ended, and close the log."""
         if self.log is not None:
             for request in self.requests.values():
                 self.log.add(request)
@@ -105,10 +112,10 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
             self.log = None
 
     def draft_probabilities(self, metadata: Any) -> Tensor | None:
-        """(N, V) the distributions of the N drafted tokens that are verified now; None if all requests are greedy.
+        """Return the distributions (N, V) of the N drafted tokens of this step; None if all requests are greedy.
 
-        A row of zeros rejects its token, and the target's own is drawn from the target's distribution: so are those
-        verified that vLLM adds to keep its batches even.
+        A row of zeros rejects its token, and a token is drawn from the target's distribution instead. Tokens that vLLM
+        adds to keep its batches even have such rows.
         """
         batch = self.engine.input_batch
         if batch.sampling_metadata.all_greedy:
@@ -116,18 +123,19 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         metadata.draft_token_ids.clamp_(min=0)
         rows: list[Tensor] = []
         for name, count in zip(batch.req_ids, metadata.num_draft_tokens, strict=False):
-            known = self.requests[name].rows[:count] if name in self.requests else []
-            missing = count - len(known)
-            rows += known
+            drawn = self.requests[name].rows[:count] if name in self.requests else []
+            missing = count - len(drawn)
+            rows += drawn
             if missing:
                 rows.append(torch.zeros(missing, batch.vocab_size, device=self.device))
         return torch.cat(rows).contiguous() if rows else None
 
     def drafts(self, scheduler_output: Any, sampled: Tensor, metadata: Any, attention: Any) -> list[list[int]]:
-        """The drafts of all requests of a step, by row; empty where nothing is drafted.
+        """Return the drafts of all requests of a step, by row; empty for requests without a draft.
 
         Args:
-            sampled: (B, K + 1) tokens that the target accepted or drew, -1 after them.
+            scheduler_output: vLLM's ``SchedulerOutput`` of the step.
+            sampled: tokens that the target accepted or drew (B, K + 1), and -1 after them.
             metadata: vLLM's ``SpecDecodeMetadata`` of the step; None if nothing was verified.
             attention: vLLM's ``CommonAttentionMetadata`` of the step.
         """
@@ -145,14 +153,14 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
                     break
             drawn = self._draw(reads, hidden)
             reads = [
-                Read(read.place, read.request, read.end, [one.token], read.longest)
-                for read, one in zip(reads, drawn, strict=True)
-                if read.request.add(one, read.longest)
+                Read(read.place, read.request, read.end, [token.token], read.longest)
+                for read, token in zip(reads, drawn, strict=True)
+                if read.request.add(token, read.longest)
             ]
         return [list(self.requests[name].tokens) if name in self.requests else [] for name in names]
 
     def _verified(self, sampled: list[list[int]], metadata: Any) -> list[tuple[int, DraftedRequest]]:
-        """Hand each request what was sampled for it; returns those whose prompts are read, and their rows."""
+        """Pass the sampled tokens to each request. Returns rows and requests whose prompts are read."""
         batch, discarded = self.engine.input_batch, self.engine.discard_request_mask.np
         counts = [0] * len(sampled) if metadata is None else metadata.num_draft_tokens
         ready = []
@@ -167,22 +175,22 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         return ready
 
     def _request(self, name: str) -> DraftedRequest | None:
-        """The state of the request ``name``; None if its text is not known as tokens."""
-        known = self.engine.requests[name]
+        """Return the state of the request ``name``; None if vLLM has no tokens of its prompt."""
+        engine_request = self.engine.requests[name]
         request = self.requests.get(name)
-        if request is not None and len(request.text) == known.num_tokens:
+        if request is not None and len(request.text) == engine_request.num_tokens:
             return request
-        params = known.sampling_params
-        if known.prompt_token_ids is None or params is None:
+        params = engine_request.sampling_params
+        if engine_request.prompt_token_ids is None or params is None:
             return None
         assert self.length is not None, "the model is loaded"
-        text = [*known.prompt_token_ids, *known.output_token_ids]
-        budget = min(self.max_model_len, known.num_prompt_tokens + (params.max_tokens or self.max_model_len))
+        text = [*engine_request.prompt_token_ids, *engine_request.output_token_ids]
+        budget = min(self.max_model_len, engine_request.num_prompt_tokens + (params.max_tokens or self.max_model_len))
         stop_tokens = {*(params.stop_token_ids or ()), *(() if params.eos_token_id is None else (params.eos_token_id,))}
         sampling = SamplingParams(params.temperature, params.top_k if params.top_k > 0 else None, params.top_p)
         if self.settings.drafts == "vllm":
             budget, stop_tokens = self.max_model_len, set()
-        prompt, logged = known.num_prompt_tokens, self.log is not None and is_plain(known)
+        prompt, logged = engine_request.num_prompt_tokens, self.log is not None and is_plain(engine_request)
         request = DraftedRequest(
             text, self.length, sampling, budget, frozenset(stop_tokens), prompt=prompt, logged=logged
         )
@@ -190,7 +198,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         return request
 
     def _first_reads(self, ready: Sequence[tuple[int, DraftedRequest]], limit: int) -> list[Read]:
-        """What the draft model reads first: of requests that draft, the texts that it has not read."""
+        """Return the first reads of the draft model: the unread texts of requests that draft."""
         reads, room = [], self.max_num_tokens
         for place, request in ready:
             longest = min(limit, request.budget - len(request.text) - 1)
@@ -203,7 +211,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         return reads
 
     def _draw(self, reads: Sequence[Read], hidden: Tensor) -> list[Drawn]:
-        """A token for each read, after the states ``hidden`` (B, d)."""
+        """Return a drawn token for each read, after the states ``hidden`` (B, d)."""
         logits = self.model.compute_logits(hidden)  # (B, V)
         metadata = self.engine.input_batch.sampling_metadata
         places = [read.place for read in reads]
@@ -215,7 +223,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         return draw_as_requests(logits, hidden, [read.request.sampling for read in reads], generators)
 
     def _forward(self, reads: Sequence[Read], attention: Any) -> Tensor:
-        """(B, d) the draft model's last hidden states after ``reads``."""
+        """Return the draft model's last hidden states (B, d) after ``reads``."""
         self.steps += 1
         places = np.array([read.place for read in reads])
         counts = np.array([len(read.tokens) for read in reads])
@@ -261,7 +269,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
 
 
 def control(runner: Any, *, sampling_works: bool = True) -> None:
-    """Replace the drafter of ``runner``, a V1 model runner, and the methods that expect drafts of one length."""
+    """Replace the drafter of ``runner``, a V1 model runner, and its methods that expect drafts of equal length."""
     settings = settings_of(runner.vllm_config.additional_config, os.environ)
     assert settings is not None, "the worker is only named where there are settings"
     drafter = ControlledProposer(runner, settings, sampling_works=sampling_works)
@@ -275,7 +283,9 @@ def control(runner: Any, *, sampling_works: bool = True) -> None:
         drafted = spec_decode_metadata is not None and any(spec_decode_metadata.num_draft_tokens)
         if drafted:
             drafter.observe(spec_decode_metadata, logits)
-        return sample(logits, spec_decode_metadata if drafted else None)  # as without speculation
+        return sample(
+            logits, spec_decode_metadata if drafted else None
+        )  # without drafted tokens as without speculation
 
     def propose(
         scheduler_output: Any,
@@ -296,11 +306,11 @@ def control(runner: Any, *, sampling_works: bool = True) -> None:
         runner._sample = sample_tokens
     runner.propose_draft_token_ids = propose
     runner._get_spec_decode_draft_probs = drafter.draft_probabilities
-    runner._input_fits_in_drafter = lambda metadata: metadata is not None  # each draft is as long as fits
+    runner._input_fits_in_drafter = lambda metadata: metadata is not None  # drafts end where the cache ends
 
 
 def close(worker: Any) -> None:
-    """Let the drafter of a worker that shuts down, if it has one by now, write what it has to write."""
+    """Close the drafter of a worker that shuts down, if it has one."""
     drafter = getattr(getattr(worker, "model_runner", None), "drafter", None)
     if isinstance(drafter, ControlledProposer):
         drafter.close()

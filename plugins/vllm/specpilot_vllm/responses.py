@@ -24,7 +24,7 @@ class VllmResponses(ResponseMaker):
     """Generates the texts of a shard together, ``batch_size`` at a time.
 
     Raises:
-        InputError: vLLM is not installed, of an unknown version, or cannot load the target.
+        InputError: vLLM is not installed, has an unsupported version, or cannot load the target.
     """
 
     def __init__(self, settings: AcceptanceDataOptions, responses: ResponseOptions) -> None:
@@ -35,7 +35,7 @@ class VllmResponses(ResponseMaker):
 
     @cached_property
     def engine(self) -> Any:
-        """``vllm.LLM`` of the target."""
+        """The engine ``vllm.LLM`` of the target, loaded at the first use."""
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         import vllm
@@ -54,9 +54,16 @@ class VllmResponses(ResponseMaker):
             )
         except (ValueError, RuntimeError, OSError, AssertionError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise InputError(f"target={settings.target!r}: vLLM {self.version} does not load it ({reason})") from error
+            raise InputError(
+                f"target={settings.target!r}: vLLM {self.version} cannot load the target ({reason})"
+            ) from error
 
     def rows(self, items: list[Item], on_done: OnDone) -> list[ResponseRow]:
+        """Return the texts of ``items``.
+
+        Raises:
+            InputError: a prompt fills vLLM's context.
+        """
         engine = self.engine
         from vllm import SamplingParams
 
@@ -78,9 +85,9 @@ class VllmResponses(ResponseMaker):
             )
             for item in items
         ]
-        found = engine.generate([{"prompt_token_ids": item.ids} for item in items], sampling, use_tqdm=False)
+        outputs = engine.generate([{"prompt_token_ids": item.ids} for item in items], sampling, use_tqdm=False)
         rows = []
-        for item, output in zip(items, found, strict=True):
+        for item, output in zip(items, outputs, strict=True):
             (text,) = output.outputs
             tokens = list(text.token_ids)
             rows.append(ResponseRow(item.id, text.text, tokens, text.finish_reason, len(tokens), exact=True))

@@ -1,6 +1,7 @@
-"""Rounds of a vLLM engine as datasets of the kind that ``specpilot serve --log-rounds`` writes.
+"""Rounds of a vLLM engine as datasets, in the format of ``specpilot serve --log-rounds``.
 
-Requests bring sampling parameters of their own, and a dataset has one distribution: there is a folder for each.
+Every request has its own sampling parameters, but a dataset has a single distribution. Each distribution therefore has
+its own folder.
 """
 
 from __future__ import annotations
@@ -18,39 +19,40 @@ from torch import Tensor
 from .drafted_request import DraftedRequest
 
 # Sampling parameters of vLLM that change the target's distribution or may end a text within a round.
-LEFT_ALONE = (
+UNSUPPORTED = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p", "min_tokens", "stop", "structured_outputs",
     "logit_bias", "allowed_token_ids", "bad_words", "thinking_token_budget", "repetition_detection", "extra_args",
 )  # fmt: skip
 
 
-def is_plain(known: Any) -> bool:
-    """Whether the text of a request of vLLM has the target's distribution under temperature, top-k and top-p alone."""
-    params = known.sampling_params
+def is_plain(request: Any) -> bool:
+    """Return true if only temperature, top-k and top-p change the distribution of a request of vLLM."""
+    params = request.sampling_params
     default = type(params)()
-    same = all(getattr(params, name, None) == getattr(default, name, None) for name in LEFT_ALONE)
-    return same and known.lora_request is None and not known.mm_features
+    same = all(getattr(params, name, None) == getattr(default, name, None) for name in UNSUPPORTED)
+    return same and request.lora_request is None and not request.mm_features
 
 
 class VllmRoundLog:
     """Writes finished requests, each to the folder of its sampling parameters.
 
     Args:
-        folder: holds the datasets.
+        folder: folder of all datasets.
         target, draft: names of the models.
-        longest: tokens of the longest text.
+        pair: fingerprint of the models.
+        longest: maximum number of tokens of a text.
     """
 
     def __init__(self, folder: Path, target: str, draft: str, pair: PairFingerprint, longest: int) -> None:
         self.writers = RoundWriters(folder, identity_of(target, draft, pair, longest), load_tokenizer(target))
 
     def observe(self, requests: Sequence[DraftedRequest | None], metadata: Any, logits: Tensor) -> None:
-        """Take p(y)/q(y) of the drafted tokens that are verified now.
+        """Compute p(y)/q(y) of the drafted tokens of this step.
 
         Args:
-            requests: those of the rows of vLLM's batch; None is not logged.
+            requests: requests of the rows of vLLM's batch; None for rows that are not logged.
             metadata: vLLM's ``SpecDecodeMetadata`` of the step.
-            logits: (N + B, V) of the target, after the N drafted tokens and the B last ones.
+            logits: logits of the target (N + B, V) for N drafted tokens and the tokens after B drafts.
         """
         counts = metadata.num_draft_tokens
         of_target = logits[metadata.target_logits_indices].split_with_sizes(counts)
@@ -64,7 +66,7 @@ class VllmRoundLog:
                 request.accept = (kept.sum(1) / q).clamp(max=1).tolist()
 
     def add(self, request: DraftedRequest) -> None:
-        """Keep a request that vLLM has released, if its text was ended and something was drafted."""
+        """Log a request that vLLM has released, if its text has ended and it has rounds with drafts."""
         tokens = request.written
         if not request.rounds or tokens is None:
             return
@@ -72,5 +74,5 @@ class VllmRoundLog:
         self.writers.keep(request.sampling, request.text[: request.prompt], tokens, (starts, drafted, accept))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining texts."""
         self.writers.close()

@@ -1,6 +1,6 @@
-"""Settings of the vLLM plugin, from ``--additional-config`` or the environment, and what they need of vLLM's own.
+"""Settings of the vLLM plugin, from ``--additional-config`` or the environment, and checks of vLLM's configuration.
 
-{"specpilot": {"length": "tiny-lag-free", "cost": "vllm-cost.json"}}
+Example: ``{"specpilot": {"length": "tiny-lag-free", "cost": "vllm-cost.json"}}``.
 """
 
 from __future__ import annotations
@@ -23,25 +23,29 @@ from specpilot.controllers.length.trained import stopping_threshold
 
 from .build import check_interface, check_version, installed_version
 
-WORKERS = ("vllm.v1.worker.cpu_worker.CPUWorker", "vllm.v1.worker.gpu_worker.Worker")  # that the plugin's replaces
-KEY = "specpilot"  # in the additional configuration
-VARIABLE = "SPECPILOT_VLLM"  # the same as JSON, where that has none
+WORKERS = (
+    "vllm.v1.worker.cpu_worker.CPUWorker",
+    "vllm.v1.worker.gpu_worker.Worker",
+)  # workers that the plugin's worker replaces
+KEY = "specpilot"  # key of the settings in the additional configuration
+VARIABLE = "SPECPILOT_VLLM"  # environment variable with the settings as JSON, if the configuration has none
 REMEDY = 'give an object such as {"length": "cumulative-confidence:0.4"}'
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the plugin drafts.
+    """Settings of the plugin.
 
     Attributes:
-        length: what ends a draft: a number of tokens, a rule, or a trained controller; as for ``specpilot generate``.
+        length: length controller: a number of tokens, a rule, or a trained controller, as for ``specpilot generate``.
             vLLM's ``num_speculative_tokens`` is the longest draft.
         threshold: stopping threshold of a trained controller.
         cost: a file of ``specpilot-vllm bench --cost``, or the cost of a draft step in units of a verification.
-        drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, and none past its last
-            token; ``vllm`` does as vLLM's own drafter, which uses the temperature alone.
-        pair_check: how alike the pair of a trained controller must be, ``exact`` or ``tokenizer``.
-        log_rounds: folder that gets the rounds, a dataset for each combination of temperature, top-k and top-p.
+        drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, up to its last token;
+            ``vllm`` draws as vLLM's drafter, which only uses the temperature.
+        pair_check: ``exact`` if a trained controller must be for exactly this pair, ``tokenizer`` if the tokenizer
+            suffices.
+        log_rounds: folder for the rounds, with a dataset for each combination of temperature, top-k and top-p.
     """
 
     length: int | str
@@ -55,20 +59,20 @@ class Settings:
         if self.pair_check not in (EXACT, TOKENIZER):
             raise InputError(f"pair_check={self.pair_check!r}: choose one of {EXACT}, {TOKENIZER}")
         if self.log_rounds is not None and self.drafts != "request":
-            raise InputError("log_rounds: needs drafts by the requests' sampling parameters; leave out drafts='vllm'")
+            raise InputError("log_rounds: needs drafts with the requests' sampling parameters; leave out drafts='vllm'")
 
     @property
     def spec(self) -> str:
-        """The length controller's name."""
+        """The name of the length controller."""
         return str(self.length)
 
     @cached_property
     def _config(self) -> ControllerConfig | None:
-        """The controller's configuration; None of a rule."""
+        """The configuration of the trained controller; None for a rule."""
         return None if names_rule(self.spec) else load_controller(self.spec).config
 
     def costs(self) -> tuple[CostModel | None, BatchCosts | None]:
-        """The cost model of a request alone, and those by the number of requests if the file has them.
+        """Return the cost model of a single request, and costs by number of requests; None for missing ones.
 
         Raises:
             InputError: the file is missing or damaged.
@@ -76,19 +80,20 @@ class Settings:
         if self.cost is None:
             return None, None
         if self.cost == "auto":
-            raise InputError("cost='auto': measure it with 'specpilot-vllm bench --cost FILE' and give the file")
+            raise InputError("cost='auto': measure the costs with 'specpilot-vllm bench --cost FILE' and pass the file")
         cost = CostModel.load(self.cost)
         batch = BatchCosts.load(self.cost) if isinstance(self.cost, str) and not _is_number(self.cost) else None
         return (cost, None) if batch is None else (batch.at(1), batch)
 
     def check(self, *, adaptive: bool = False) -> None:
-        """Check all that needs no model.
+        """Check everything that needs no model.
 
         Args:
-            adaptive: vLLM cuts drafts by the controller's predictions and costs of its own.
+            adaptive: whether vLLM cuts drafts by the controller's predictions and vLLM's costs.
 
         Raises:
-            InputError: the rule is malformed, the controller or cost missing or damaged, or they do not go together.
+            InputError: the rule is malformed, the controller or the costs are missing or damaged, or settings cannot be
+                combined.
         """
         if adaptive:
             self._check_adaptive()
@@ -98,37 +103,51 @@ class Settings:
                 Path(self.log_rounds).expanduser().mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(
-                    f"log_rounds={self.log_rounds!r}: no folder ({error.strerror}); give another"
+                    f"log_rounds={self.log_rounds!r}: cannot be created ({error.strerror}); choose another folder"
                 ) from None
         cost, _ = self.costs()
         if cost is not None and not takes_cost(self.spec):
-            raise InputError(f"cost: the rule {self.spec!r} does not use costs; leave it out, or give a controller")
+            raise InputError(
+                f"cost: the rule {self.spec!r} does not use costs; leave cost out, or choose a trained controller"
+            )
         if not names_rule(self.spec):
             stopping_threshold(self.spec, load_controller(self.spec), self.threshold, cost)
             return
         if self.threshold is not None:
-            raise InputError(f"threshold={self.threshold}: only for trained controllers, {self.spec!r} is a rule")
+            raise InputError(
+                f"threshold={self.threshold}: is only for trained controllers, but {self.spec!r} is a rule; leave it "
+                "out"
+            )
         if isinstance(load_rule(self.spec, cost), Oracle):
-            raise InputError(f"length={self.spec!r}: asks the target before drafting; not in vLLM")
+            raise InputError(
+                f"length={self.spec!r}: reads the target before it drafts, which is not possible in vLLM; choose "
+                "another rule"
+            )
 
     def _check_adaptive(self) -> None:
+        """Check the settings for vLLM's adaptive verification.
+
+        Raises:
+            InputError: a setting has no effect, or the controller is not a lag-free head.
+        """
         if self.log_rounds is not None:
             raise InputError("log_rounds: needs model runner V1; leave it out")
         for name, value in (("cost", self.cost), ("threshold", self.threshold)):
             if value is not None:
-                raise InputError(f"{name}={value}: vLLM's adaptive verification goes by costs of its own; leave it out")
+                raise InputError(f"{name}={value}: vLLM's adaptive verification uses its own costs; leave it out")
         if not isinstance(self._config, Config):
-            found = "a rule" if self._config is None else f"of kind {self._config.kind!r}"
+            kind = "a rule" if self._config is None else f"of kind {self._config.kind!r}"
             raise InputError(
-                f"length={self.spec!r}: is {found}; vLLM's adaptive verification takes a trained lag-free head"
+                f"length={self.spec!r}: is {kind}; vLLM's adaptive verification needs a trained lag-free head"
             )
 
 
 def settings_of(additional: Mapping[str, Any], environment: Mapping[str, str]) -> Settings | None:
-    """The plugin's settings; None if there are none, and vLLM is left as it is.
+    """Return the plugin's settings; None without settings, which leaves vLLM unchanged.
 
     Args:
-        additional: vLLM's additional configuration, which comes first.
+        additional: vLLM's additional configuration, which takes precedence.
+        environment: the environment variables.
 
     Raises:
         InputError: a key or value is wrong.
@@ -144,6 +163,7 @@ def settings_of(additional: Mapping[str, Any], environment: Mapping[str, str]) -
 
 
 def _is_number(text: str) -> bool:
+    """Return true if ``text`` is a number."""
     try:
         float(text)
     except ValueError:
@@ -155,10 +175,10 @@ def _is_number(text: str) -> bool:
 
 
 def prepare(settings: Settings, arguments: Any) -> None:
-    """Check versions, settings and ``vllm.EngineArgs``, and let drafts be of different lengths.
+    """Check versions, settings and ``vllm.EngineArgs``, and allow drafts of different lengths.
 
     Raises:
-        InputError: vLLM is of an unknown version or build, or a setting is wrong or does not go with its options.
+        InputError: vLLM has an unsupported version or build, or a setting is wrong or contradicts vLLM's options.
     """
     check_version(installed_version())
     check_interface()
@@ -167,39 +187,43 @@ def prepare(settings: Settings, arguments: Any) -> None:
     if adaptive:
         return
     if arguments.async_scheduling:
-        raise InputError("async_scheduling: drafts of different lengths need the synchronous one; leave it out")
+        raise InputError("async_scheduling: drafts of different lengths need synchronous scheduling; leave it out")
     arguments.async_scheduling = False
 
 
 def apply(settings: Settings, config: Any) -> None:
-    """Check a ``VllmConfig``, and let the plugin's worker run the models.
+    """Check a ``VllmConfig``, and make the plugin's worker run the models.
 
     Raises:
-        InputError: the engine drafts in another way, or in a way that the plugin does not take part in.
+        InputError: the engine does not draft with a draft model, or with an option that the plugin does not support.
     """
     speculative, parallel = config.speculative_config, config.parallel_config
     if speculative is None or speculative.method != "draft_model":
-        found = "none" if speculative is None else repr(speculative.method)
+        method = "none" if speculative is None else repr(speculative.method)
         raise InputError(
-            f"speculative_config: method is {found}; specpilot steers draft models: give method, model and "
-            "num_speculative_tokens"
+            f"speculative_config: method is {method}, but specpilot needs a draft model; set method to draft_model, "
+            "model and num_speculative_tokens"
         )
     adaptive = speculative.enable_adaptive_verification
     if config.use_v2_model_runner and not adaptive:
         raise InputError(
             "model runner: V2 drafts the same number of tokens for all requests; set VLLM_USE_V2_MODEL_RUNNER=0, or "
-            "give a lag-free head and enable_adaptive_verification in speculative_config"
+            "choose a lag-free head and set enable_adaptive_verification in speculative_config"
         )
     if adaptive and not config.use_v2_model_runner:
-        raise InputError("enable_adaptive_verification: needs model runner V2, this is V1; leave it out")
+        raise InputError("enable_adaptive_verification: needs model runner V2, but this engine has V1; leave it out")
     for name in ("tensor", "pipeline", "data"):
         size = vars(parallel)[f"{name}_parallel_size"]
         if size > 1:
-            raise InputError(f"{name}_parallel_size={size}: specpilot runs on one device; give 1")
+            raise InputError(f"{name}_parallel_size={size}: specpilot runs on a single device; set it to 1")
     if speculative.parallel_drafting or speculative.use_heterogeneous_vocab:
-        raise InputError("speculative_config: parallel_drafting and use_heterogeneous_vocab are not steered; leave out")
+        raise InputError(
+            "speculative_config: parallel_drafting and use_heterogeneous_vocab are not supported; leave them out"
+        )
     if settings.drafts == "request" and speculative.rejection_sample_method != "standard":
-        raise InputError(f"rejection_sample_method={speculative.rejection_sample_method!r}: give 'standard'")
+        raise InputError(
+            f"rejection_sample_method={speculative.rejection_sample_method!r}: is not supported; choose 'standard'"
+        )
     if parallel.worker_cls not in WORKERS:
-        raise InputError(f"worker_cls={parallel.worker_cls!r}: specpilot knows {', '.join(WORKERS)}")
+        raise InputError(f"worker_cls={parallel.worker_cls!r}: is not supported; choose one of {', '.join(WORKERS)}")
     parallel.worker_cls = f"{__package__}.worker.ControlledWorker"

@@ -43,7 +43,7 @@ def test_settings() -> None:
     assert settings_of({}, {"SPECPILOT_VLLM": '{"length": 4}'}) == Settings(4)
     assert settings_of({"specpilot": {"length": "none"}}, {"SPECPILOT_VLLM": "rubbish"}) == Settings("none")
     check_version("0.32.1+cpu")
-    with pytest.raises(InputError, match=r"^vllm 0.3: specpilot-vllm knows 0\.32"):
+    with pytest.raises(InputError, match=r"^vllm 0.3: specpilot-vllm supports 0\.32"):
         check_version("0.3")
 
 
@@ -53,12 +53,15 @@ def test_settings() -> None:
         ({}, r"^specpilot: key 'length' is missing"),
         ({"length": None}, r"^specpilot: length=None: .* is expected; give an object"),
         ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght', did you mean 'length'\?; the keys are cost"),
-        ({"length": "oracle"}, r"^length='oracle': asks the target before drafting; not in vLLM$"),
+        ({"length": "oracle"}, r"^length='oracle': reads the target before it drafts$"),
         ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
         ({"length": "online-confidence"}, r"give either a cost model"),
         ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),
         ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: only for trained controllers"),
-        ({"length": "tiny-lag-free", "cost": "auto"}, r"^cost='auto': measure it with 'specpilot-vllm bench --cost"),
+        (
+            {"length": "tiny-lag-free", "cost": "auto"},
+            r"^cost='auto': measure the costs with 'specpilot-vllm bench --cost",
+        ),
         ({"length": "tiny-lag-free", "cost": 0.2, "threshold": 0.3}, r"^threshold=0.3: .*give one of"),
         ({"length": 4, "drafts": "vllm", "log_rounds": "log"}, r"^specpilot: log_rounds: needs drafts by the requests"),
         ({"length": 4, "log_rounds": f"{__file__}/log"}, r"^log_rounds='.*/log': no folder \(Not a directory\); give"),
@@ -73,9 +76,9 @@ def test_bad_settings(given: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (Settings(4), r"^length='4': is a rule; vLLM's adaptive verification takes a trained lag-free head$"),
+        (Settings(4), r"^length='4': is a rule; vLLM's adaptive verification needs a trained lag-free head$"),
         (Settings("tiny-head"), r"^length='tiny-head': is of kind 'acceptance-head'; vLLM's adaptive"),
-        (Settings("tiny-lag-free", cost=0.2), r"^cost=0.2: vLLM's adaptive verification goes by costs of its own"),
+        (Settings("tiny-lag-free", cost=0.2), r"^cost=0.2: vLLM's adaptive verification uses its own costs"),
         (Settings("tiny-lag-free", threshold=0.3), r"^threshold=0.3: vLLM's adaptive"),
         (Settings("none-such"), r"^none-such: "),
     ],
@@ -214,7 +217,7 @@ def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pyte
 
     for version, problem in (
         (missing, r"^vllm is not installed: pip install 'specpilot-vllm\[vllm\]', on a CPU"),
-        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot-vllm knows 0\.32, 0\.33; install one, or leave it out$"),
+        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot-vllm supports 0\.32, 0\.33; install$"),
     ):
         monkeypatch.setattr(build, "version", version)
         with pytest.raises(InputError, match=problem):

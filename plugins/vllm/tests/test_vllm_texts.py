@@ -131,13 +131,13 @@ def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: py
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"drafted": 0}, r"^speculative_config: method is none; specpilot steers draft models"),
+        ({"drafted": 0}, r"^speculative_config: method is none, but specpilot needs a draft model"),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
-            r"^speculative_config: method is 'ngram'; specpilot steers draft models",
+            r"^speculative_config: method is 'ngram', but specpilot needs a draft model",
         ),
         ({"async_scheduling": True}, r"^async_scheduling: "),
-        ({"worker_cls": "mine.Worker"}, r"^worker_cls='mine.Worker': specpilot knows "),
+        ({"worker_cls": "mine.Worker"}, r"^worker_cls='mine.Worker': is not supported"),
     ],
 )
 def test_engines_that_the_plugin_does_not_steer(options: dict[str, Any], message: str) -> None:
