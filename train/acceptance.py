@@ -1,4 +1,4 @@
-"""``specpilot train acceptance``: trains an acceptance predictor on features and writes a run folder."""
+"""``specpilot train acceptance``: trains an acceptance predictor on features, and writes a run folder."""
 
 from __future__ import annotations
 
@@ -30,49 +30,50 @@ P = TypeVar("P", bound=PredictorTrainingOptions)
 
 
 def train_acceptance(settings: PredictorTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
-    """Train an acceptance predictor, whose kind is determined by the class of ``settings``.
+    """Train an acceptance predictor. The class of ``settings`` determines its kind.
 
     Args:
         settings: the ``TrainingOptions`` of a predictor.
         output: run folder to create. A complete run is not changed.
-        resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
-            uninterrupted run, on one CPU bit for bit.
+        resume: continue the unfinished run in ``output``, or begin a run if there is none. The result is the same as
+            that of an uninterrupted run, on a single CPU bit for bit.
 
     Raises:
-        InputError: the data is incomplete, malformed or of other models; ``output`` holds a run with other settings, or
-            an unfinished one and ``resume`` is false; training diverges.
+        InputError: the data is incomplete, malformed or of other models; or ``output`` contains a run with other
+            settings, or an unfinished run while ``resume`` is false; or training diverges.
     """
     settings, dataset = resolve(settings)
     return train_run(output, settings, dataset, lambda: _load(settings, dataset, Path(output)), resume=resume)
 
 
 def resolve(settings: P) -> tuple[P, Manifest]:
-    """``settings`` with every value resolved, and the manifest of the data its features come from.
+    """Return ``settings`` with every value resolved, and the manifest of the data of the features.
 
     Raises:
         InputError: the data is missing, incomplete or of another kind; features were made under other settings.
     """
     if settings.cost is not None:
-        CostModel.load(settings.cost)  # fails before features are made if the file is invalid
+        CostModel.load(settings.cost)  # reports an invalid file before features are made
     folder = settings.folders[0]
     if len(settings.folders) == 1 and read_manifest(folder).kind == KIND:
         manifest = FeatureDataset(Path(folder)).manifest
-        _require_made_so(settings, manifest.features)
+        _require_settings(settings, manifest.features)
     else:
         manifest = begun(feature_identity(feature_options(settings)))
     names = {entry.name for entry in fields(settings)} - {"seed", "device"}
-    made: dict[str, Any] = {name: value for name, value in manifest.features.by_name().items() if name in names}
-    settings = replace(settings, **made, target=manifest.target, draft=manifest.draft)
+    stored: dict[str, Any] = {name: value for name, value in manifest.features.by_name().items() if name in names}
+    settings = replace(settings, **stored, target=manifest.target, draft=manifest.draft)
     dataset = replace(manifest, shards=[], predictor=settings.predictor, dataset_fingerprint=manifest.data_fingerprint)
     return settings, dataset
 
 
-def _require_made_so(settings: PredictorTrainingOptions, features: FeatureSettings) -> None:
+def _require_settings(settings: PredictorTrainingOptions, features: FeatureSettings) -> None:
+    """Raise InputError if the stored features have other settings than the training."""
     (folder,) = settings.folders
     if features.context != settings.context:
         raise InputError(
-            f"{folder}: features of another predictor; make some with 'specpilot data features --predictor "
-            f"{settings.predictor}'"
+            f"{folder}: contains features of another predictor; make features with 'specpilot data features "
+            f"--predictor {settings.predictor}'"
         )
     stored = features.by_name()
     for entry in fields(settings):
@@ -85,13 +86,13 @@ def _require_made_so(settings: PredictorTrainingOptions, features: FeatureSettin
 
 
 def _load(settings: PredictorTrainingOptions, dataset: Manifest, output: Path) -> Training:
-    """The training on the features that are given, or are made in the run folder ``output``."""
+    """Return the training on stored features, or on features that are made in the run folder ``output``."""
     if dataset.complete:
         folder = Path(settings.folders[0])
     elif settings.num_nodes > 1:
         raise InputError(
-            f"num_nodes={settings.num_nodes}: {settings.folders[0]} holds no features; make them once, with "
-            f"'specpilot data features --predictor {settings.predictor}', and train on those"
+            f"num_nodes={settings.num_nodes}: {settings.folders[0]} has no features; make features once, with "
+            f"'specpilot data features --predictor {settings.predictor}', and train on them"
         )
     else:
         folder = make_features(feature_options(settings), output / FEATURES)
@@ -99,7 +100,7 @@ def _load(settings: PredictorTrainingOptions, dataset: Manifest, output: Path) -
     features = FeatureDataset(folder)
     features.check()
     data = AcceptanceDataModule(features, settings)
-    # The mean acceptance stands in for that of a validation, which checkpoints have.
+    # The mean acceptance of the data replaces that of a validation, which checkpoints have.
     origin = origin_of(dataset, {"mean_acceptance": data.summary.mean_acceptance})
     module = PredictorModule(settings.predictor, settings, data, features, origin)
     noun = "rollout" if settings.by_text else "drafted token"
@@ -122,26 +123,29 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
 
     @property
     def summary(self) -> DataSummary:
+        """The summary of the training data."""
         manifest = self.dataset.manifest
         assert manifest.hidden_size is not None
         assert manifest.mean_acceptance is not None, "a complete feature dataset has training parts"
         return DataSummary(manifest.hidden_size, manifest.mean_acceptance, sum(self.training.rows))
 
     def training_parts(self) -> Iterator[Examples]:
-        """The examples of the first epoch, shard by shard."""
+        """Return the examples of the first epoch, shard by shard."""
         return (self._examples(shard.tensors) for shard in self.training.shards)
 
     def sizes(self, examples: Part) -> list[int]:
+        """Return the number of rows of each shard."""
         return examples.texts if self.settings.by_text else examples.rows
 
     def batch(self, examples: Part, rows: Tensor, epoch: int | None) -> Batch:
-        mine, first, total = self.share(rows)
-        columns = examples.gather(examples.rows_of_texts(mine) if self.settings.by_text else mine)
-        kind, taken = controller_module(self.settings.predictor), self._examples(columns)
-        return Batch(kind.inputs(taken, self.settings), taken.labels, first, total)
+        """Return this process's share of a batch."""
+        share, first, total = self.share(rows)
+        columns = examples.gather(examples.rows_of_texts(share) if self.settings.by_text else share)
+        kind, batch = controller_module(self.settings.predictor), self._examples(columns)
+        return Batch(kind.inputs(batch, self.settings), batch.labels, first, total)
 
     def _examples(self, columns: dict[str, Tensor]) -> Examples:
-        """The stored ``columns``; features of older versions may have others."""
+        """Return the examples in the stored ``columns``. Unknown columns of other versions are ignored."""
         names = {entry.name for entry in fields(Examples)}
-        known = {name: column for name, column in columns.items() if name in names}
-        return Examples(**known, embedding=self.dataset.embedding)
+        used = {name: column for name, column in columns.items() if name in names}
+        return Examples(**used, embedding=self.dataset.embedding)

@@ -1,4 +1,4 @@
-"""The best epoch of a training: in ``best.ckpt`` with its weights, and in ``result.json`` once the run is complete."""
+"""The best epoch of a training, in ``best.ckpt`` with its weights, and in ``result.json`` of a complete run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class BestEpoch(SparseRecord):
     """The best epoch of a training.
 
     Attributes:
-        epoch: its number, from 1.
-        step: number of steps of the optimizer until its end.
-        metrics: metrics of its validation; NaN where a metric is not defined.
+        epoch: number of the epoch, from 1.
+        step: number of steps of the optimizer until the end of the epoch.
+        metrics: metrics of the validation; NaN for undefined metrics.
         reliability: reliability table of a predictor.
-        mean, examples, hidden_size: of a predictor's data: mean acceptance, number of training examples, and size of
-            the states.
-        scale: of a router, the divisors of the embeddings, which export folds into the policy's first layer.
+        mean, examples, hidden_size: mean acceptance, number of training examples, and size of the states of a
+            predictor's data.
+        scale: divisors of a router's embeddings, which export folds into the policy's first layer.
     """
 
     epoch: int
@@ -47,6 +47,7 @@ class BestEpoch(SparseRecord):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Self:
+        """Return the record of ``values``, in which metrics may have names of older versions."""
         values = {**values, "metrics": with_current_names(values["metrics"])} if "metrics" in values else values
         return build(cls, values, name, ignore_unknown=True, finite=False)
 
@@ -57,22 +58,22 @@ class BestCheckpoint:
 
     Attributes:
         head: parameters and buffers of the trained network by name.
-        epoch: the epoch they are of.
+        epoch: the epoch of these weights.
     """
 
     head: dict[str, Tensor]
     epoch: BestEpoch
 
     def to_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and text, which load with ``weights_only=True``."""
+        """Return tensors, numbers and text, which load with ``weights_only=True``."""
         return {"head": self.head, **self.epoch.to_dict()}
 
 
 def read_best(file: Path) -> BestCheckpoint:
-    """The content of ``best.ckpt``.
+    """Return the content of ``best.ckpt``.
 
     Raises:
-        InputError: it is missing or damaged.
+        InputError: the file is missing or damaged.
     """
     content = _read(file)
     head = content.pop("head", None)
@@ -83,10 +84,10 @@ def read_best(file: Path) -> BestCheckpoint:
 
 
 def read_step(file: Path) -> int:
-    """Number of steps of the optimizer before ``last.ckpt`` was saved.
+    """Return the number of steps of the optimizer before ``last.ckpt`` was saved.
 
     Raises:
-        InputError: it is missing or damaged.
+        InputError: the file is missing or damaged.
     """
     content = _read(file)
     with naming_file(file, REMEDY):
@@ -94,13 +95,13 @@ def read_step(file: Path) -> int:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The dictionary in a checkpoint, after comparing its check sums."""
+    """Return the dictionary in a checkpoint, after a comparison of its check sums."""
     check_no_pointer(file)
     try:
-        with zipfile.ZipFile(file) as archive:  # PyTorch does not compare them
+        with zipfile.ZipFile(file) as archive:  # PyTorch does not compare check sums
             damaged = archive.testzip() is not None
         content: object = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # the file may hold anything
+    except Exception as error:  # the file may contain anything
         raise InputError(f"{file}: {DAMAGED}") from error
     if damaged or not isinstance(content, dict):
         raise InputError(f"{file}: {DAMAGED}")

@@ -30,18 +30,18 @@ STORED = ("auroc", "brier", "kl", "ece", "kl_constant")  # metrics in a checkpoi
 
 
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
-    """By method: a head's loss weights undone, and Platt's fit to its ``logits`` (N,) and the true ``p`` (N,)."""
+    """Return calibrations by method: undone loss weights, and Platt's fit to ``logits`` (N,) and true ``p`` (N,)."""
     (scale,), shift = fit_logistic(logits[:, None], p)
     return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
 
 
 @dataclass(frozen=True)
 class CalibrationResult(Record):
-    """A calibration's data and its effect.
+    """The data and the effect of a calibration.
 
     Attributes:
         method: the method whose calibration is stored.
-        fitted, judged: numbers of positions that it was fitted to and evaluated on.
+        fitted, judged: numbers of positions for the fit and for the evaluation.
         metrics: metrics of the head before calibration (``none``) and under every method.
         warnings: weaknesses that the metrics show, as phrases whose subject is the controller.
     """
@@ -54,10 +54,10 @@ class CalibrationResult(Record):
 
 
 def calibrate(options: CalibrateOptions) -> CalibrationResult:
-    """Write the checkpoint ``options.controller`` with a calibration to ``options.output``.
+    """Write the checkpoint ``options.controller`` with a calibration to ``options.output``, and return the effect.
 
-    The calibration is fitted to half of the prompts and evaluated on the other half. If the data is the head's training
-    data, only the prompts that training held out are used.
+    The calibration is fitted to one half of the prompts and evaluated on the other half. If the data is the head's
+    training data, only prompts that training held out are used.
 
     Raises:
         InputError: the data is of another pair, incomplete or too small, or the output exists.
@@ -67,17 +67,17 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     config, head = trained.config, trained.head
     if not isinstance(config, specdec_head.Config) or not isinstance(head, AcceptanceHead):
         raise InputError(
-            f"controller={options.controller!r}: is a {config.kind}, which needs no calibration; give an acceptance "
+            f"controller={options.controller!r}: is a {config.kind}, which needs no calibration; choose an acceptance "
             "head"
         )
     check_free(options.output, options.overwrite)
     manifest, sampling = joint_manifest([data], AcceptanceRow.kind), config.provenance.sampling
     config.provenance.check_pair(manifest.pair)
-    made = manifest.sampling
-    if made != sampling:
+    data_sampling = manifest.sampling
+    if data_sampling != sampling:
         raise InputError(
-            f"{data}: was made with {made}, but the head was trained with {sampling}; give data of the training's "
-            "sampling"
+            f"{data}: was made with {data_sampling}, but the head was trained with {sampling}; give data of the "
+            "training's sampling"
         )
     if manifest.verifier != config.provenance.verifier:
         raise InputError(
@@ -102,7 +102,7 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     chosen = metrics[method]
     judged = {
         **{f"calibrated_{name}": chosen[name] for name in STORED},
-        "auroc_draft": Metrics(tested.evidence[:, 0], p).auroc(),  # of log q(y), which ranks as q(y) does
+        "auroc_draft": Metrics(tested.evidence[:, 0], p).auroc(),  # log q(y) ranks tokens as q(y) does
     }
     new = replace(
         config,
@@ -119,16 +119,16 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
 
 
 def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
-    """Split a share ``total`` of all prompts into rows to fit to and a share ``test`` to evaluate on.
+    """Split a share ``total`` of all prompts into rows for the fit and a share ``test`` for the evaluation.
 
-    The shares are taken from the prompts that training holds out first, so that a ``total`` up to the validation
-    fraction contains no training data.
+    Prompts that training holds out come first, so that a ``total`` up to the validation fraction contains no training
+    data.
 
     Raises:
-        InputError: one of the two would be empty.
+        InputError: one of the two parts would be empty.
     """
-    _, taken = split(rows, [row.prompt_id for row in rows], total)
-    fitted, tested = split(taken, [row.prompt_id for row in taken], test)
+    _, used = split(rows, [row.prompt_id for row in rows], total)
+    fitted, tested = split(used, [row.prompt_id for row in used], test)
     if not fitted or not tested:
         raise InputError(
             f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out; each needs at least one: use more data"
@@ -137,15 +137,15 @@ def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[l
 
 
 def load_rows(*folders: str) -> list[Text]:
-    """The rollouts of acceptance datasets that have at least one token; validates them."""
+    """Return the rollouts of acceptance datasets with at least one token, after validation."""
     return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
 
 
 def load_draft(name: str | None, manifest: Manifest, *, device: str) -> LanguageModel:
-    """The draft a dataset was made with, loaded from ``name``. Default: the name in the manifest.
+    """Return the draft of a dataset, loaded from ``name``, or by default from the name in the manifest.
 
     Raises:
-        InputError: it is another model.
+        InputError: ``name`` is another model.
     """
     name = name or manifest.draft
     assert name is not None, "data with labels is of a pair"

@@ -1,4 +1,4 @@
-"""Progress, metrics, checkpoints and the end of a run; a killed and resumed run ends with the same files.
+"""Callbacks for progress, metrics, checkpoints and the end of a run. A killed and resumed run ends with the same files.
 
 Lightning's CSV logger deletes the rows of a resumed run, and its checkpoint callback saves a step before that step's
 metrics are logged. Here a checkpoint contains the metric rows up to its step, and files are replaced atomically.
@@ -28,11 +28,11 @@ from ..controllers.checkpoints.config import with_current_names
 from .best_epoch import BestCheckpoint, BestEpoch
 from .modules import LOSSES, ControllerModule, controller, monitor, require_finite, score, total
 
-NOTED_EVERY = 0.5  # seconds; an accelerator is waited for to note its loss
+NOTED_EVERY = 0.5  # seconds between two notes, because reading the loss waits for an accelerator
 
 
 class Progress(Callback):
-    """Shows the first process's steps with loss and last validation on standard error, and prints a line per epoch."""
+    """Shows steps, loss and last validation of the first process, and prints a line for each epoch."""
 
     def __init__(self) -> None:
         self._shown = ExitStack()
@@ -60,6 +60,7 @@ class Progress(Callback):
             print(self._note(trainer), flush=True)
 
     def _note(self, trainer: pl.Trainer) -> str:
+        """Return the line with the epoch and the metrics."""
         values = [f"{name} {value:.4g}" for name, value in trainer.progress_bar_metrics.items()]
         return ", ".join([f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}", *values])
 
@@ -73,8 +74,8 @@ class Progress(Callback):
 class RunLog(Callback):
     """Writes ``metrics.csv``, and the same values to the run's loggers.
 
-    A row has the loss, every ``every`` steps and at an epoch's last one, or an epoch's validation metrics. Epochs count
-    from 1.
+    A row has the loss, every ``every`` steps and at the last step of an epoch, or the validation metrics of an epoch.
+    Epochs count from 1.
     """
 
     COLUMNS = ("step", "epoch", "loss", "lr")
@@ -82,7 +83,7 @@ class RunLog(Callback):
     def __init__(self, file: Path, every: int) -> None:
         self.file, self.every = file, every
         self.rows: list[dict[str, float]] = []
-        self.learning_rate = math.nan  # of the last step
+        self.learning_rate = math.nan  # learning rate of the last step
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows}
@@ -91,7 +92,7 @@ class RunLog(Callback):
         self.rows = [with_current_names(row, "val_") for row in state_dict["rows"]]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._write(trainer)  # drops rows after the checkpoint that training resumes from
+        self._write(trainer)  # drops rows after the checkpoint from which training resumes
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -111,12 +112,14 @@ class RunLog(Callback):
         self._write(trainer)
 
     def _add(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
+        """Add a row, and log its values."""
         values = {"epoch": trainer.current_epoch + 1, **values}
         self.rows.append({"step": trainer.global_step, **values})
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
 
     def _write(self, trainer: pl.Trainer) -> None:
+        """Write all rows to the file, in the first process."""
         if not trainer.is_global_zero:
             return
         extra = dict.fromkeys(name for row in self.rows for name in row if name not in self.COLUMNS)
@@ -127,9 +130,10 @@ class RunLog(Callback):
 
 
 class RunCheckpoints(Checkpoint):
-    """Saves ``last.ckpt`` every ``every`` steps and after each epoch, and ``best.ckpt`` of the highest score.
+    """Saves ``last.ckpt`` every ``every`` steps and after each epoch, and ``best.ckpt`` after the epoch with the best
+    score.
 
-    Both hold only tensors and numbers and load with ``weights_only=True``.
+    Both files only contain tensors and numbers, and load with ``weights_only=True``.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -145,7 +149,7 @@ class RunCheckpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # The epoch's last step is skipped: the checkpoint at the epoch's end includes the validation.
+        # The last step of an epoch is skipped, because the checkpoint at the epoch's end includes the validation.
         if trainer.global_step % self.every == 0 and batch_idx + 1 < trainer.num_training_batches:
             self._save_last(trainer)
 
@@ -165,19 +169,20 @@ class RunCheckpoints(Checkpoint):
         self._save_last(trainer)
 
     def _log_table(self, trainer: pl.Trainer, rows: list[Bin]) -> None:
+        """Log the reliability table to Weights & Biases."""
         for logger in trainer.loggers:
             if rows and isinstance(logger, WandbLogger):
                 columns, data = [*vars(rows[0])], [[*vars(row).values()] for row in rows]
                 logger.log_table("reliability", columns, data, step=trainer.global_step)
 
     def _save_last(self, trainer: pl.Trainer) -> None:
-        """All processes take part; the first one writes."""
+        """Save ``last.ckpt``. All processes take part, and the first one writes."""
         with replacing(self.last) if trainer.is_global_zero else nullcontext(self.last) as file:
             trainer.save_checkpoint(file, weights_only=False)
 
 
 class StopEarly(EarlyStopping):
-    """Lightning's early stopping by the metric that chooses the best epoch, with the settings' own patience.
+    """Lightning's early stopping, by the metric that selects the best epoch.
 
     A run that was killed after its last epoch stops when it is resumed.
     """
@@ -198,7 +203,7 @@ class StopEarly(EarlyStopping):
 
 
 class RefuseDivergence(Callback):
-    """Checks that the loss of every step and the weights before validation and saving are finite."""
+    """Checks that the loss of every step is finite, and the weights before validation and saving."""
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -214,27 +219,27 @@ class RefuseDivergence(Callback):
 
 
 class LongerSchedule(Callback):
-    """A run that is continued with more epochs has the learning rates of a run of all its epochs."""
+    """Gives a run that continues with more epochs the learning rates of a run with all these epochs."""
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         for state in checkpoint["lr_schedulers"]:
-            for name in ("total_steps", "_schedule_phases"):  # of OneCycleLR
+            for name in ("total_steps", "_schedule_phases"):  # attributes of OneCycleLR
                 state.pop(name, None)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The first step after a checkpoint has the schedule's learning rate, as if it had always had these epochs."""
+        """Set the learning rate of the first step after a checkpoint by the schedule with all epochs."""
         for configuration in trainer.lr_scheduler_configs:
             schedule = configuration.scheduler
             assert isinstance(schedule, torch.optim.lr_scheduler.LRScheduler)
-            with warnings.catch_warnings(action="ignore"):  # that get_lr is called outside of a step
+            with warnings.catch_warnings(action="ignore"):  # a warning that get_lr is called outside of a step
                 for group, rate in zip(schedule.optimizer.param_groups, schedule.get_lr(), strict=True):
                     group["lr"] = rate
 
 
 class Threads(Callback):
-    """Sets the number of CPU threads in each process; None leaves it as it is."""
+    """Sets the number of CPU threads in each process; None keeps the number."""
 
     def __init__(self, count: int | None) -> None:
         self.count = count

@@ -1,6 +1,6 @@
-"""``specpilot train copies``: trains a copy head on a target's own texts and writes a run folder.
+"""``specpilot train copies``: trains a copy head on texts of a target, and writes a run folder.
 
-Examples are the tokens that prompt lookup would copy in decoding.
+Examples are the tokens that prompt lookup would copy while decoding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .predictor_module import PredictorModule
 
 
 class CopiedToken(NamedTuple):
-    """One copied token, see :class:`~specpilot.controllers.acceptance.copy_head.Copies`."""
+    """A copied token, see :class:`~specpilot.controllers.acceptance.copy_head.Copies`."""
 
     evidence: list[float]
     rate: float
@@ -40,10 +40,10 @@ class CopiedToken(NamedTuple):
 
 
 def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]:
-    """The copy of every token of ``answer`` before which there is a match, with what decoding knows there.
+    """Yield the copy of every token of ``answer`` after a match, with the inputs that decoding has there.
 
-    The answer was sampled from the target: token x_t has the distribution p, and equals the copy y with probability
-    p(y), the acceptance probability of y. The first token comes with the prompt's forward.
+    The target sampled the answer. Token x_t has the distribution p, and equals the copy y with probability p(y), which
+    is the acceptance probability of y. The forward over the prompt yields the first token.
     """
     text = [*prompt, *answer[:1]]
     index, rates = NgramIndex(text), CopyRates()
@@ -64,13 +64,13 @@ def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]
 
 
 def copies_of(documents: Iterable[Document], embedding: Tensor) -> Copies:
-    """The copied tokens of ``documents``, in order; ``embedding`` (V, d) is the target's."""
-    found = [
-        one
+    """Return the copied tokens of ``documents``, in order; ``embedding`` (V, d) is the target's."""
+    copies = [
+        copy
         for document in documents
-        for one in copied_tokens(document.tokens[: document.start], document.tokens[document.start :])
+        for copy in copied_tokens(document.tokens[: document.start], document.tokens[document.start :])
     ]
-    evidence, rate, tokens, last, kept = zip(*found, strict=True) if found else [()] * 5
+    evidence, rate, tokens, last, kept = zip(*copies, strict=True) if copies else [()] * 5
     return Copies(
         torch.tensor(evidence, dtype=torch.float32).reshape(-1, EVIDENCE),
         torch.tensor(rate, dtype=torch.float32),
@@ -82,10 +82,12 @@ def copies_of(documents: Iterable[Document], embedding: Tensor) -> Copies:
 
 
 class CopyDataModule(ResumableData[Copies, Batch]):
-    """Training and validation batches of copied tokens, some 60 bytes each in memory.
+    """Training and validation batches of copied tokens, with about 60 bytes each in memory.
 
     Args:
-        embedding: (V, d) the target's output embedding.
+        documents: the texts.
+        embedding: the target's output embedding (V, d).
+        settings: options of the training.
 
     Raises:
         InputError: training or validation would be empty.
@@ -102,21 +104,25 @@ class CopyDataModule(ResumableData[Copies, Batch]):
 
     @property
     def summary(self) -> DataSummary:
+        """The summary of the training data."""
         return DataSummary(self.training.embedding.shape[1], examples=len(self.training.kept))
 
     def training_parts(self) -> Iterator[Copies]:
+        """Return the examples of the first epoch."""
         return iter([self.training])
 
     def sizes(self, examples: Copies) -> list[int]:
+        """Return the number of copied tokens."""
         return [len(examples.kept)]
 
     def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Batch:
-        mine, first, total = self.share(rows)
-        taken = Copies(
-            examples.evidence[mine], examples.rate[mine], examples.tokens[mine], examples.last[mine],
-            examples.kept[mine], examples.embedding,
+        """Return this process's share of a batch."""
+        share, first, total = self.share(rows)
+        batch = Copies(
+            examples.evidence[share], examples.rate[share], examples.tokens[share], examples.last[share],
+            examples.kept[share], examples.embedding,
         )  # fmt: skip
-        return Batch(copy_head.inputs(taken, self.settings), taken.kept, first, total, taken.rate)
+        return Batch(copy_head.inputs(batch, self.settings), batch.kept, first, total, batch.rate)
 
 
 KIND = "copies"
@@ -128,24 +134,24 @@ def train_copies(settings: CopyTrainingOptions, output: str | Path, *, resume: b
     Arguments and errors are those of :func:`~.acceptance.train_acceptance`.
 
     Raises:
-        InputError: also if the data is of several targets, or the target is missing or another one.
+        InputError: also if the data has several targets, or the target is missing or another model.
     """
     dataset = copies_manifest(settings)
     return train_run(output, settings, dataset, lambda: _load(settings, dataset), resume=resume)
 
 
 def copies_manifest(settings: CopyTrainingOptions) -> Manifest:
-    """The joint manifest of the datasets, of which only the target matters.
+    """Return the joint manifest of the datasets, which must agree in the target.
 
     Raises:
-        InputError: one of them has no manifest, or is of another target.
+        InputError: a dataset has no manifest, or has another target.
     """
     manifests = [
         replace(manifest, fingerprint={name: manifest.fingerprint[name] for name in ("target", "tokenizer")})
         for manifest in map(read_manifest, settings.folders)
     ]
     check_same(settings.folders, manifests, ("fingerprint",))
-    first, (sampling, *others) = manifests[0], joint_sampling(manifests)
+    first, (sampling, *further) = manifests[0], joint_sampling(manifests)
     return Manifest(
         schema_version=first.schema_version,
         kind=KIND,
@@ -153,7 +159,7 @@ def copies_manifest(settings: CopyTrainingOptions) -> Manifest:
         target=settings.target or first.target,
         fingerprint=first.fingerprint,
         sampling=sampling,
-        other_sampling=others,
+        other_sampling=further,
         complete=True,
         datasets=[fingerprint_of(manifest) for manifest in manifests],
         dataset_fingerprint=joint_fingerprint(manifests),
@@ -161,7 +167,7 @@ def copies_manifest(settings: CopyTrainingOptions) -> Manifest:
 
 
 def _load(settings: CopyTrainingOptions, dataset: Manifest) -> Training:
-    """The training on the texts of ``dataset`` and the target's embedding."""
+    """Return the training on the texts of ``dataset`` with the target's embedding."""
     target = dataset.fingerprint["target"]
     documents = [document for folder in settings.folders for document in answers(Path(folder), target)]
     model = load_same("target", dataset.target, dataset, dtype="float32", device="cpu")

@@ -1,4 +1,7 @@
-"""Training data in batches whose order is a pure function of (seed, epoch), and continues where a run was stopped."""
+"""Batches of training data.
+
+Their order is a function of (seed, epoch), and a resumed run continues with the next one.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,19 @@ MIXED_BLOCKS = 8  # blocks whose rows are shuffled together
 
 
 class ResumableLoader(Generic[B]):
-    """Shuffled batches of row indices, turned into tensors by ``make_batch(epoch, rows)``.
+    """Shuffled batches of row indices, which ``make_batch(epoch, rows)`` converts to tensors.
 
     Lightning stores ``state_dict`` in its checkpoints and restores it before it draws the first batch, so a resumed run
     continues with the next batch. Randomness in ``make_batch`` must depend only on (seed, epoch, rows).
 
     Args:
-        blocks: sizes of the blocks that the rows are stored in, by epoch. Blocks come in random order, and rows are
-            shuffled within a few blocks at a time, so that only those need to be in memory. Default: one block.
+        rows: number of rows.
+        batch_size: number of rows in a batch.
+        seed: seed of the order.
+        make_batch: makes the batch of an epoch and row indices.
+        shuffle: whether the order is random.
+        blocks: sizes of the blocks in which rows are stored, by epoch. Blocks come in random order, and rows are
+            shuffled within a few blocks at a time, so that only these need to be in memory. By default one block.
     """
 
     def __init__(
@@ -48,7 +56,7 @@ class ResumableLoader(Generic[B]):
         return math.ceil(self.rows / self.batch_size)
 
     def __iter__(self) -> Iterator[B]:
-        # The epoch advances here, not after the loop: Lightning does not draw past the last batch of a sized loader.
+        # The epoch advances here and not after the loop, because Lightning does not draw past the last batch.
         if self.batch >= len(self):
             self.epoch, self.batch = self.epoch + 1, 0
         for number, rows in enumerate(self._batches()):
@@ -58,7 +66,7 @@ class ResumableLoader(Generic[B]):
             yield self.make_batch(self.epoch, rows)
 
     def _batches(self) -> Iterator[Tensor]:
-        """The epoch's rows, ``batch_size`` at a time."""
+        """Yield the epoch's rows, ``batch_size`` at a time."""
         waiting = torch.empty(0, dtype=torch.long)
         for rows in self._order():
             waiting = torch.cat([waiting, rows])
@@ -68,7 +76,7 @@ class ResumableLoader(Generic[B]):
             yield waiting
 
     def _order(self) -> Iterator[Tensor]:
-        """The epoch's rows, some blocks at a time."""
+        """Yield the epoch's rows, a few blocks at a time."""
         blocks = [self.rows] if self.blocks is None else list(self.blocks(self.epoch))
         ranges = [(end - size, end) for size, end in zip(blocks, accumulate(blocks), strict=True)]
         if not self.shuffle:
@@ -88,12 +96,12 @@ class ResumableLoader(Generic[B]):
 
 
 class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
-    """Batches of type B, made of examples of type P.
+    """Base class: batches of type B from examples of type P.
 
     Args:
         settings: settings of the training.
-        parts: examples to train on; epochs take the parts in turn.
-        validation: examples to validate on.
+        parts: training examples; epochs use the parts in turn.
+        validation: validation examples.
 
     Attributes:
         train_loader: training batches.
@@ -106,11 +114,11 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
 
     @abstractmethod
     def sizes(self, examples: P) -> list[int]:
-        """Number of examples in each block that they are stored in."""
+        """Return the number of examples in each block of storage."""
 
     @abstractmethod
     def batch(self, examples: P, rows: Tensor, epoch: int | None) -> B:
-        """This process's :meth:`share` of the batch of ``rows`` (M,); ``epoch`` is None in validation."""
+        """Return this process's :meth:`share` of the batch of ``rows`` (M,); ``epoch`` is None in validation."""
 
     @property
     def training(self) -> P:
@@ -118,7 +126,7 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
         return self.parts[0]
 
     def share(self, rows: Tensor) -> tuple[Tensor, int, int]:
-        """This process's rows of a batch, the index of its first one in the batch, and the number of all ``rows``."""
+        """Return this process's rows of a batch, the index of the first one, and the number of all ``rows``."""
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         shares = rows.tensor_split(world)
         return shares[rank], sum(map(len, shares[:rank])), len(rows)

@@ -24,15 +24,15 @@ from ..models.loading.names import load_any_model
 from .options import FeatureDataOptions
 
 T = TypeVar("T")
-# Must agree between datasets that are trained on together.
+# Fields in which datasets of a training must agree.
 SAME = ("kind", "fingerprint", "sampling", "verifier", "arms", "hidden_size")
 
 
 def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> LoadedModel:
-    """The model that was target or draft (``role``) when data of ``manifest`` was made, loaded from ``name``.
+    """Return the target or draft (``role``) of the data with ``manifest``, loaded from ``name``.
 
     Raises:
-        InputError: it cannot be loaded, or is another one.
+        InputError: the model cannot be loaded, or is not that of the data.
     """
     with naming(role, name):
         model = load_any_model(name, decoder_only=True, **options)
@@ -44,7 +44,7 @@ def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> Loade
 
 
 def router_rows(folders: Sequence[str]) -> RouterDataset:
-    """Router datasets concatenated, with the times measured for the first."""
+    """Return the concatenated router datasets, with the times of the first one."""
     parts = [read_router_dataset(folder) for folder in folders]
     return replace(
         parts[0], manifest=joint_manifest(folders, RouterRow.kind), rows=[row for part in parts for row in part.rows]
@@ -52,12 +52,12 @@ def router_rows(folders: Sequence[str]) -> RouterDataset:
 
 
 def fingerprints(manifest: Manifest) -> list[str]:
-    """SHA-256 of each dataset of a manifest, which may be a joint one."""
+    """Return the SHA-256 of each dataset of a manifest, which may be a joint one."""
     return manifest.datasets or [fingerprint_of(manifest)]
 
 
 def fingerprint_of(manifest: Manifest) -> str:
-    """SHA-256 of the dataset; raises InputError if it is incomplete."""
+    """Return the SHA-256 of a dataset; raises InputError if it is incomplete."""
     if manifest.dataset_fingerprint is None:
         raise InputError(f"a dataset of kind {manifest.kind!r} is incomplete; run the command that made it again")
     return manifest.dataset_fingerprint
@@ -74,10 +74,10 @@ def check_same(folders: Sequence[str], manifests: Sequence[Manifest], names: Seq
 
 
 def joint_manifest(folders: Sequence[str], kind: str) -> Manifest:
-    """The joint manifest of complete datasets of one kind: the first with what all of them have.
+    """Return the joint manifest of complete datasets of ``kind``: that of the first, with the shards of all.
 
     Raises:
-        InputError: one is of another kind, incomplete, or of other models, arms or sampling parameters.
+        InputError: a dataset is of another kind, incomplete, or has other models, arms or sampling parameters.
     """
     manifests = [read_manifest(folder, kind, complete=True) for folder in folders]
     check_same(folders, manifests)
@@ -96,23 +96,23 @@ def joint_manifest(folders: Sequence[str], kind: str) -> Manifest:
 
 
 def joint_sampling(manifests: Sequence[Manifest]) -> list[SamplingParams]:
-    """The sampling parameters of datasets that may differ in them, each once, first those of the first dataset."""
+    """Return the different sampling parameters of datasets, those of the first dataset first."""
     return [*dict.fromkeys(manifest.sampling for manifest in manifests)]
 
 
 def joint_fingerprint(manifests: Sequence[Manifest]) -> str:
-    """One fingerprint of all datasets; that of a single dataset is its own."""
+    """Return a fingerprint of all datasets together; for a single dataset its own fingerprint."""
     fingerprints = [fingerprint_of(manifest) for manifest in manifests]
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("\0".join(fingerprints).encode()).hexdigest()
 
 
 def is_validation(prompt_id: str, fraction: float) -> bool:
-    """Whether a prompt is held out, decided by the hash of its id, so that adding data does not change the split."""
+    """Return whether a prompt is held out. The hash of its id decides, so that more data does not change the split."""
     return text_seed(prompt_id) < fraction * 2**64
 
 
 def split(things: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list[T], list[T]]:
-    """``things`` to train on and those held out for validation, both in order; ``ids`` are those of their prompts."""
+    """Return the training part and the validation part of ``things``, both in order; ``ids`` are their prompts' ids."""
     parts: tuple[list[T], list[T]] = [], []
     for thing, name in zip(things, ids, strict=True):
         parts[is_validation(name, fraction)].append(thing)
@@ -120,19 +120,19 @@ def split(things: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[lis
 
 
 def require_both(training: int, validation: int, fraction: float, noun: str) -> None:
-    """Raise InputError if there is nothing to train on or nothing to validate with."""
+    """Raise InputError if training or validation would have no examples."""
     if not (training and validation):
         raise InputError(
             f"validation_fraction={fraction}: gives {counted(training, noun)} to training and {validation} to "
-            "validation; each needs at least one: use more data or another fraction"
+            "validation; each needs at least one; use more data or another fraction"
         )
 
 
 def read_sources(settings: FeatureDataOptions) -> list[Manifest]:
-    """The manifests of the datasets.
+    """Return the manifests of the datasets.
 
     Raises:
-        InputError: one is of another kind, incomplete, or not of the pair or the verification rule of the first.
+        InputError: a dataset is of another kind, incomplete, or has another pair or verification rule than the first.
     """
     manifests = [read_manifest(folder, *LABELLED, complete=True) for folder in settings.folders]
     check_same(settings.folders, manifests, ("fingerprint", "verifier"))
@@ -140,21 +140,21 @@ def read_sources(settings: FeatureDataOptions) -> list[Manifest]:
 
 
 def feature_identity(settings: FeatureDataOptions) -> Identity:
-    """Everything the features depend on, from the settings and the datasets' manifests.
+    """Return all settings on which features depend, from the options and the manifests of the datasets.
 
     Raises:
-        InputError: as :func:`read_sources`; also if specdec's mixed texts are asked for and a dataset is not acceptance
-            data, or was sampled otherwise than the first.
+        InputError: as :func:`read_sources`; for mixed texts of specdec also if a dataset is not acceptance data, or has
+            other sampling parameters than the first.
     """
     options: dict[str, object] = {"context": settings.context}
     if settings.context == MIXED:
         mean = joint_manifest(settings.folders, AcceptanceRow.kind).mean_acceptance
         assert mean is not None, "acceptance data has labels"
         mixing = mixing_for(mean) if settings.mixing is None else settings.mixing
-        mixings = 1 if mixing == 1 else settings.mixings  # at 1 nothing is drawn
+        mixings = 1 if mixing == 1 else settings.mixings  # with a share of 1, nothing is random
         options |= {"mixing": mixing, "mixings": mixings, "seed": settings.seed}
     manifests = read_sources(settings)
-    first, (sampling, *others) = manifests[0], joint_sampling(manifests)
+    first, (sampling, *further) = manifests[0], joint_sampling(manifests)
     names = ("texts", "traced", "max_length", "validation_fraction", "dtype", "states")
     return {
         "kind": KIND,
@@ -162,7 +162,7 @@ def feature_identity(settings: FeatureDataOptions) -> Identity:
         "draft": settings.draft or first.draft,
         "fingerprint": first.fingerprint,
         "sampling": sampling.to_dict(),
-        **({"other_sampling": [each.to_dict() for each in others]} if others else {}),
+        **({"other_sampling": [parameters.to_dict() for parameters in further]} if further else {}),
         **rule_identity(first.verifier),
         "budget": max(manifest.rollouts.max_new_tokens for manifest in manifests),
         "datasets": [fingerprint_of(manifest) for manifest in manifests],

@@ -1,4 +1,4 @@
-"""``specpilot train draft``: distils a target into a draft, made of its layers or given, and writes a run folder.
+"""``specpilot train draft``: distils a target into a draft of its layers or an existing draft; writes a run folder.
 
 ``specpilot trim-vocabulary`` restricts the output of an existing draft to the most frequent tokens of some text.
 """
@@ -44,7 +44,7 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
     ``datasets.Dataset``.
 
     Raises:
-        InputError: also if the target or the data is unfit.
+        InputError: also if the target or the data cannot be used.
     """
     with naming("target", settings.target):
         target = load_model(
@@ -55,19 +55,19 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
     fingerprint = model_fingerprint(target)
     stops, day = model_stop_tokens(target, tokenizer), day_of(tokenizer, day_in(Path(output) / DATASET))
     documents = read_documents(settings.folders, tokenizer, settings, stops=stops, day=day, target=fingerprint)
-    if not all(isinstance(source, str) for source in settings.folders):  # rows in memory, which no file can name
+    if not all(isinstance(source, str) for source in settings.folders):  # rows in memory have no name for a file
         settings = replace(settings, data=tuple(map(name_of, settings.folders)))
     begun, kept = None, None
     if settings.initial is not None:
-        given = load_initial(target, tokenizer, settings)
-        begun, kept = model_fingerprint(given), kept_tokens(given)
+        initial = load_initial(target, tokenizer, settings)
+        begun, kept = model_fingerprint(initial), kept_tokens(initial)
     elif settings.vocabulary is not None:
         among = range(len(target.get_output_embeddings().weight))
         kept = most_frequent(documents, settings.vocabulary, among, stops, "vocabulary")
     pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
 
     def load() -> Training:
-        draft = of_layers(target, settings, kept) if settings.initial is None else given
+        draft = of_layers(target, settings, kept) if settings.initial is None else initial
         data = DraftDataModule(documents, settings)
         return lambda run: _train(run, target, draft, data)
 
@@ -78,7 +78,7 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
 def _manifest(
     settings: DraftTrainingOptions, pair: PairFingerprint, documents: list[Document], kept: list[int] | None
 ) -> Manifest:
-    """The description of the data in the run folder."""
+    """Return the manifest of the data for the run folder."""
     digest = hashlib.sha256((pair.draft or "").encode())
     for document in documents:
         later = f"{document.prompts}\0" if document.prompts else ""
@@ -94,7 +94,7 @@ def _manifest(
 def _train(
     run: Run[DraftTrainingOptions], target: PreTrainedModel, draft: PreTrainedModel, data: DraftDataModule
 ) -> BestEpoch:
-    """Train ``draft``; return the best epoch."""
+    """Train ``draft``, and return the best epoch."""
     settings = run.settings
     left_out = shared_names(draft, shared_with(draft, settings, run.dataset.fingerprint["target"]))
     trained = 0
@@ -119,7 +119,7 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
     """Write the best ``weights`` of ``run`` as a draft folder, in bfloat16.
 
     Raises:
-        InputError: the target or the initial draft cannot be loaded, or is another one now; ``output`` is not free.
+        InputError: the target or the initial draft cannot be loaded or has changed; or ``output`` is not free.
     """
     settings = run.settings
     target = load_model(settings.target, device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True)
@@ -142,7 +142,7 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
 
 
 def trim_vocabulary(options: TrimOptions) -> Path:
-    """Write the trimmed draft; returns its folder.
+    """Write the trimmed draft, and return its folder.
 
     Raises:
         InputError: the draft or the data cannot be read, the draft has fewer tokens, or the output is not free.
@@ -154,12 +154,14 @@ def trim_vocabulary(options: TrimOptions) -> Path:
             options.draft, dtype="auto", device="cpu", trust_remote_code=trust, decoder_only=True, target=options.target
         )
     if model.config.get_text_config(decoder=True) is not model.config:
-        raise InputError(f"{options.draft}: a {model.config.model_type} reads more than text; give a language model")
+        raise InputError(
+            f"{options.draft}: is a {model.config.model_type}, which reads more than text; choose a language model"
+        )
     if vars(model.config).get("quantization_config") is not None:
         raise InputError(f"{options.draft}: has quantised weights; trim the model in full precision")
     if isinstance(find_state_input(model), Eagle3Input):
         raise InputError(
-            f"{options.draft}: an EAGLE-3 draft, which was trained with its vocabulary; take another draft"
+            f"{options.draft}: is an EAGLE-3 draft, which was trained with its vocabulary; choose another draft"
         )
     tokenizer = load_tokenizer(options.draft, trust_remote_code=trust)
     head = model.get_output_embeddings()

@@ -1,4 +1,4 @@
-"""What the training of a draft begins with: a model made of layers of the target, or a draft that exists."""
+"""The initial model of a draft's training: layers of the target, or an existing draft."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ..models.loading.draft_folder import SharedTarget, find_shared_target
 from ..models.trimmed_head import keep_trimmed, trim_head
 from .options import DraftTrainingOptions
 
-TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings about all layers together
+TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings of all layers together
 
 
 def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
-    """Indices of the target's layers: those given, or the first ``layers`` - 1 and the last.
+    """Return indices of the target's layers: those in a list, or the first ``layers`` - 1 and the last.
 
     Args:
+        layers: indices of layers, or their number.
         count: number of the target's layers.
 
     Raises:
@@ -34,7 +35,7 @@ def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
     """
     if isinstance(layers, int):
         if not 1 <= layers <= count:
-            raise InputError(f"layers={layers}: the target has {count}; take 1 to {count}")
+            raise InputError(f"layers={layers}: the target has {count} layers; choose 1 to {count}")
         return [*range(layers - 1), count - 1]
     for layer in layers:
         if layer >= count:
@@ -46,26 +47,29 @@ def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
 def new_draft(
     target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None, *, reads_states: bool = False
 ) -> PreTrainedModel:
-    """A model of the target's class with the target's ``layers``, in float32, whose logits are those of ``kept``.
+    """Return a float32 model of the target's class with the target's ``layers``, with logits for ``kept``.
 
-    Its weights are copies except the embedding, which is the target's if that is in float32. Nothing requires
+    The weights are copies, except the embedding, which is the target's if that is in float32. No weight requires
     gradients.
 
     Args:
+        target: the target.
+        layers: indices of layers.
+        kept: the tokens of the logits; None for all.
         reads_states: add a :class:`.StateInput`.
 
     Raises:
-        InputError: the target's architecture has no such shorter model.
+        InputError: no shorter model of the target's architecture can be made.
     """
     config: Any = target.config
     kind = config.model_type
     if config.is_encoder_decoder or config.get_text_config(decoder=True) is not config:
-        raise InputError(f"{kind}: a draft is made of a decoder-only language model; give another target")
+        raise InputError(f"{kind}: a draft can only be made of a decoder-only language model; choose another target")
     for setting in TOGETHER:
         if vars(config).get(setting):
             raise InputError(f"{kind}: no shorter model can be made of this architecture, because of its {setting}")
     if vars(config).get("quantization_config") is not None:
-        raise InputError(f"{kind}: a draft cannot be made of quantised weights; give the target in full precision")
+        raise InputError(f"{kind}: a draft cannot be made of quantised weights; use the target in full precision")
     count = config.num_hidden_layers
     problem = f"{kind}: no shorter model can be made of this architecture"
     try:
@@ -104,7 +108,7 @@ def new_draft(
 
 
 def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
-    """The configuration of a model with ``layers`` of the model of ``config``, whose head is not its embedding.
+    """Return the configuration of a model with some ``layers`` of that of ``config``, and an untied output head.
 
     Lists with an entry for each layer, such as ``layer_types``, keep those of ``layers``.
     """
@@ -119,13 +123,15 @@ def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
 
 
 def of_layers(target: PreTrainedModel, settings: DraftTrainingOptions, kept: list[int] | None) -> PreTrainedModel:
-    """A draft of the target's layers.
+    """Return a draft of the target's layers.
 
     Args:
-        kept: the tokens that it can propose; None for all.
+        target: the target.
+        settings: options of the training.
+        kept: the tokens that the draft can propose; None for all.
 
     Raises:
-        InputError: the target's architecture has no such shorter model.
+        InputError: no shorter model of the target's architecture can be made.
     """
     reads_states = settings.features is not None
     layers = settings.layers
@@ -138,10 +144,10 @@ def of_layers(target: PreTrainedModel, settings: DraftTrainingOptions, kept: lis
 def load_initial(
     target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: DraftTrainingOptions
 ) -> PreTrainedModel:
-    """The draft ``settings.initial`` in float32, whose logits are those of the tokens that it can propose.
+    """Return the draft ``settings.initial`` in float32, with logits for the tokens that it can propose.
 
     Raises:
-        InputError: it cannot be loaded or trained, or its tokens are not the target's.
+        InputError: the draft cannot be loaded or trained, or has other tokens than the target.
     """
     name = settings.initial
     assert name is not None
@@ -152,14 +158,15 @@ def load_initial(
         draft = load_draft(name, target, tokenizer, loading, decoder_only=True)
     if isinstance(draft, GgufModel) or not isinstance(find_state_input(draft), StateInput | None):
         kind = "a GGUF file" if isinstance(draft, GgufModel) else "an EAGLE-3 draft"
-        raise InputError(f"initial={name!r}: {kind} cannot be trained here; give a draft in transformers' format")
+        raise InputError(f"initial={name!r}: {kind} cannot be trained; choose a draft in transformers' format")
     if vars(draft.config).get("quantization_config") is not None:
-        raise InputError(f"initial={name!r}: has quantised weights; give the model in full precision")
+        raise InputError(f"initial={name!r}: has quantised weights; use the model in full precision")
     embeddings: list[Any] = [draft.get_input_embeddings(), target.get_input_embeddings()]
-    own, theirs = (len(embedding.weight) for embedding in embeddings)
-    if own != theirs:
+    draft_tokens, target_tokens = (len(embedding.weight) for embedding in embeddings)
+    if draft_tokens != target_tokens:
         raise InputError(
-            f"initial={name!r}: has {own} tokens, the target {theirs}; give a draft with as many tokens as the target"
+            f"initial={name!r}: has {draft_tokens} tokens, but the target {target_tokens}; choose a draft with as many "
+            "tokens as the target"
         )
     if find_state_input(draft) is None:
         settings.refuse_ignored(("positions",), "the initial draft reads tokens alone")
@@ -168,7 +175,7 @@ def load_initial(
 
 
 def shared_with(draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str) -> SharedTarget | None:
-    """Which weights of ``draft`` are the target's, of that ``fingerprint``, and are not trained; None if none are."""
+    """Return the untrained weights that ``draft`` shares with the target of ``fingerprint``; None if there are none."""
     if settings.initial is not None:
         return find_shared_target(draft)
     return SharedTarget(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])

@@ -4,10 +4,10 @@ A drafted token is accepted with probability Σ_v min(p, q) (Leviathan et al. 20
 total variation distance ½ Σ_v |p - q|, so that distance is the loss (Zhou et al. 2024, "DistillSpec"). Shapes: B
 windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft, J drafted positions.
 
-Given the target's states at all positions before, the prediction at every position of a window is that of a first
-drafted token. The j-th one, j > 1, is predicted from the draft's own state at the position before, and the last j - 1
-entries of the KV cache come from own states too; earlier ones come from the target's. All positions of a window are
-predicted together (training-time test of EAGLE-3, Li et al. 2025): forward j adds the entries of T positions to the
+With the target's states at all previous positions, the prediction at every position of a window is that of a first
+drafted token. Drafted token j > 1 is predicted from the draft's state at the previous position. The last j - 1 entries
+of the KV cache then come from the draft's states, and earlier ones from the target's states. All positions of a window
+are predicted together (training-time test of EAGLE-3, Li et al. 2025): forward j adds the entries of T positions to the
 cache, and a mask gives each position the entries that it has in decoding. The tokens are those of the text, as in
 decoding as long as drafts are accepted.
 """
@@ -42,7 +42,7 @@ class DraftDataModule(ResumableData[Windows, Windows]):
     """Training and validation windows; documents are held out by the hash of their id.
 
     Attributes:
-        states: the target's states on all windows, if they are stored.
+        states: the target's states on all windows; None if they are not stored.
 
     Raises:
         InputError: training or validation would be empty.
@@ -59,7 +59,7 @@ class DraftDataModule(ResumableData[Windows, Windows]):
 
     @property
     def windows(self) -> Windows:
-        """The training windows, followed by those of validation."""
+        """The training windows, followed by the validation windows."""
         both = self.training, self.validation
         return Windows(torch.cat([part.tokens for part in both]), torch.cat([part.learned for part in both]))
 
@@ -67,22 +67,25 @@ class DraftDataModule(ResumableData[Windows, Windows]):
         return [len(examples.tokens)]
 
     def batch(self, examples: Windows, rows: Tensor, epoch: int | None) -> Windows:
-        """This process's windows; without any, one in which nothing is learned."""
-        mine, _, _ = self.share(rows)
-        empty = not len(mine)
-        mine = torch.tensor([0]) if empty else mine
-        taken = examples.take(mine)
+        """Return this process's windows of a batch; if it has none, a window in which nothing is learned."""
+        share, _, _ = self.share(rows)
+        empty = not len(share)
+        share = torch.tensor([0]) if empty else share
+        windows = examples.take(share)
         if empty:
-            taken.learned.zero_()
-        first = 0 if examples is self.training else len(self.training.tokens)  # of the examples, in `windows`
-        return taken if self.states is None else taken._replace(target=self.states.take(first + mine))
+            windows.learned.zero_()
+        first = 0 if examples is self.training else len(self.training.tokens)  # index of the examples in `self.windows`
+        return windows if self.states is None else windows._replace(target=self.states.take(first + share))
 
 
 def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positions: int) -> Iterator[Tensor]:
-    """The logits (N, M) of each of the drafted positions; of a single one unless the draft reads states.
+    """Yield the logits (N, M) of each drafted position; a draft that reads no states has a single position.
 
     Args:
-        states: (B, T, d) the target's.
+        draft: the draft.
+        batch: the windows.
+        states: the target's states (B, T, d).
+        positions: number of drafted positions.
     """
     tokens, fuse = batch.tokens.long(), find_state_input(draft)
 
@@ -170,24 +173,27 @@ class DraftModule(pl.LightningModule):
         self.head.register_state_dict_post_hook(partial(_leave_out, left_out))
 
     def predictions(self, batch: Windows) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """The target's probabilities (N, M) of the draft's tokens and most probable tokens (N,) on ``batch``, and the
-        draft's logits (N, M) of each of the J places of a draft.
+        """Return the predictions of target and draft on ``batch``.
+
+        Returns:
+            The target's probabilities (N, M) of the draft's tokens, its most probable tokens (N,), and the draft's
+            logits (N, M) of each of J drafted positions.
         """
         self.teacher.to(self.device)
         states, p, best = self.teacher.teach(batch)
         return p, best, [*draft_logits(self.head, batch, states, self.positions)]
 
     def agreement(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
-        """How the draft agrees with the target at each learned position of ``batch``.
+        """Return the agreement of draft and target at each learned position of ``batch``.
 
         Returns:
-            (J, N) Σ_v min(p, q), by the place in the draft; (N,) Σ p of the draft's tokens; (N,) whether the arg-max of
-            the first place agrees.
+            Σ_v min(p, q) (J, N) by drafted position, Σ p (N,) of the draft's tokens, and whether the arg-max (N,) of
+            the first position agrees.
         """
         p, best, logits = self.predictions(batch)
         chosen = logits[0].argmax(-1)
         agree = (chosen if self.kept is None else self.kept[chosen]) == best
-        return torch.stack([overlap(one, p) for one in logits]), p.sum(-1), agree
+        return torch.stack([overlap(z, p) for z in logits]), p.sum(-1), agree
 
     def configure_optimizers(self) -> Any:
         schedule = partial(cosine, steps=self.steps, warm_up=round(WARM_UP * self.steps))
@@ -195,11 +201,11 @@ class DraftModule(pl.LightningModule):
 
     def training_step(self, batch: Windows, batch_idx: int) -> Tensor:
         p, _, logits = self.predictions(batch)
-        accept = torch.stack([overlap(one, p) for one in logits])
+        accept = torch.stack([overlap(z, p) for z in logits])
         return training_loss(self, (1 - accept).sum(), accept.new_tensor(accept.numel()))
 
     def on_validation_epoch_start(self) -> None:
-        # Not created earlier: spawned processes would share the memory of existing tensors.
+        # Created here, because spawned processes share the memory of existing tensors.
         self._sums = torch.zeros(len(METRICS) + self.positions + 1, dtype=torch.float64)
 
     def validation_step(self, batch: Windows, batch_idx: int) -> None:
@@ -221,5 +227,6 @@ class DraftModule(pl.LightningModule):
 
 
 def _leave_out(names: set[str], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Remove ``names`` from a state dictionary."""
     for name in names:
         state.pop(prefix + name, None)

@@ -29,7 +29,7 @@ from .draft import export_draft
 from .options import DraftTrainingOptions
 from .run_folder import Run, read_run, run_kind
 
-# Options of the trainings that have a command of their own; a predictor's module has its options.
+# Options of trainings with a command of their own. The options of a predictor are in its module.
 OPTIONS: dict[str, type[TrainingOptions]] = {"copies": CopyTrainingOptions, "router": RouterTrainingOptions}
 
 
@@ -41,29 +41,29 @@ def export(
     predictor: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the best weights of a training run as a controller checkpoint; returns its folder.
+    """Write the best weights of a training run as a controller checkpoint, and return its folder.
 
     Args:
-        run: folder written by ``specpilot train``; an unfinished run gives its best epoch so far. Or a controller
-            checkpoint, which is rewritten in the current format.
+        run: folder of ``specpilot train``; an unfinished run has its best epoch so far. Or a controller checkpoint,
+            which is rewritten in the current format.
         output: checkpoint folder to create.
-        threshold: for an acceptance head: stop drafting when the probability of a rejection exceeds it. Default: the
-            paper's 0.7.
-        predictor: the predictor of the user's own that was trained, as ``package.module:Config``.
+        threshold: probability of a rejection above which an acceptance head ends a draft. By default 0.7, as in the
+            paper.
+        predictor: the predictor of your own package that was trained, as ``package.module:Config``.
         overwrite: replace an existing checkpoint.
 
     Raises:
-        InputError: ``run`` is no run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
+        InputError: ``run`` is not a run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
     """
     run, output = Path(run), Path(output)
     if (run / CONFIG).is_file():
         if threshold is not None:
-            raise InputError(f"threshold={threshold}: an exported controller keeps its own; leave it out")
+            raise InputError(f"threshold={threshold}: an exported controller keeps its threshold; leave it out")
         controller = load_controller(run)
         return save_controller(output, controller.head, controller.config, overwrite=overwrite)
     if run_kind(run) == DRAFT:
         if threshold is not None:
-            raise InputError(f"threshold={threshold}: a {DRAFT} has none; leave it out")
+            raise InputError(f"threshold={threshold}: a {DRAFT} has no threshold; leave it out")
         trained = read_run(run, DraftTrainingOptions)
         export_draft(trained, _read_best(trained).head, output, overwrite=overwrite)
     else:
@@ -72,13 +72,13 @@ def export(
     if trained.settings.wandb is not None:
         try:
             _add_to_wandb(trained, output)
-        except Exception as error:  # of the package, the network or the service: the checkpoint is there
-            warnings.warn(f"{output}: was not added to the run of Weights & Biases ({error})", stacklevel=2)
+        except Exception as error:  # an error of the package, the network or the service; the checkpoint is written
+            warnings.warn(f"{output}: could not be added to the run of Weights & Biases ({error})", stacklevel=2)
     return output
 
 
 def _add_to_wandb(run: Run[Any], output: Path) -> None:
-    """Add the checkpoint in ``output`` to the run's own run of Weights & Biases, as an artifact."""
+    """Add the checkpoint in ``output`` to the run of Weights & Biases, as an artifact."""
     import wandb
 
     project = find_project(str(run.settings.wandb))
@@ -94,18 +94,20 @@ def _add_to_wandb(run: Run[Any], output: Path) -> None:
 def best_controller(
     folder: str | Path, threshold: float | None = None, predictor: str | None = None
 ) -> tuple[Run[Any], nn.Module, ControllerConfig]:
-    """The run in ``folder``, its best controller so far, and that one's configuration.
+    """Return the run in ``folder``, its best controller so far, and the controller's configuration.
 
     Args:
         threshold, predictor: as for :func:`export`.
 
     Raises:
-        InputError: no epoch is finished, or a file is missing or damaged; the predictor is one of the user's own, and
+        InputError: no epoch is finished, a file is missing or damaged, or the predictor is not part of specpilot and
             not named.
     """
     name = run_kind(folder) if predictor is None else predictor
     if name not in CONTROLLERS and name not in USER_MODULES and predictor is None:
-        raise InputError(f"{folder}: was trained with {name!r}, a predictor of your own; name it: --predictor {name}")
+        raise InputError(
+            f"{folder}: was trained with {name!r}, a predictor of your own package; name it with --predictor {name}"
+        )
     kind = controller_module(name)
     options = OPTIONS.get(name) or kind.TrainingOptions
     run = read_run(folder, options, {} if predictor is None else {"predictor": predictor})
@@ -129,7 +131,7 @@ def best_controller(
 
 
 def origin_of(dataset: Manifest, metrics: dict[str, float], prompts: tuple[str, ...] = ()) -> Origin:
-    """The origin of a checkpoint that is trained on data with the manifest ``dataset``.
+    """Return the origin of a checkpoint that is trained on data with the manifest ``dataset``.
 
     Args:
         metrics: metrics on held-out prompts.
@@ -143,21 +145,22 @@ def origin_of(dataset: Manifest, metrics: dict[str, float], prompts: tuple[str, 
 
 
 def trained_prompts(run: Run[Any]) -> tuple[str, ...]:
-    """Digests of the prompts of a run's training data, without those held out; none where the data is not there."""
+    """Return digests of the training prompts of a run, without held-out ones; empty if the data is missing."""
     settings = run.settings
-    found: set[str] = set()
+    digests: set[str] = set()
     for folder in getattr(settings, "folders", ()):
         try:
             kind = read_manifest(folder).kind
             rows = read_dataset(folder, LABELLED[kind]) if kind in LABELLED else []
-        except InputError:  # moved or changed since
+        except InputError:  # the data was moved or changed
             return ()
         fraction = settings.validation_fraction
-        found |= {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, fraction)}
-    return tuple(sorted(found))
+        digests |= {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, fraction)}
+    return tuple(sorted(digests))
 
 
 def _read_best(run: Run[Any]) -> BestCheckpoint:
+    """Return the best checkpoint of a run; raises InputError if no epoch is finished."""
     if not run.best.exists():
         raise InputError(f"{run.folder}: no epoch is finished yet; continue with 'specpilot train … --resume'")
     return read_best(run.best)

@@ -41,13 +41,13 @@ from .datasets import load_same
 
 @dataclass(frozen=True)
 class Unit:
-    """A shard to be made.
+    """The contents of a shard to make.
 
     Attributes:
         part: name of the dataset's part.
-        sampling: sampling parameters of the texts' dataset.
-        texts: its texts; none for the embedding.
-        numbers: index of each text in all data, which its mixing depends on.
+        sampling: sampling parameters of the texts.
+        texts: the texts; empty for the embedding.
+        numbers: index of each text in all data, on which its mixing depends.
     """
 
     part: str
@@ -57,16 +57,16 @@ class Unit:
 
 
 class FeatureMaker:
-    """The models of one feature dataset.
+    """Makes the shards of a feature dataset with its models.
 
     Args:
-        manifest: the dataset's, see :func:`~.datasets.feature_identity`.
-        vocab_size: size that the draft's distributions are cut to if its vocabulary is larger, or None.
+        manifest: manifest of the dataset, see :func:`~.datasets.feature_identity`.
+        device: device of the models.
+        vocab_size: vocabulary size to which the draft's distributions are cut; None without a cut.
         placement: keywords of :func:`~specpilot.models.loading.names.load_model` for the target, or None.
 
     Raises:
-        InputError: a model is missing or not the one the data was made with, or traces are asked for that cannot be
-            made.
+        InputError: a model is missing or not that of the data, or traces are requested that cannot be made.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class FeatureMaker:
         if self.draft.reads_states:
             if self.traces:
                 raise InputError(
-                    f"traced={self.options.traced}: the draft reads the target's states, and has no traces; give 0, "
-                    "and a predictor that is trained without"
+                    f"traced={self.options.traced}: the draft reads the target's states and has no traces; set it to "
+                    "0, and choose a predictor that needs no traces"
                 )
             self.target = with_states(language_model(self._load("target", device, **options)), [self.draft])
         self.stop_tokens = frozenset() if target is None else model_stop_tokens(target, self.tokenizer)
         self.embedding: Tensor = output_embedding(draft)
 
     def _load(self, role: Literal["target", "draft"], device: str, **options: Any) -> LoadedModel:
-        """The model of ``role`` and, with the target, its tokenizer."""
+        """Return the model of ``role``; for the target, also load its tokenizer."""
         name = self.manifest.target if role == "target" else self.manifest.draft
         assert name is not None, "features are of a pair"
         model = load_same(role, name, self.manifest, dtype=self.options.dtype, device=device, **options)
@@ -160,7 +160,7 @@ class FeatureMaker:
 
 
 def drafted_places(options: FeatureSettings, part: str, number: int, length: int) -> NDArray[np.bool_]:
-    """Where mixed text ``number`` has the draft's tokens; drawn for each training part, and once for validation."""
+    """Return the places of the draft's tokens in mixed text ``number`` (length,), drawn for each training part."""
     assert options.mixing is not None, "mixed texts have a mixing and a seed"
     assert options.seed is not None
     if options.mixing == 1:
@@ -170,10 +170,10 @@ def drafted_places(options: FeatureSettings, part: str, number: int, length: int
 
 
 def round_examples(traced: Trace) -> Examples:
-    """The M rounds of one text: what is known before a draft, and its outcome, for each token but the last.
+    """Return the M rounds of a text: the state before a draft, and its outcome, for each token except the last.
 
-    They are read from a trace, so they have the distribution of decoding, whatever data the text comes from: a draft
-    goes on from its own tokens after a rejected one.
+    The rounds come from a trace and have the distribution of decoding, whatever the data of the text. After a rejected
+    token, a draft continues with its own tokens.
     """
     count = len(traced.text) - 1
     kept = torch.full((count, ROUND_TOKENS), NOT_DRAFTED, dtype=torch.int8)

@@ -1,7 +1,7 @@
 """``specpilot data features``: computes draft states, evidence and validation traces, the training data of predictors.
 
-Training reads these shards and needs neither target nor draft. The work is a list of pieces, one shard each, in an
-order that depends only on the settings and the data; a killed run continues with the first missing piece.
+Training reads these shards and needs neither target nor draft. The work is a list of pieces with a shard each. Their
+order depends only on the settings and the data, and a killed run continues with the first missing piece.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .feature_maker import FeatureMaker, Unit, drafted_places
 from .options import FeatureDataOptions
 
 ROW_BYTES = 48  # upper bound for an example without its state
-TRACE_BYTES = 96  # for a node without its state
+TRACE_BYTES = 96  # upper bound for a node of a trace without its state
 LEFT_OUT = "too short to draft in, or after a prompt of max_length tokens"  # texts without examples
-PROBE_TEXTS = 4  # texts that a plan is timed on
+PROBE_TEXTS = 4  # number of texts by which a plan is timed
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A shard to be written.
+    """A shard to write.
 
     Attributes:
         part: name of the dataset's part.
-        file: index of the data's shard that it is made from.
-        texts: the number of each of its texts in all data, which its mixing depends on.
+        file: index of the shard of the data from which it is made.
+        texts: index of each text in all data, on which its mixing depends.
         rows: number of examples; for a trace, the maximum number of nodes.
     """
 
@@ -54,17 +54,18 @@ class Piece:
 
 
 class FeaturePlan:
-    """The data and settings of one feature dataset, and the shards to make of it.
+    """The data and the settings of a feature dataset, and the shards to make.
 
     Attributes:
         pieces: all shards, in their order.
         left_out: number of texts without examples.
 
     Args:
-        models: what :meth:`FeatureMaker.describe` returned.
+        settings: the options.
+        models: the result of :meth:`FeatureMaker.describe`.
 
     Raises:
-        InputError: the data is damaged, or training or validation would be empty: also if prompts have ``max_length``.
+        InputError: the data is damaged, or training or validation would be empty, for example by ``max_length``.
     """
 
     def __init__(self, settings: FeatureDataOptions, models: Description) -> None:
@@ -81,45 +82,45 @@ class FeaturePlan:
             for index, (folder, manifest) in enumerate(zip(settings.folders, manifests, strict=True))
             for file in shard_files(folder)
         ]
-        self.first = [0]  # the number of each shard's first text
+        self.first = [0]  # index of the first text of each shard
         self.left_out = 0
         self.texts = lru_cache(maxsize=1)(self._read)
         self.pieces = [Piece(EMBEDDING), *self._plan()]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of an example on disk."""
+        """The size of an example on disk in bytes."""
         return ROW_BYTES + self.hidden_size * STORED[self.options.states].itemsize
 
     def unit(self, piece: Piece) -> Unit:
-        """What a worker needs to make the shard of ``piece``."""
+        """Return the contents of the shard of ``piece`` for a worker."""
         texts = [self.texts(piece.file)[number] for number in piece.texts]
         return Unit(piece.part, self.samplings[self.files[piece.file][2]], texts, [*piece.texts])
 
     def _read(self, file: int) -> dict[int, Text]:
-        """The texts of one shard of the data that have examples, by number."""
+        """Return the texts with examples of a shard of the data, by index."""
         path, kind, _ = self.files[file]
-        found = [text_of(row) for row in read_shard(path, LABELLED[kind])]
+        texts = [text_of(row) for row in read_shard(path, LABELLED[kind])]
         if file + 1 == len(self.first):
-            self.first.append(self.first[file] + len(found))
-        cut = {self.first[file] + index: self._cut(text) for index, text in enumerate(found)}
+            self.first.append(self.first[file] + len(texts))
+        cut = {self.first[file] + index: self._cut(text) for index, text in enumerate(texts)}
         return {number: text for number, text in cut.items() if text.tokens}
 
     def _cut(self, text: Text) -> Text:
-        """The part of a text that examples are made of."""
+        """Return the part of a text from which examples are made."""
         text = text.cut(max(0, self.options.max_length - len(text.prompt_ids)))
         return text.after_first() if self.options.context == TARGET else text
 
     def _plan(self) -> Iterator[Piece]:
-        """For each shard of the data: its texts that are held out, those to train on, and traces of some held out."""
+        """Yield the pieces of each shard of the data: held-out texts, training texts, and traces of held-out texts."""
         untraced = self._traces()
-        taken: Counter[int] = Counter()  # training texts by dataset
+        used: Counter[int] = Counter()  # number of training texts by dataset
         validation = 0
         fraction, most = self.options.validation_fraction, self.options.texts
         for file, (_, _, folder) in enumerate(self.files):
             texts = self.texts(file)
             training, held_out = split(texts, [text.prompt_id for text in texts.values()], fraction)
-            training = training if most is None else training[: most - taken[folder]]
+            training = training if most is None else training[: most - used[folder]]
             yield from self._pieces(VALIDATION, file, held_out)
             for mixing in range(self.options.mixings or 1):
                 yield from self._pieces(f"{TRAIN}{mixing}", file, training)
@@ -128,25 +129,25 @@ class FeaturePlan:
             untraced[sampling] -= len(traced)
             for number in traced:
                 yield Piece(TRACES, file, (number,), MAX_DRAFT * len(texts[number].x))
-            taken[folder] += len(training)
+            used[folder] += len(training)
             validation += len(held_out)
             self.left_out += self.first[file + 1] - self.first[file] - len(texts)
-        if not (taken.total() or validation) and self.left_out:
+        if not (used.total() or validation) and self.left_out:
             raise InputError(
                 f"max_length={self.options.max_length}: all {counted(self.left_out, 'text')} are left out: {LEFT_OUT}; "
                 "give a larger --max-length"
             )
-        require_both(taken.total(), validation, fraction, "text")
+        require_both(used.total(), validation, fraction, "text")
 
     def _traces(self) -> dict[SamplingParams, int]:
-        """Number of traces for the texts of each sampling: all of them in equal parts."""
+        """Return the number of traces for each sampling; all samplings have equal parts."""
         samplings = [*dict.fromkeys(self.samplings)]
         return {
             sampling: len(range(place, self.options.traced, len(samplings))) for place, sampling in enumerate(samplings)
         }
 
     def _pieces(self, part: str, file: int, texts: Sequence[int]) -> Iterator[Piece]:
-        """``texts`` in shards of up to ``SHARD_BYTES``."""
+        """Yield pieces of ``texts`` with up to ``SHARD_BYTES``."""
         together: list[int] = []
         rows = 0
         for number in texts:
@@ -164,7 +165,7 @@ class FeaturePlan:
             yield Piece(part, file, tuple(together), rows)
 
     def summary(self) -> str:
-        """A description of the work and the disk space it needs."""
+        """Return a description of the work and of the disk space that it needs."""
         rows = {
             name: sum(piece.rows for piece in self.pieces if piece.part.startswith(name))
             for name in (TRAIN, VALIDATION, TRACES)
@@ -179,7 +180,7 @@ class FeaturePlan:
         )
 
     def write(self, output: Path, workers: Workers[Unit, FeatureShard], console: Console) -> None:
-        """Write the shards that are missing in ``output``."""
+        """Write the missing shards to ``output``."""
         with ShardWriter(output, self.identity) as writer:
             if self.left_out:
                 console.print(f"{counted(self.left_out, 'text')} left out: {LEFT_OUT}", soft_wrap=True)
@@ -192,7 +193,7 @@ class FeaturePlan:
 
 
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
-    """What loads the models of ``settings``, in this process or a worker's."""
+    """Return a function that loads the models of ``settings``, in this process or a worker's process."""
     manifest = begun(feature_identity(settings))
     sizes = [source.vocab_size for source in read_sources(settings) if source.vocab_size is not None]
     return partial(FeatureMaker, manifest, settings.device, min(sizes, default=None), settings.placement)
@@ -208,7 +209,7 @@ def make_features(
     """Make or complete the feature dataset ``output``, and return its path.
 
     Raises:
-        InputError: see :class:`FeatureMaker`, :class:`FeaturePlan`,
+        InputError: as for :class:`FeatureMaker`, :class:`FeaturePlan`,
             :func:`~specpilot.data_gen.ray_workers.open_workers` and
             :class:`~specpilot.data_gen.dataset.ShardWriter`; the disk is full.
     """
@@ -222,7 +223,7 @@ def make_features(
 
 
 def plan_features(settings: FeatureDataOptions, workers: WorkerOptions = ONE_PROCESS) -> str:
-    """Describe the work of :func:`make_features`, timed on a few texts; reads data and models, and writes nothing."""
+    """Return a description of the work of :func:`make_features`, timed on a few texts. Writes nothing."""
     maker = feature_maker(settings)()
     plan = FeaturePlan(settings, maker.describe())
     seconds = 0.0

@@ -74,13 +74,13 @@ def train_run(
     # The other machines write nothing to the folder.
     lock = FolderLock(output, "is training in it") if is_first_node(settings) else nullcontext()
     with lock, threads(settings.threads):
-        found = find_run(output, settings, dataset, resume=resume)
-        further = found is not None and grows(found.settings, settings)
-        best = None if found is None else found.result()
+        previous = find_run(output, settings, dataset, resume=resume)
+        further = previous is not None and grows(previous.settings, settings)
+        best = None if previous is None else previous.result()
         if best is None or further:
             project = None if settings.wandb is None else find_project(settings.wandb)
             train = load()
-            run = replace(found or begin_run(output, settings, dataset), wandb=project)
+            run = replace(previous or begin_run(output, settings, dataset), wandb=project)
             run = grown(run, settings) if further else run
             run.log_command()
             try:
@@ -99,7 +99,7 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
     """Train to the end, from the run's last checkpoint if there is one.
 
     Returns:
-        The best epoch, with what the module adds to it.
+        The best epoch, with the results that the module adds.
 
     Raises:
         InputError: training diverges, or a checkpoint to continue from is damaged.
@@ -108,12 +108,12 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
     if run.writes:
         run.last.parent.mkdir(exist_ok=True)
     if run.best.exists():
-        read_best(run.best)  # fails now if it is damaged, not after the training
+        read_best(run.best)  # reports a damaged file now, not after the training
     begun = read_step(run.last) if run.last.exists() else 0
     with quiet_lightning(), ended_by_signals(), without_launcher(settings.num_nodes):
         trainer = pl.Trainer(
             **lightning_devices(pick_device(settings.device), settings.devices, settings.num_nodes, settings.strategy),
-            plugins=LightningEnvironment(),  # otherwise Lightning looks for SLURM, LSF, MPI and torchrun
+            plugins=LightningEnvironment(),  # otherwise Lightning searches for SLURM, LSF, MPI and torchrun
             precision=settings.precision,
             max_epochs=settings.epochs,
             logger=loggers(run, begun),
@@ -149,7 +149,7 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
 
 
 class TrainerDevices(TypedDict):
-    """Keywords of ``pl.Trainer`` that say where a training runs."""
+    """Keywords of ``pl.Trainer`` for the devices of a training."""
 
     num_nodes: int
     strategy: str
@@ -158,9 +158,9 @@ class TrainerDevices(TypedDict):
 
 
 def lightning_devices(device: torch.device, count: int, nodes: int, strategy: str) -> TrainerDevices:
-    """Keywords of ``pl.Trainer`` for ``count`` processes on each of ``nodes``; ``cuda`` alone is the first GPU.
+    """Return keywords of ``pl.Trainer`` for ``count`` processes on each of ``nodes`` machines.
 
-    Processes are spawned, so that training works when called as a function.
+    ``cuda`` without an index is the first GPU. Processes are spawned, so that training works as a function call.
     """
     chosen = "auto" if strategy == "auto" and count == nodes == 1 else "ddp_spawn"
     if device.type == "cuda":
@@ -175,19 +175,19 @@ def lightning_devices(device: torch.device, count: int, nodes: int, strategy: st
 def without_launcher(nodes: int) -> Iterator[None]:
     """Hide the variables of a launcher such as srun or torchrun, and restore the environment afterwards.
 
-    The processes of a training are started here. With these variables Lightning would take them for those that the
-    launcher started: it would wait for others, or write nothing because this process is not the first one.
+    This process starts the processes of a training. With these variables, Lightning would assume that the launcher
+    started them. It would wait for other processes, or write nothing because this process is not the first one.
 
     Args:
-        nodes: number of machines. Several find each other by ``NODE_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``, which
-            are hidden on a single one.
+        nodes: number of machines. Several machines need ``NODE_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``, which are
+            hidden on a single machine.
     """
     hidden = LAUNCHER_VARIABLES if nodes > 1 else (*LAUNCHER_VARIABLES, *VARIABLES)
     environment, rank = {name: os.environ.get(name) for name in (*LAUNCHER_VARIABLES, *VARIABLES)}, PROCESSES.rank
     try:
         for name in hidden:
             os.environ.pop(name, None)
-        PROCESSES.rank = 0  # Lightning read it from the environment when it was imported
+        PROCESSES.rank = 0  # Lightning reads the rank from the environment when it is imported
         yield
     finally:
         PROCESSES.rank = rank
@@ -198,20 +198,20 @@ def without_launcher(nodes: int) -> Iterator[None]:
 
 
 def of_process(error: ProcessRaisedException) -> Exception:
-    """The InputError that a spawned process raised, recovered from the traceback's text, or ``error`` itself."""
+    """Return the InputError of a spawned process, from the text of its traceback; other errors unchanged."""
     name, _, message = str(error).strip().rpartition("\n")[2].partition(": ")
     return InputError(message) if name.endswith(InputError.__name__) else error
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end a training like any other command.
+    """Make SIGINT and SIGTERM end a training like any other command.
 
-    Lightning ends the process instead, with exit code 1 for SIGINT, and 0 for SIGTERM as if the training were complete.
-    From the first SIGINT on it ignores further ones, and it leaves its handlers where it is interrupted while it sets
-    up. Afterwards the handlers are those of before.
+    Lightning would end the process with exit code 1 for SIGINT, and with 0 for SIGTERM, as if the training were
+    complete. After the first SIGINT it ignores further ones, and it keeps its handlers if it is interrupted during its
+    setup. After the block, the previous handlers are restored.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only the main thread may set handlers
     handlers = {number: signal.getsignal(number) for number in SIGNALS} if in_main_thread else {}
     try:
         yield
@@ -223,15 +223,15 @@ def ended_by_signals() -> Iterator[None]:
         raise
     finally:
         for number, handler in handlers.items():
-            if handler is not None:  # None: not set by Python
+            if handler is not None:  # None for a handler that Python did not set
                 signal.signal(number, handler)
 
 
 def loggers(run: Run[S], begun: int) -> list[Logger]:
-    """What the run logs to besides metrics.csv; it goes on after step ``begun``."""
-    found: list[Logger] = []
+    """Return the run's loggers besides metrics.csv; logging continues after step ``begun``."""
+    loggers_of_run: list[Logger] = []
     if run.wandb is not None:
-        found.append(
+        loggers_of_run.append(
             WandbLogger(
                 project=run.wandb.project,
                 entity=run.wandb.entity,
@@ -246,12 +246,13 @@ def loggers(run: Run[S], begun: int) -> list[Logger]:
     if run.settings.tensorboard:
         logger = TensorBoardLogger(run.folder, "", TENSORBOARD, default_hp_metric=False, purge_step=begun + 1)
         logger.log_hyperparams(vars(run.settings))
-        found.append(logger)
-    return found
+        loggers_of_run.append(logger)
+    return loggers_of_run
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
+    """Use ``count`` threads of PyTorch in the block; None keeps the number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -262,7 +263,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's info messages and two warnings, about its own code and that drafts are in evaluation mode."""
+    """Silence Lightning's info messages and two warnings: about its own code, and about drafts in evaluation mode."""
     log = logging.getLogger("pytorch_lightning.utilities.rank_zero")
     before = log.level
     log.setLevel(logging.WARNING)

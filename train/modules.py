@@ -1,7 +1,7 @@
-"""What the Lightning modules of predictors, routers and drafts share: an interface for the callbacks, and functions.
+"""Common parts of the Lightning modules of predictors, routers and drafts: the callbacks' interface, and functions.
 
-Each module is a direct subclass of ``LightningModule``. What is the same in all trainings (metrics.csv, checkpoints,
-learning rates of a training that is continued with more epochs) is in :mod:`.callbacks`.
+Each module is a direct subclass of ``LightningModule``. :mod:`.callbacks` has the parts that are the same in all
+trainings: metrics.csv, checkpoints, and the learning rates of a training that continues with more epochs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..controllers.training_options import TrainingOptions
 from .best_epoch import BestEpoch
 
 H = TypeVar("H", bound=nn.Module)
-LOSSES = ("kl", "regret")  # criteria of which the least is the best
+LOSSES = ("kl", "regret")  # criteria whose lowest value is the best
 
 
 class ControllerModule(Protocol):
-    """What the callbacks need of a Lightning module.
+    """The interface of Lightning modules for the callbacks.
 
     Attributes:
         head: the network whose weights are exported.
@@ -38,27 +38,30 @@ class ControllerModule(Protocol):
     validation: dict[str, float]
 
     def add_findings(self, best: BestEpoch) -> BestEpoch:
-        """``best``, the epoch of the last validation, with further results of it that are stored with the weights."""
+        """Return ``best``, the epoch of the last validation, with further results that are stored with the weights."""
 
 
 def controller(module: pl.LightningModule) -> ControllerModule:
-    """``module``, which is one of this package's."""
+    """Return ``module``, a Lightning module of this package, with its interface for callbacks."""
     return cast(ControllerModule, module)
 
 
 def monitor(module: ControllerModule) -> str:
-    """The criterion's name in metrics.csv and in the progress of a training."""
+    """Return the criterion's name in metrics.csv and in the progress of a training."""
     return f"val_{module.criterion}"
 
 
 def score(module: ControllerModule) -> float:
-    """Score of the last validation; the epoch of the highest score is kept."""
+    """Return the score of the last validation. The epoch with the highest score is kept."""
     value = module.validation[module.criterion]
     return -value if module.criterion in LOSSES else value
 
 
 def seeded(seed: int, make: Callable[[], H]) -> H:
-    """What ``make`` makes, with random weights that depend on ``seed`` alone; the global generator is not changed."""
+    """Return the result of ``make`` with random weights that depend only on ``seed``.
+
+    The global generator is not changed.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
@@ -67,12 +70,14 @@ def seeded(seed: int, make: Callable[[], H]) -> H:
 def optimizers(
     module: pl.LightningModule, steps: int, *, fitted: bool = False, **adam: Any
 ) -> OptimizerLRSchedulerConfig:
-    """What ``configure_optimizers`` returns: AdamW for the trained parameters of the head, and its schedule.
+    """Return the result of ``configure_optimizers``: AdamW for the trained parameters of the head, and its schedule.
 
     Args:
+        module: the Lightning module.
         steps: number of steps of the whole training.
-        fitted: nothing is to be learned.
-        adam: further settings of AdamW, and ``schedule``, which makes the schedule of an optimizer; default: one cycle.
+        fitted: whether the head is already fitted, so that the learning rate is 0.
+        adam: further settings of AdamW, and ``schedule``, which makes the schedule of an optimizer; by default one
+            cycle.
     """
     settings: TrainingOptions = controller(module).settings
     make_schedule = adam.pop("schedule", None)
@@ -88,9 +93,9 @@ def optimizers(
 
 
 def training_loss(module: pl.LightningModule, local_sum: Tensor, count: Tensor) -> Tensor:
-    """The loss of a step, logged: Σ ``local_sum`` / Σ ``count`` over all processes.
+    """Log and return the loss of a step: Σ ``local_sum`` / Σ ``count`` over all processes.
 
-    Its gradient, averaged over processes as DDP does, is that of this quotient.
+    DDP's average of the gradients over processes is the gradient of this quotient.
     """
     loss = local_sum * module.trainer.world_size / total(module, count).clamp(min=1e-12)
     module.log("loss", loss, prog_bar=True, logger=False, batch_size=1)
@@ -98,14 +103,16 @@ def training_loss(module: pl.LightningModule, local_sum: Tensor, count: Tensor) 
 
 
 def finish_validation(module: pl.LightningModule, metrics: dict[str, float]) -> None:
-    """Keep and log the ``metrics`` of the validation that ended, which are those of all processes."""
-    ours = controller(module)
-    ours.validation = metrics
-    module.log(monitor(ours), metrics[ours.criterion], prog_bar=True, logger=False, sync_dist=True)
+    """Store and log the ``metrics`` of the last validation, over all processes."""
+    controller_module = controller(module)
+    controller_module.validation = metrics
+    module.log(
+        monitor(controller_module), metrics[controller_module.criterion], prog_bar=True, logger=False, sync_dist=True
+    )
 
 
 def total(module: pl.LightningModule, value: Tensor) -> Tensor:
-    """The sum of ``value`` over all processes, on its device."""
+    """Return the sum of ``value`` over all processes, on the value's device."""
     if module.trainer.world_size == 1:
         return value
     reduced = module.trainer.strategy.reduce(value.detach().clone().to(module.device), reduce_op="sum")
@@ -114,24 +121,30 @@ def total(module: pl.LightningModule, value: Tensor) -> Tensor:
 
 
 def gathered(module: pl.LightningModule, values: Tensor) -> Tensor:
-    """(…, n) the ``values`` of all processes, one after another."""
+    """Return the ``values`` (…, n) of all processes, one after another."""
     parts: list[Any] = [values] * module.trainer.world_size
     if len(parts) > 1:
         torch.distributed.all_gather_object(parts, values)
     return torch.cat(parts, -1)
 
 
-def require_finite(module: pl.LightningModule, what: str, values: Tensor) -> None:
-    """Raise an InputError that names the learning rate if one of ``values`` is NaN or infinite."""
+def require_finite(module: pl.LightningModule, subject: str, values: Tensor) -> None:
+    """Raise an InputError with the learning rate if one of ``values`` is NaN or infinite.
+
+    Args:
+        module: the Lightning module.
+        subject: name of the values with "is" or "are".
+        values: the values.
+    """
     if not bool(torch.isfinite(values).all()):
         raise InputError(
-            f"lr={controller(module).settings.lr}: training diverged, {what} not finite after step "
+            f"lr={controller(module).settings.lr}: training diverged, {subject} not finite after step "
             f"{module.global_step}; use a smaller lr, or a smaller weight decay or loss weight"
         )
 
 
 def cosine(optimizer: torch.optim.Optimizer, steps: int, warm_up: int = 0) -> torch.optim.lr_scheduler.LRScheduler:
-    """Half a cosine from the learning rate to 0, after ``warm_up`` steps."""
+    """Return a schedule of half a cosine from the learning rate to 0, after ``warm_up`` steps."""
     from transformers import get_cosine_schedule_with_warmup
 
     return get_cosine_schedule_with_warmup(optimizer, warm_up, steps)  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
-"""``specpilot.make_dataset`` and ``specpilot.train``: the class of the options names the kind of dataset or controller.
+"""``specpilot.make_dataset`` and ``specpilot.train``.
 
-They call the function of that kind, which can also be called itself.
+The class of the options names the kind of dataset or controller. Both functions call the function of that kind, which
+can also be called directly.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ def make_dataset(
     responses: ResponseOptions = OWN_RESPONSES,
     console: Console | None = None,
 ) -> Path:
-    """Make or complete the dataset ``output``, as ``specpilot data …`` does; returns its folder.
+    """Make or complete the dataset ``output``, as ``specpilot data …`` does, and return its folder.
 
     Args:
         options: ``AcceptanceDataOptions``, ``AnswersDataOptions``, ``OnPolicyDataOptions``, ``RouterDataOptions`` or
             ``FeatureDataOptions``. The class names the kind of dataset.
-        output: folder of the dataset. An unfinished dataset is continued, a complete one is not changed.
-        workers: workers on a Ray cluster; not for on-policy data. Default: this process.
-        responses: what generates the texts of acceptance data, if it is another engine. Default: the target.
-        console: where progress is shown. Default: standard error.
+        output: folder of the dataset. An unfinished dataset is continued, and a complete dataset is not changed.
+        workers: workers on a Ray cluster; not for on-policy data. By default, this process.
+        responses: engine that generates the texts of acceptance data. By default, the target itself.
+        console: shows the progress. By default, standard error.
 
     Raises:
-        InputError: a value is out of range; a model or prompt is missing or does not fit; ``output`` holds another
-            dataset; or ``workers`` or ``responses`` does not go with this kind of dataset.
+        InputError: a value is out of range; a model or prompt is missing or does not fit; ``output`` contains another
+            dataset; or this kind of dataset does not support ``workers`` or ``responses``.
     """
     if isinstance(options, OnPolicyDataOptions):
         _refuse("workers", workers != ONE_PROCESS, "the decoder's rounds are logged by this process")
@@ -90,13 +91,13 @@ def train(options: ControllerOptions, output: str | Path, *, resume: bool = Fals
     Args:
         options: the options of a predictor (``LagFreeTrainingOptions``, ``SpecDecTrainingOptions``,
             ``FeatureModelTrainingOptions``, or those of your own predictor), ``CopyTrainingOptions``,
-            ``RouterTrainingOptions`` or ``DraftTrainingOptions``. The class names what is trained.
+            ``RouterTrainingOptions`` or ``DraftTrainingOptions``. The class names the kind of controller.
         output: run folder to create. A complete run is not changed.
-        resume: continue the unfinished run in ``output``, or begin one if there is none. The result is that of an
-            uninterrupted run, on one CPU bit for bit.
+        resume: continue the unfinished run in ``output``, or begin a run if there is none. The result is the same as
+            that of an uninterrupted run, on a single CPU bit for bit.
 
     Raises:
-        InputError: a value is out of range, the data is missing or does not fit, or ``output`` holds another run.
+        InputError: a value is out of range, the data is missing or does not fit, or ``output`` contains another run.
     """
     trainers: Mapping[type, Callable[..., TrainingResult]] = {
         PredictorTrainingOptions: train_acceptance, CopyTrainingOptions: train_copies,
@@ -112,13 +113,14 @@ def train(options: ControllerOptions, output: str | Path, *, resume: bool = Fals
 
 
 def _refuse(name: str, is_used: bool, reason: str) -> None:
+    """Raise InputError if the argument ``name`` is used though it has no effect."""
     if is_used:
         raise InputError(f"{name}: would be ignored, because {reason}; leave it out")
 
 
 def _of_class(options: object, functions: Mapping[type, Callable[..., R]], names: str) -> Callable[..., R]:
-    """The function for the class of ``options``; ``names`` are those of the classes in an error."""
+    """Return the function for the class of ``options``; an InputError has the ``names`` of all classes."""
     for kind, function in functions.items():
         if isinstance(options, kind):
             return function
-    raise InputError(f"options: of type {type(options).__name__}; give specpilot's {names}")
+    raise InputError(f"options: has the type {type(options).__name__}; pass specpilot's {names}")

@@ -1,6 +1,6 @@
 """The Lightning module of all predictors: batches, validation, and the choice of the best epoch.
 
-What differs between predictors is in the module of each in ``controllers/acceptance/``. Epochs are compared by replay
+The module of each predictor in ``controllers/acceptance/`` has the parts that differ. Epochs are compared by replay
 over traces.
 """
 
@@ -33,7 +33,7 @@ PAPER_COST = CostModel(0.21, 1.0, 0.0)  # SpecDec++'s pair: t_draft / t_verify
 
 
 class PredictorData(Protocol):
-    """What the module needs of a data module."""
+    """The interface of data modules for the Lightning module."""
 
     @property
     def summary(self) -> DataSummary: ...
@@ -42,15 +42,15 @@ class PredictorData(Protocol):
     def total_steps(self) -> int: ...
 
     def training_parts(self) -> Iterator[Any]:
-        """The training examples of the first epoch, part by part."""
+        """Yield the training examples of the first epoch, part by part."""
 
 
 class PredictorModule(pl.LightningModule):
-    """A predictor in training. Without traces the best epoch is that of the lowest validation KL.
+    """A predictor in training. Without traces, the best epoch has the lowest validation KL divergence.
 
     Args:
         name: the predictor's name in the registry of controllers, or a user's ``package.module:Config``.
-        settings: its ``TrainingOptions``.
+        settings: the predictor's ``TrainingOptions``.
         data: the training data.
         traces: the features whose traces are replayed; None if there are none.
         origin: the origin of the checkpoint, for the predictor that is replayed.
@@ -87,7 +87,7 @@ class PredictorModule(pl.LightningModule):
         return training_loss(self, *self.kind.loss(self.head, batch._replace(seed=seed), self.settings))
 
     def on_validation_epoch_start(self) -> None:
-        self.rows: list[Tensor] = []  # for each batch (1 + K, n) the labels and the logits of K predictions
+        self.rows: list[Tensor] = []  # labels and logits of K predictions (1 + K, n) of each batch
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         labels, predictions = self.kind.predictions(self.head, batch, self.settings)
@@ -106,7 +106,7 @@ class PredictorModule(pl.LightningModule):
         finish_validation(self, metrics | ({"simulated_speedup": self.simulated_speedup()} if self.traced else {}))
 
     def add_findings(self, best: BestEpoch) -> BestEpoch:
-        """With the reliability table, and the summary of the data for the checkpoint."""
+        """Return ``best`` with the reliability table and the summary of the data for the checkpoint."""
         summary = self.summary
         return replace(
             best,
@@ -117,7 +117,7 @@ class PredictorModule(pl.LightningModule):
         )
 
     def make_lengths(self) -> Callable[[Trace], LengthController]:
-        """Makes the length controller, with the current weights on the CPU, that a trace is replayed with."""
+        """Return a function from a trace to its length controller, with the current weights on the CPU."""
         assert self.features is not None
         assert self.origin is not None
         cost = self.cost
@@ -135,7 +135,7 @@ class PredictorModule(pl.LightningModule):
 
     @torch.no_grad()
     def simulated_speedup(self) -> float:
-        """Tokens/s over the traces, relative to autoregressive decoding."""
+        """Return the tokens per second over all traces, relative to autoregressive decoding."""
         assert self.features is not None
         make, stop_tokens = self.make_lengths(), frozenset(self.features.manifest.stop_tokens)
         cost = self.cost
@@ -145,5 +145,5 @@ class PredictorModule(pl.LightningModule):
             counted += replay(trace, make(trace), stop_tokens)
         counts = [counted.n_draft_forwards, counted.n_target_forwards, counted.n_generated]
         drafted, targeted, generated = total(self, torch.tensor(counts)).tolist()
-        seconds = cost.seconds(drafted, targeted - len(shards))  # the first token of a text is the prefill's
+        seconds = cost.seconds(drafted, targeted - len(shards))  # the prefill yields the first token of a text
         return float((generated - len(shards)) * cost.round(0) / seconds)

@@ -34,7 +34,13 @@ from .modules import finish_validation, optimizers, require_finite, seeded, tota
 
 
 class Batch(NamedTuple):
-    """B queries: embeddings x (B, d), rewards (B, A), uniforms (B,) in [0, 1) for the actions."""
+    """B queries.
+
+    Attributes:
+        x: embeddings (B, d).
+        rewards: rewards (B, A).
+        uniforms: random numbers in [0, 1) for the actions (B,).
+    """
 
     x: Tensor
     rewards: Tensor
@@ -42,7 +48,13 @@ class Batch(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Training data of a policy: embeddings x (N, d), rewards (N, A), and the queries' domains and ids (N,)."""
+    """Training data of a policy.
+
+    Attributes:
+        x: embeddings (N, d).
+        rewards: rewards (N, A).
+        domains, ids: domains and ids of the queries (N,).
+    """
 
     x: Tensor
     rewards: Tensor
@@ -50,30 +62,31 @@ class Table(NamedTuple):
     ids: NDArray[np.str_]
 
     def take(self, rows: Sequence[int]) -> Table:
-        kept = list(rows)
-        return Table(self.x[kept], self.rewards[kept], self.domains[kept], self.ids[kept])
+        """Return the queries ``rows``."""
+        indices = list(rows)
+        return Table(self.x[indices], self.rewards[indices], self.domains[indices], self.ids[indices])
 
 
 def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
-    """The dataset as a table with the rewards that ``settings`` define.
+    """Return the dataset as a table with the rewards that ``settings`` define.
 
     Raises:
         InputError: a reward or an embedding is not finite.
     """
-    found = rewards(data, settings.reward, alpha=settings.alpha, cost=settings.cost, length=settings.length)
+    values = rewards(data, settings.reward, alpha=settings.alpha, cost=settings.cost, length=settings.length)
     x = torch.tensor(np.array([row.embedding for row in data.rows], dtype=np.float32))
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x)).any(1).nonzero()[0])
         raise InputError(f"prompt {data.rows[row].prompt_id!r}: the embedding is not finite; generate the data again")
     names = (np.array([vars(row)[name] for row in data.rows]) for name in ("domain", "prompt_id"))
-    return Table(x, torch.tensor(found, dtype=torch.float32), *names)
+    return Table(x, torch.tensor(values, dtype=torch.float32), *names)
 
 
 class RouterDataModule(ResumableData[Table, Batch]):
     """Training and validation queries of a table.
 
     Attributes:
-        scale: (d,) divisor of the embeddings; 1 if they are not scaled.
+        scale: divisors of the embeddings (d,); 1 if they are not scaled.
 
     Raises:
         InputError: training or validation would be empty.
@@ -88,22 +101,23 @@ class RouterDataModule(ResumableData[Table, Batch]):
         x = self.training.x
         self.scale = torch.ones(x.shape[1])
         if settings.standardize and len(x) > 1:
-            # Not centred: groups of prompts would lie on opposite sides of the mean, and a policy that learns an arm
-            # for one group would drive its probability to 0 for another, where the gradient vanishes.
+            # The embeddings are not centred. Groups of prompts would lie on opposite sides of the mean, and a policy
+            # that # learns an arm for one group would drive its probability to 0 for another, where the gradient
+            # vanishes.
             self.scale = x.std(0).clamp(min=1e-6)
 
     def sizes(self, examples: Table) -> list[int]:
         return [len(examples.ids)]
 
     def batch(self, examples: Table, rows: Tensor, epoch: int | None) -> Batch:
-        """Training is split over the processes; validation is not."""
+        """Return a batch. Training is split over the processes, validation is not."""
         if epoch is None:
             return Batch(examples.x[rows] / self.scale, examples.rewards[rows], torch.zeros(len(rows)))
-        # One number per query and epoch, independent of the batch.
+        # A number for each query and epoch, which does not depend on the batch.
         stream = np.random.default_rng([self.settings.seed, epoch]).random(len(examples.ids))
-        mine, _, _ = self.share(rows)
-        uniforms = torch.tensor(stream, dtype=torch.float32)[mine]
-        return Batch(examples.x[mine] / self.scale, examples.rewards[mine], uniforms)
+        share, _, _ = self.share(rows)
+        uniforms = torch.tensor(stream, dtype=torch.float32)[share]
+        return Batch(examples.x[share] / self.scale, examples.rewards[share], uniforms)
 
 
 Array = NDArray[np.float64]
@@ -112,7 +126,7 @@ Total = Callable[[Tensor], Tensor]
 
 
 def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] | NDArray[np.str_]) -> dict[str, float]:
-    """Metrics of one validation, of ``probabilities`` and ``rewards`` (N, A).
+    """Return metrics of a validation from ``probabilities`` and ``rewards`` (N, A).
 
     * expected_reward: E_π[r], the mean reward of sampled choices.
     * greedy_reward: mean reward of the most probable arms.
@@ -143,36 +157,43 @@ def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] 
 
 
 def same(value: Tensor) -> Tensor:
-    """The sum over a single process."""
+    """Return ``value``, the sum over a single process."""
     return value
 
 
 def policy_loss(
     logits: Tensor, batch: Batch, gradient: str, baseline: str, entropy: float, total: Total = same
 ) -> Tensor:
-    """Sum over queries of the policy loss, minus ``entropy`` times the policy's entropy; a scalar.
+    """Return the sum over queries of the policy loss, minus ``entropy`` times the policy's entropy, as a scalar.
 
     Args:
-        total: sums a tensor over the processes that the batch is split over.
+        logits: logits of the policy (B, A).
+        batch: the queries.
+        gradient: ``exact`` or ``sampled``.
+        baseline: as for :func:`baseline_of`.
+        entropy: weight of the entropy.
+        total: sums a tensor over the processes over which the batch is split.
     """
     log_policy = logits.log_softmax(-1)
     policy = log_policy.exp()
     if gradient == "exact":
-        taken, got, log_taken = policy, batch.rewards, policy  # ∇π = π·∇log π
+        weights, got, log_weights = policy, batch.rewards, policy  # ∇π = π·∇log π
     else:
         action = draw(policy.detach(), batch.uniforms).unsqueeze(-1)  # (B, 1)
-        got, log_taken = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
-        taken = torch.ones_like(got)
-    advantage = got - baseline_of(batch, (taken * got).sum(-1).detach(), baseline, total).unsqueeze(-1)
-    gain = (log_taken * advantage.detach()).sum()
+        got, log_weights = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
+        weights = torch.ones_like(got)
+    advantage = got - baseline_of(batch, (weights * got).sum(-1).detach(), baseline, total).unsqueeze(-1)
+    gain = (log_weights * advantage.detach()).sum()
     return -gain - entropy * -(policy * log_policy).sum()
 
 
 def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -> Tensor:
-    """The baseline (B,) of each query's reward; it does not depend on the query's own action, so it adds no bias.
+    """Return the baseline (B,) of each query's reward. It does not depend on the query's action and adds no bias.
 
     Args:
-        got: (B,) rewards of the sampled actions; the baseline ``batch`` is the mean over the other queries.
+        batch: the queries.
+        got: rewards of the sampled actions (B,).
+        baseline: ``query`` for the mean over arms, ``batch`` for the mean over the other queries, else 0.
         total: as in :func:`policy_loss`.
     """
     if baseline == "query":
@@ -185,7 +206,7 @@ def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -
 
 
 class RouterModule(pl.LightningModule):
-    """The policy in training. The best epoch is that of the lowest regret on held-out prompts."""
+    """The policy in training. The best epoch has the lowest regret on held-out prompts."""
 
     criterion = "regret"
     validation: dict[str, float]
@@ -221,7 +242,7 @@ class RouterModule(pl.LightningModule):
         finish_validation(self, router_metrics(probabilities, rewards, self.held_out.domains))
 
     def add_findings(self, best: BestEpoch) -> BestEpoch:
-        """With the divisors of the embeddings, which export folds into the policy's first layer."""
+        """Return ``best`` with the divisors of the embeddings, which export folds into the policy's first layer."""
         return replace(best, scale=self.scale.tolist())
 
 
@@ -238,6 +259,7 @@ def train_router(settings: RouterTrainingOptions, output: str | Path, *, resume:
 
 
 def _load(settings: RouterTrainingOptions) -> Training:
+    """Return the training on the datasets of ``settings``."""
     dataset = router_rows(settings.folders)
     data = RouterDataModule(table_of(dataset, settings), settings)
     module = RouterModule(settings, data)

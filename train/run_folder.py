@@ -1,7 +1,7 @@
 """The folder of a training run.
 
-It holds ``run.yaml`` (resolved settings), ``dataset.json`` (the data's manifest), ``command.txt``, ``env.json``,
-``metrics.csv``, ``checkpoints/``, and once the run is complete ``result.json``.
+It contains ``run.yaml`` (resolved settings), ``dataset.json`` (the data's manifest), ``command.txt``, ``env.json``,
+``metrics.csv``, ``checkpoints/``, and ``result.json`` after the run is complete.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ..controllers.training_options import TrainingOptions
 from ..data_gen.dataset import Manifest, parse_manifest
 from .best_epoch import BestEpoch
 
-VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # as torch and Lightning name them
+VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # names of torch and Lightning
 
 
 def is_first_node(settings: TrainingOptions) -> bool:
-    """Whether this machine is the first of ``settings.num_nodes``, by NODE_RANK.
+    """Return whether this machine is the first of ``settings.num_nodes``, by NODE_RANK.
 
     Raises:
-        InputError: there are several, and a variable that each must know is missing or wrong.
+        InputError: there are several machines, and a variable is missing or wrong.
     """
     if settings.num_nodes == 1:
         return True
     for name in VARIABLES:
         if not os.environ.get(name):
             raise InputError(
-                f"num_nodes={settings.num_nodes}: {name} is not set; set {', '.join(VARIABLES)} on every machine: its "
-                "number from 0, and address and port of machine 0"
+                f"num_nodes={settings.num_nodes}: {name} is not set; set {', '.join(VARIABLES)} on every machine: the "
+                "machine's number from 0, and the address and port of machine 0"
             )
     rank = os.environ["NODE_RANK"]
     if not rank.isdecimal() or int(rank) >= settings.num_nodes:
@@ -55,8 +55,8 @@ def is_first_node(settings: TrainingOptions) -> bool:
 
 SETTINGS, DATASET, COMMAND, ENVIRONMENT, RESULT = RUN, "dataset.json", "command.txt", "env.json", "result.json"
 METRICS, CHECKPOINTS, FEATURES, STATES = "metrics.csv", "checkpoints", "features", "states"
-WANDB, TENSORBOARD = "wandb", "tensorboard"  # their loggers' folders
-LIMITS = ("epochs", "patience")  # settings that decide only when a training ends; with larger ones it goes on
+WANDB, TENSORBOARD = "wandb", "tensorboard"  # folders of the loggers
+LIMITS = ("epochs", "patience")  # settings that only decide when a training ends; larger ones continue it
 
 
 TRAIN_AGAIN = "train again, into another folder"
@@ -69,8 +69,12 @@ class Run(Generic[S]):
     """An opened run folder.
 
     Attributes:
-        writes: whether this process writes to it; on several machines only that of the first one does.
-        wandb: the project that it is logged to, if it is trained now with ``--wandb``.
+        folder: the folder.
+        settings: options of the training.
+        dataset: manifest of the data.
+        id: id of the run for loggers.
+        writes: whether this process writes to the folder; of several machines only the first one does.
+        wandb: the project of Weights & Biases that gets the logs; None without one.
     """
 
     folder: Path
@@ -82,14 +86,16 @@ class Run(Generic[S]):
 
     @property
     def best(self) -> Path:
+        """The checkpoint of the best epoch."""
         return self.folder / CHECKPOINTS / "best.ckpt"
 
     @property
     def last(self) -> Path:
+        """The last checkpoint."""
         return self.folder / CHECKPOINTS / "last.ckpt"
 
     def result(self) -> BestEpoch | None:
-        """The best epoch of a complete run; None until the run is complete.
+        """Return the best epoch of a complete run; None for an unfinished run.
 
         Raises:
             InputError: the file is damaged.
@@ -118,16 +124,16 @@ class Run(Generic[S]):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def complete(self, best: BestEpoch) -> None:
-        """Mark the run complete."""
+        """Mark the run as complete."""
         if self.writes:
             _write(self.folder / RESULT, json.dumps(best.to_dict(), indent=2))
 
 
 def run_kind(folder: str | Path) -> str:
-    """The kind of the run in ``folder``: specdec, lag-free, features, copies, draft, router; specdec if there is none.
+    """Return the kind of the run in ``folder``: specdec (the default), lag-free, features, copies, draft or router.
 
     Raises:
-        InputError: its files are damaged.
+        InputError: a file of the run is damaged.
     """
     file = Path(folder) / DATASET
     dataset = read_object(file, TRAIN_AGAIN) if file.is_file() else {}
@@ -135,19 +141,21 @@ def run_kind(folder: str | Path) -> str:
 
 
 def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, object] = MappingProxyType({})) -> Run[S]:
-    """The run in ``folder``, with settings of class ``kind``.
+    """Return the run in ``folder``, with settings of class ``kind``.
 
     Args:
+        folder: the folder.
+        kind: class of the settings.
         changed: settings that replace those of the run.
 
     Raises:
-        InputError: there is none, or its files are damaged.
+        InputError: the folder has no run, or a file of the run is damaged.
     """
     folder = Path(folder)
     for name in (SETTINGS, DATASET, ENVIRONMENT):
         if not (folder / name).is_file():
             raise InputError(
-                f"{folder}: no training run, {lacking(folder, name)}; give the output folder of a training"
+                f"{folder}: no training run, {lacking(folder, name)}; name the output folder of a training"
             )
     dataset = parse_manifest(folder / DATASET, TRAIN_AGAIN)
     values = read_object(folder / SETTINGS, TRAIN_AGAIN, parse_yaml)
@@ -160,20 +168,22 @@ def read_run(folder: str | Path, kind: type[S], changed: Mapping[str, object] = 
 
 
 def find_run(folder: Path, settings: S, dataset: Manifest, *, resume: bool) -> Run[S] | None:
-    """The run to continue in ``folder``, or None if a new one can begin there.
+    """Return the run to continue in ``folder``; None if a new run can begin.
 
     Raises:
-        InputError: the folder holds other files, a run with other settings or data, or an unfinished run and ``resume``
-            is false.
+        InputError: the folder contains other files, a run with other settings or data, or an unfinished run while
+            ``resume`` is false.
     """
     first = is_first_node(settings)
     if not (folder / SETTINGS).exists():
         if not first:
             return None
-        # run.yaml is written last: a folder with only the files below holds no run.
-        ours = {SETTINGS, DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, STATES, LOCK}
-        if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in ours]:
-            raise InputError(f"{folder}: is not empty (it holds {foreign[0]!r}) and not a run; choose another folder")
+        # run.yaml is written last, so a folder with only the files below has no run.
+        run_files = {SETTINGS, DATASET, ENVIRONMENT, CHECKPOINTS, FEATURES, STATES, LOCK}
+        if foreign := [path.name for path in folder.glob("*") if path.name.removesuffix(".tmp") not in run_files]:
+            raise InputError(
+                f"{folder}: is not empty (it contains {foreign[0]!r}) and not a run; choose another folder"
+            )
         return None
     run = read_run(folder, type(settings))
     _require_same(run, settings, dataset, resume)
@@ -183,10 +193,10 @@ def find_run(folder: Path, settings: S, dataset: Manifest, *, resume: bool) -> R
 
 
 def begin_run(folder: Path, settings: S, dataset: Manifest) -> Run[S]:
-    """Write the settings, manifest and environment of a new run to ``folder``; on the first of several machines."""
+    """Write settings, manifest and environment of a new run to ``folder`` on the first machine, and return the run."""
     if not is_first_node(settings):
         return Run(folder, settings, dataset, id="", writes=False)
-    shutil.rmtree(folder / STATES, ignore_errors=True)  # of a run that was discarded
+    shutil.rmtree(folder / STATES, ignore_errors=True)  # the states of a discarded run
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     environment = {"run_id": uuid.uuid4().hex, "versions": versions(), "machine": machine().to_dict()}
     _write(folder / ENVIRONMENT, json.dumps(environment, indent=2))
@@ -195,30 +205,36 @@ def begin_run(folder: Path, settings: S, dataset: Manifest) -> Run[S]:
     return read_run(folder, type(settings))
 
 
-def larger(name: str, ours: TrainingOptions, theirs: TrainingOptions) -> bool:
-    """Whether ``ours`` train longer by their setting ``name``; no patience is the largest."""
-    value, other = (math.inf if (found := getattr(one, name)) is None else found for one in (ours, theirs))
-    return bool(value > other)
+def larger(name: str, settings: TrainingOptions, previous: TrainingOptions) -> bool:
+    """Return whether the limit ``name`` is larger in ``settings`` than in ``previous``; None is the largest."""
+    value, old_value = (
+        math.inf if (limit := getattr(options, name)) is None else limit for options in (settings, previous)
+    )
+    return bool(value > old_value)
 
 
 def grows(settings: TrainingOptions, now: TrainingOptions) -> bool:
-    """Whether a run with ``settings`` is trained further with those that are given ``now``."""
+    """Return whether a run with ``settings`` is trained further with the settings ``now``."""
     return any(larger(name, now, settings) for name in LIMITS)
 
 
 def grown(run: Run[S], settings: S) -> Run[S]:
-    """``run``, finished or not, with the larger limits of ``settings``."""
+    """Return ``run``, finished or not, with the larger limits of ``settings``."""
     if run.writes:
-        (run.folder / RESULT).unlink(missing_ok=True)  # first: a run that ends between is continued, and grows again
+        (run.folder / RESULT).unlink(
+            missing_ok=True
+        )  # removed first, so that a run that is interrupted here grows again
         _write_settings(run.folder, settings)
     return replace(run, settings=settings)
 
 
 def _write_settings(folder: Path, settings: TrainingOptions) -> None:
+    """Write ``run.yaml``."""
     _write(folder / SETTINGS, yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True))
 
 
 def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> None:
+    """Raise InputError if ``run`` has other data or settings; larger limits are allowed with ``resume``."""
     if run.dataset.dataset_fingerprint != dataset.dataset_fingerprint:
         raise InputError(
             f"{run.folder}: belongs to a run on other data; name its data with --data, or choose another --output"
@@ -241,5 +257,6 @@ def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> 
 
 
 def _write(path: Path, text: str) -> None:
+    """Write ``text`` and a line feed to a file that appears by atomic rename."""
     with replacing(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The target's results that drafts are trained on, computed in every step or once for all epochs.
+"""The target's results for the training of drafts, computed in every step or once for all epochs.
 
 With the last hidden state h_t after the final norm, the output projection W and log Z_t = log Σ_v exp(z_tv), the
-probability of the token v after position t is p(v) = exp(W_v · h_t - log Z_t). So states and normalisers are enough to
-compute p over the draft's M tokens again, and the target runs once over the data instead of in every epoch. Shapes: B
-windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft.
+probability of the token v after position t is p(v) = exp(W_v · h_t - log Z_t). States and normalisers therefore
+suffice to compute p over the draft's M tokens, and the target runs once over the data instead of in every epoch.
+Shapes: B windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ..models.causal_lm import forward_with_hidden
 
 
 class TargetStates(NamedTuple):
-    """What is stored of a target's forward over B windows of T tokens.
+    """Stored results of a target's forward over B windows of T tokens.
 
     Attributes:
-        states: (B, T, d) last hidden states, after the final norm, in bfloat16.
-        log_normaliser: (B, T) log Σ_v exp(z_v) of the logits z over all V tokens.
-        best: (B, T) the most probable tokens.
+        states: last hidden states after the final norm, in bfloat16 (B, T, d).
+        log_normaliser: log Σ_v exp(z_v) of the logits z over all V tokens (B, T).
+        best: the most probable tokens (B, T).
     """
 
     states: Tensor
@@ -46,9 +46,9 @@ class Windows(NamedTuple):
     """B windows of T tokens.
 
     Attributes:
-        tokens: (B, T).
-        learned: (B, T) whether the token after each is one that the draft is to propose.
-        target: the target's states, if they are stored.
+        tokens: the tokens (B, T).
+        learned: whether the draft is to propose the token after each token (B, T).
+        target: the target's states; None if they are not stored.
     """
 
     tokens: Tensor
@@ -56,11 +56,12 @@ class Windows(NamedTuple):
     target: TargetStates | None = None
 
     def take(self, rows: Tensor) -> Windows:
+        """Return the windows ``rows``."""
         return Windows(self.tokens[rows], self.learned[rows])
 
 
 def pack(documents: Sequence[Document], window: int) -> Windows:
-    """The documents one after another, cut into windows; the last one is filled with tokens that nothing follows."""
+    """Return the documents one after another, cut into windows. Tokens that are not learned fill the last window."""
     tokens: list[int] = []
     learned: list[bool] = []
     for document in documents:
@@ -74,17 +75,17 @@ def pack(documents: Sequence[Document], window: int) -> Windows:
     )
 
 
-SHARD, TOGETHER = 64, 4  # windows of a file, and of a forward of the target on a CPU
-ROWS, ROWS_OF_ACCELERATOR = 8, 4096  # of logits that are summed at a time; few stay in a processor's cache
-ALIKE = 0.05  # tolerance of logits, in standard deviations: above the rounding of states to bfloat16
+SHARD, TOGETHER = 64, 4  # number of windows in a file, and in a forward of the target on a CPU
+ROWS, ROWS_OF_ACCELERATOR = 8, 4096  # rows of logits that are summed at a time; few rows fit a processor's cache
+ALIKE = 0.05  # tolerance of logits in standard deviations, above the rounding of states to bfloat16
 
 
 class Teacher:
-    """Computes what a draft learns from.
+    """Computes the labels of a draft's training.
 
     Args:
         target: the target.
-        kept: (M,) the draft's tokens; None for all.
+        kept: the draft's tokens (M,); None for all.
     """
 
     def __init__(self, target: PreTrainedModel, kept: Tensor | None) -> None:
@@ -95,14 +96,15 @@ class Teacher:
         self.bias: Tensor | None = None if head.bias is None else head.bias.detach()[rows]
 
     def to(self, device: torch.device) -> None:
+        """Move the target to ``device``."""
         if self.weight.device == device:
-            return  # in every step but the first
+            return  # in every step except the first
         self.target.to(device)  # type: ignore[arg-type]
         self.weight = self.weight.to(device)
         self.bias = None if self.bias is None else self.bias.to(device)
 
     def windows_at_once(self, tokens: int) -> int:
-        """The best number of windows of so many tokens for a forward of the target."""
+        """Return the best number of windows of ``tokens`` tokens for a forward of the target."""
         if self.weight.device.type == "cpu":
             return TOGETHER
         head: Any = self.target.get_output_embeddings()
@@ -111,33 +113,33 @@ class Teacher:
 
     @torch.no_grad()
     def teach(self, batch: Windows) -> tuple[Tensor, Tensor, Tensor]:
-        """What is learned from ``batch``, by its own states if it has them, else by a forward of the target.
+        """Return the labels of ``batch``, from stored states if it has them, else by a forward of the target.
 
         Returns:
-            (B, T, d) the target's last hidden states; (N, M) its probabilities of the draft's tokens; (N,) its most
-            probable tokens.
+            The target's last hidden states (B, T, d), its probabilities of the draft's tokens (N, M), and its most
+            probable tokens (N,).
         """
         learned = batch.learned
         if batch.target is not None:
             states, mass, best = batch.target.states, batch.target.log_normaliser[learned], batch.target.best[learned]
             return states, (self._project(states[learned]) - mass.unsqueeze(-1)).exp_(), best.long()
         z, states = self._run(batch)
-        own = z if self.kept is None else z[:, self.kept]
+        draft_logits = z if self.kept is None else z[:, self.kept]
         mass, best = summarise(z)
-        return states, (own.float() - mass.unsqueeze(-1)).exp_(), best
+        return states, (draft_logits.float() - mass.unsqueeze(-1)).exp_(), best
 
     @torch.no_grad()
     def states(self, batch: Windows) -> TargetStates:
-        """The states to store; normalisers and most probable tokens are zero where nothing is learned.
+        """Return the states to store. Normalisers and most probable tokens are zero where nothing is learned.
 
         Raises:
             InputError: the target's logits are not the output projection of its states alone.
         """
         z, states = self._run(batch)
         stored = states.to(torch.bfloat16)
-        own = z if self.kept is None else z[:, self.kept]
-        difference = (self._project(stored[batch.learned]) - own.float()).abs().mean()
-        if len(z) and bool(difference > ALIKE * own.float().std()):
+        draft_logits = z if self.kept is None else z[:, self.kept]
+        difference = (self._project(stored[batch.learned]) - draft_logits.float()).abs().mean()
+        if len(z) and bool(difference > ALIKE * draft_logits.float().std()):
             raise InputError(
                 f"cache_states: the logits of {self.target.config.model_type} are scaled or capped after the output "
                 "projection, so that they cannot be computed from states; leave it out"
@@ -149,31 +151,31 @@ class Teacher:
         return TargetStates(stored, normaliser, best)
 
     def _run(self, batch: Windows) -> tuple[Tensor, Tensor]:
-        """Logits (N, V) of the learned positions and states (B, T, d) of all."""
+        """Return logits (N, V) of the learned positions, and states (B, T, d) of all positions."""
         tokens = batch.tokens.long()
         return forward_with_hidden(
             self.target, select=lambda states: states[batch.learned], input_ids=tokens, use_cache=False
         )
 
     def _project(self, states: Tensor) -> Tensor:
-        """Logits (N, M) of states (N, d)."""
+        """Return logits (N, M) of states (N, d)."""
         return F.linear(states.to(self.weight.dtype), self.weight, self.bias).float()
 
 
 def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
-    """log Σ_v exp(z_v) in float32 and the arg-max, (N, V) → (N,) each."""
+    """Return log Σ_v exp(z_v) in float32 (N,) and the arg-max (N,) of logits (N, V)."""
     size = ROWS if z.device.type == "cpu" else ROWS_OF_ACCELERATOR
     parts = [(rows.logsumexp(-1), rows.argmax(-1)) for rows in (part.float() for part in torch.split(z, size))]
     return torch.cat([mass for mass, _ in parts]), torch.cat([best for _, best in parts])
 
 
 class StateFolder:
-    """The states of the target on windows of text, in memory-mapped files of 64 windows each.
+    """States of the target on windows of text, in memory-mapped files of 64 windows each.
 
-    A file appears when it is complete, so an interrupted pass continues.
+    A file appears when it is complete, so that an interrupted pass continues.
 
     Args:
-        folder: where the files are.
+        folder: folder of the files.
         count: number of windows.
     """
 
@@ -184,7 +186,7 @@ class StateFolder:
         self.part = Part([StoredShard(file, "", rows=size) for file, size in zip(files, rows, strict=True)])
 
     def fill(self, teacher: Teacher, windows: Windows, console: Console) -> None:
-        """Compute the states of ``windows`` that are missing.
+        """Compute the missing states of ``windows``.
 
         Raises:
             InputError: see :meth:`Teacher.states`.
@@ -210,9 +212,10 @@ class StateFolder:
                     FeatureShard("states", whole._asdict()).save(temporary)
 
     def take(self, rows: Tensor) -> TargetStates:
-        """The states of the windows ``rows``."""
+        """Return the states of the windows ``rows``."""
         return TargetStates(**self.part.gather(rows))
 
     def remove(self) -> None:
+        """Remove the files."""
         mapped.cache_clear()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -85,7 +85,7 @@ def test_layers_of_a_number_are_the_first_ones_and_the_last() -> None:
     for layers in (0, 31, (30,)):
         with refused("layers="):
             choose_layers(layers, 30)
-    with refused("t5: a draft is made of a decoder-only language model"):
+    with refused("t5: a draft can only be made of a decoder-only language model"):
         new_draft(t5(2, 96, 0), [0], None)
 
 

@@ -179,7 +179,7 @@ TABLES[f"train acceptance {SOME} --output @out --data {{}}"] = [
     ("@files/acceptance --validation-fraction 0.01", "validation_fraction=0.01:"),
     ("@files/acceptance --wandb a/b/c", "wandb='a/b/c': not the name of a project; give PROJECT"),
     ("@files/acceptance --draft tiny-draft-math", "draft='tiny-draft-math':"),
-    ("@files/acceptance --output @place/target", "is not empty (it holds"),
+    ("@files/acceptance --output @place/target", "is not empty (it contains"),
     ("@files/acceptance --output @place/run-cut", "run.yaml: not YAML"),
     ("@files/acceptance --cost @place/cost-cut.json", "cost-cut.json': not JSON"),
 ]
@@ -282,7 +282,7 @@ TABLES["{}"] = [
     ),
     (
         "trim-vocabulary @place/eagle --target @place/target --keep 9 --data @place/prompts.txt --output @out",
-        "eagle': an EAGLE-3 draft, which was trained with its vocabulary; take another draft",
+        "eagle': is an EAGLE-3 draft, which was trained with its vocabulary; choose",
     ),
     ("generate --chat=maybe x", "--chat/--no-chat: takes no value, got 'maybe'"),
     ("export @files/run @place/target --overwrite", "target': holds 'chat_template.jinja', which would be lost"),

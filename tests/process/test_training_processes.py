@@ -125,7 +125,7 @@ def test_settings_required_on_every_machine(
         monkeypatch.setenv("NODE_RANK", rank)
         refused(f"NODE_RANK={rank}: must be a number from 0 to 1")
     monkeypatch.setenv("NODE_RANK", "0")
-    refused("num_nodes=2: .* holds no features; make them once", data=str(work / "data"))
+    refused("num_nodes=2: .* has no features; make features once", data=str(work / "data"))
     assert not (tmp_path / "run").exists()
 
 

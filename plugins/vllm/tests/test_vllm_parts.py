@@ -63,8 +63,14 @@ def test_settings() -> None:
             r"^cost='auto': measure the costs with 'specpilot-vllm bench --cost",
         ),
         ({"length": "tiny-lag-free", "cost": 0.2, "threshold": 0.3}, r"^threshold=0.3: .*give one of"),
-        ({"length": 4, "drafts": "vllm", "log_rounds": "log"}, r"^specpilot: log_rounds: needs drafts by the requests"),
-        ({"length": 4, "log_rounds": f"{__file__}/log"}, r"^log_rounds='.*/log': no folder \(Not a directory\); give"),
+        (
+            {"length": 4, "drafts": "vllm", "log_rounds": "log"},
+            r"^specpilot: log_rounds: needs drafts with the requests",
+        ),
+        (
+            {"length": 4, "log_rounds": f"{__file__}/log"},
+            r"^log_rounds='.*/log': cannot be created \(Not a directory\)",
+        ),
         ({"length": 4, "pair_check": "none"}, r"pair_check='none': choose one of exact, tokenizer"),
     ],
 )
@@ -217,7 +223,7 @@ def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pyte
 
     for version, problem in (
         (missing, r"^vllm is not installed: pip install 'specpilot-vllm\[vllm\]', on a CPU"),
-        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot-vllm supports 0\.32, 0\.33; install$"),
+        (lambda name: "0.31.0", r"^vllm 0\.31\.0: specpilot-vllm supports 0\.32, 0\.33; install a supported version"),
     ):
         monkeypatch.setattr(build, "version", version)
         with pytest.raises(InputError, match=problem):
