@@ -1,4 +1,4 @@
-"""Build the package with setuptools; only the development install differs.
+"""Builds the package with setuptools. Only the development install differs.
 
 `pip install -e .` makes `.editable/specpilot`, a package of links to the folders of this checkout, and puts `.editable`
 on `sys.path`. Python, editors and mypy then find an ordinary package. Setuptools itself would install an import hook,
@@ -28,7 +28,10 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: build_backend\nRoot-Is-Purelib: true\nTa
 def build_editable(
     wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None
 ) -> str:
-    """Write the wheel of a development install (PEP 660): the metadata, and a path to the links. Returns its name."""
+    """Write the wheel of a development install (PEP 660), and return its name.
+
+    The wheel has the metadata and a path to the links.
+    """
     link_package()
     with tempfile.TemporaryDirectory() as temporary:
         folder = build_meta.prepare_metadata_for_build_wheel(temporary, config_settings)
@@ -45,17 +48,17 @@ def build_editable(
 
 
 def digest(content: bytes) -> str:
-    """The SHA-256 of ``content`` as in a wheel's RECORD."""
+    """Return the SHA-256 of ``content`` in the form of a wheel's RECORD."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
 
 
 def link_package() -> None:
-    """Make the links in ``LINKS`` that pyproject.toml asks for, and remove those of earlier installs."""
+    """Make the links in ``LINKS`` for the packages of pyproject.toml, and remove links of earlier installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     targets: dict[Path, Path] = {}
     for package, folder in project["tool"]["setuptools"]["package-dir"].items():
         place = LINKS / package.replace(".", "/")
-        if "." not in package:  # link its files: the folders of the other packages stand beside them
+        if "." not in package:  # link its files, because the other packages are beside them
             targets |= {place / path.name: path for path in (ROOT / folder).iterdir() if path.is_file()}
         elif package.count(".") == 1:  # the folder contains the packages below this one
             targets[place] = ROOT / folder

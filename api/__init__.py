@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Public name → its module, and its name there if that is another one.
+# Public name → its module, and its name in the module if that differs.
 _HOMES = {
     # decoding
     "SpeculativeDecoder": ".infer.decoder",
@@ -39,7 +39,7 @@ _HOMES = {
     "SamplingParams": ".controllers.sampling",
     "load_controller": ".controllers.checkpoints.checkpoint",
     "InputError": ".common.errors",
-    # the stages of the pipeline; `compare` and `train` are packages that can be called
+    # stages of the pipeline; `compare` and `train` are packages that can be called
     "make_dataset": ".train.pipeline",
     "train": ".train",
     "export": ".train.export",
@@ -92,6 +92,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Return the public object ``name``, and import its module."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -104,4 +105,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return the names of the package for completion."""
     return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
 """The command line: `specpilot <verb> …`.
 
-A command is a function in `commands/` whose parameters are dataclasses of a stage's `options.py`; their fields define
-its flags, YAML keys and --help. New commands are added to `COMMANDS`. To keep --help fast, a parser is built only for
-the chosen command, and commands import slow modules in their bodies.
+A command is a function in `commands/` whose parameters are dataclasses of a stage's `options.py`. Their fields define
+its flags, YAML keys and --help. `COMMANDS` lists the commands. To keep --help fast, a parser is built only for the
+chosen command, and commands import slow modules in their bodies.
 """
 
 from __future__ import annotations
@@ -59,16 +59,15 @@ COMMANDS: Commands = {
 
 
 def main(argv: Sequence[str] | None = None, commands: Commands | None = None, prog: str = "specpilot") -> int:
-    """Run one command of ``commands`` (default: ``COMMANDS``).
+    """Run a command of ``commands`` (by default ``COMMANDS``), and return the exit code.
 
-    Bad input and errors of the operating system are reported in one line with an exit code; other errors keep their
-    traceback.
+    Bad input and errors of the operating system are reported in one line. Other errors keep their traceback.
     """
-    # At its end Python looks for cycles among all objects, which takes a second after a command that imports PyTorch
-    # and transformers. The end of the process frees them anyway.
+    # At exit, Python searches all objects for cycles, which takes a second after a command that imports PyTorch and
+    # transformers. The end of the process frees the objects anyway.
     atexit.register(gc.freeze)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding does not have
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters outside its encoding
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
@@ -88,7 +87,7 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
 
 
 def run(words: list[str], commands: Commands | None = None, prog: str = "specpilot") -> None:
-    """Find the command that `words` begin with in `commands` (default: `COMMANDS`) and call it with the other words."""
+    """Call the command at the beginning of `words` in `commands` (by default `COMMANDS`) with the other words."""
     here: Commands | Command = COMMANDS if commands is None else commands
     path = [prog]
     while isinstance(here, Mapping):
@@ -107,7 +106,7 @@ def run(words: list[str], commands: Commands | None = None, prog: str = "specpil
         here = train.of_predictor(words)
 
     arguments = CommandParser(here, prog=" ".join(path)).read(words)
-    options = [one for one in arguments.values() if isinstance(one, Options)]
+    options = [value for value in arguments.values() if isinstance(value, Options)]
     try:
         here(**arguments)
     except InputError as error:
@@ -127,15 +126,15 @@ CONTINUED_BY = {
 
 
 def _how_to_go_on(words: Sequence[str], commands: Commands | None) -> str:
-    """The end of the message that a command was interrupted: how it goes on from where it was."""
+    """Return the end of the message that a command was interrupted: the way to continue."""
     begun = any(word.startswith("--output") for word in words)
     if commands is not None or not begun or words[0] not in CONTINUED_BY:
         return ""
-    return f"; to go on from there, {CONTINUED_BY[words[0]]}"
+    return f"; to continue, {CONTINUED_BY[words[0]]}"
 
 
 def _about(word: str, words: list[str], commands: Commands, prog: str) -> str:
-    """What ``--version`` or ``--completion SHELL`` prints."""
+    """Return the output of ``--version`` or ``--completion SHELL``."""
     option, equals, shell = word.partition("=")
     if option == "--version":
         from importlib.metadata import version
@@ -147,10 +146,10 @@ def _about(word: str, words: list[str], commands: Commands, prog: str) -> str:
 
 
 def _unknown(above: list[str], word: str, commands: Commands) -> str:
-    """The message for a ``word`` that is none of ``commands``, with what may be meant."""
+    """Return the message for an unknown ``word``, with similar commands."""
     leaves = [name for name, _ in _leaves("", commands)]
     whole = " ".join([*above, word])
-    within = [name for name in leaves if name.rpartition(" ")[2] == word]  # a verb without the one before it
+    within = [name for name in leaves if name.rpartition(" ")[2] == word]  # a subcommand without its group
     joined = [name for name in leaves if name.replace(" ", "-") == word]
     if word.startswith("-"):
         meant = did_you_mean(word, ("--help", "--version", "--completion"))
@@ -163,7 +162,7 @@ def _unknown(above: list[str], word: str, commands: Commands) -> str:
 
 
 def overview(path: list[str], commands: Commands) -> str:
-    """The help of a group of commands: each command with the first line of its docstring."""
+    """Return the help of a group of commands: each command with the first line of its docstring."""
     rows = list(_leaves("", commands))
     width = max(len(name) for name, _ in rows)
     shells = f", or {path[0]} --completion bash|zsh|fish" if len(path) == 1 else ""
@@ -176,6 +175,7 @@ def overview(path: list[str], commands: Commands) -> str:
 
 
 def _leaves(prefix: str, commands: Commands) -> Iterator[tuple[str, Command]]:
+    """Yield every command with its words after ``prefix``."""
     for name, entry in commands.items():
         if isinstance(entry, Mapping):
             yield from _leaves(f"{prefix}{name} ", entry)
@@ -184,7 +184,7 @@ def _leaves(prefix: str, commands: Commands) -> Iterator[tuple[str, Command]]:
 
 
 def _flush() -> None:
-    """Flush standard output before the interpreter's shutdown does, so that errors can be reported.
+    """Flush standard output before the interpreter's shutdown, so that errors can be reported.
 
     Raises:
         BrokenPipeError: the reader closed the pipe.
@@ -200,6 +200,7 @@ def _flush() -> None:
 
 
 def _fail(message: str, code: int) -> int:
+    """Print an error in one line, and return the exit code."""
     print("specpilot: error:", " ".join(message.split()), file=sys.stderr)
     return code
 

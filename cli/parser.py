@@ -1,7 +1,7 @@
-"""Builds a command's parser from option dataclasses with jsonargparse: fields become flags and configuration keys.
+"""Builds the parser of a command from option dataclasses with jsonargparse. Fields become flags and keys.
 
 A field `max_new_tokens` is the flag `--max-new-tokens` and the YAML key `max_new_tokens`; a bool, also one that may be
-"auto", is `--chat/--no-chat`. Flags override `--config` in any order. Fields that are not keyword-only may be given as
+"auto", is `--chat/--no-chat`. Flags override `--config` in any order. Fields that are not keyword-only may be
 positional arguments.
 """
 
@@ -30,14 +30,14 @@ from ..common.json_file import check_characters, naming_file, parse_object, pars
 Command: TypeAlias = Callable[..., None]
 Commands: TypeAlias = Mapping[str, Union[Command, "Commands"]]
 
-DEEPEST = 5_000  # levels of a value; the C parser that jsonargparse reads YAML with crashes at some 20,000
+DEEPEST = 5_000  # levels of a value; jsonargparse's C parser of YAML crashes at about 20,000 levels
 
 
 @cache
 def read_plain_values() -> None:
-    """Let jsonargparse read values of flags, and files, as :func:`.parse_yaml` reads files.
+    """Make jsonargparse read values of flags and files as :func:`.parse_yaml` reads files.
 
-    jsonargparse has a setting for the reader of files, but looks for numbers in text by a class of its own.
+    jsonargparse has a setting for the reader of files, but another class finds numbers in text.
     """
     import yaml
 
@@ -48,13 +48,13 @@ def read_plain_values() -> None:
 
         def get_single_data(self) -> Any:
             node = self.get_single_node()
-            return self.text if node is None else self.construct_document(node)  # None: text that begins with "#"
+            return self.text if node is None else self.construct_document(node)  # None for text that begins with "#"
 
     use_plain_values(Loader)
-    _loaders_dumpers.yaml_default_loader = Loader  # type: ignore[assignment]  # None until it is used
+    _loaders_dumpers.yaml_default_loader = Loader  # type: ignore[assignment]  # None until the first use
 
 
-# Plain words for the types of options: of one value, and of several in a list.
+# Plain words for types of options: for a single value, and for several values in a list.
 TYPES = {
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
@@ -66,13 +66,13 @@ TYPES = {
 
 
 def plain_type(hint: Any) -> str:
-    """The type ``hint`` in plain words: ``int | None`` is "a whole number or null"."""
+    """Return the type ``hint`` in plain words: ``int | None`` is "a whole number or null"."""
     words = _alternatives(hint, several=False)
     return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _alternatives(hint: Any, several: bool) -> list[str]:
-    """The alternatives of the type ``hint`` in plain words; in the plural if ``several``, for the values of a list."""
+    """Return the alternatives of the type ``hint`` in plain words, in the plural for ``several`` values of a list."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         return [words for part in parts for words in _alternatives(part, several)]
@@ -118,12 +118,15 @@ class CommandParser:
             hints = get_type_hints(kind)  # without the limits, which the class checks
             self.types |= hints
             documented = [(*described(kind, entry.name), entry) for entry in fields(kind)]
-            for _, title, text, entry in sorted(documented, key=lambda one: one[0]):  # a command's own options first
+            for _, title, text, entry in sorted(
+                documented, key=lambda entry: entry[0]
+            ):  # options of the command itself first
                 if title not in groups:
                     groups[title] = self.parser.add_argument_group(title)
                 self._add(groups[title], entry, hints[entry.name], text)
 
     def _add(self, group: Any, entry: Field[Any], hint: Any, text: str) -> None:
+        """Add the option of a field to a group of --help."""
         flag = f"--{entry.name.replace('_', '-')}"
         settings: dict[str, Any] = {"help": text}
         if entry.default is not MISSING:
@@ -139,7 +142,7 @@ class CommandParser:
             self.bare.append(flag)
 
     def read(self, words: list[str]) -> dict[str, object]:
-        """The command's arguments given by `words`: one options object per parameter.
+        """Return the command's arguments in `words`: an options object for each parameter.
 
         Raises:
             InputError: a flag, key or value is invalid.
@@ -149,7 +152,7 @@ class CommandParser:
         words = ["--help"] if "--help" in options else self.arrange(words)
         for word in words:
             name, _, value = word.partition("=") if word.startswith("--") else ("a value", "", word)
-            check_characters(value, name.lstrip("-"))  # bytes that are not UTF-8 arrive as surrogates
+            check_characters(value, name.lstrip("-"))  # bytes that are not UTF-8 become surrogates
             if nesting(word) > DEEPEST:
                 raise InputError(f"{name}: brackets or dashes are nested more than {DEEPEST:,} deep; give plain text")
             file = word.removeprefix("--config=")
@@ -157,14 +160,14 @@ class CommandParser:
                 inline = file.startswith("{")
                 remedy = f"give a YAML file of options, see {self.parser.prog} --help"
                 with naming_file("config", remedy) if inline else nullcontext():
-                    found = parse_object(file, parse_yaml) if inline else read_object(file, remedy, parse_yaml)
-                configs["config" if inline else file] = found
-                self.check_keys(found, "config" if inline else file)
+                    config = parse_object(file, parse_yaml) if inline else read_object(file, remedy, parse_yaml)
+                configs["config" if inline else file] = config
+                self.check_keys(config, "config" if inline else file)
         try:
             values = self.parser.parse_args(words)
             del values["config"]
-            self.parser.validate(values, skip_unset=False)  # refuses null for keys that cannot be null
-        # LookupError, AttributeError, OverflowError: of YAML values that cannot be converted, such as !!int ''
+            self.parser.validate(values, skip_unset=False)  # refuses null for keys that may not be null
+        # LookupError, AttributeError, OverflowError: YAML values that cannot be converted, such as !!int ''
         except (ArgumentError, TypeError, LookupError, AttributeError, OverflowError) as error:
             line = one_line(str(error))
             key = line.partition(":")[0]
@@ -180,32 +183,33 @@ class CommandParser:
             raise InputError(
                 "config: a value contains itself or is nested too deep; give plain keys and values"
             ) from None
-        given = vars(self.parser.instantiate(values))
+        arguments = vars(self.parser.instantiate(values))
         return {
-            name: kind(**{entry.name: given[entry.name] for entry in fields(kind)}) for name, kind in self.kinds.items()
+            name: kind(**{entry.name: arguments[entry.name] for entry in fields(kind)})
+            for name, kind in self.kinds.items()
         }
 
-    def check_keys(self, found: dict[Any, Any], file: str) -> None:
-        """Raise InputError for a key of a configuration that is no option of the command."""
-        known = [action.dest for action in self.parser._actions if action.dest not in ("help", "print_config")]
-        for key in found:
-            if str(key).partition(".")[0] not in known:
-                meant = did_you_mean(str(key), known)
-                raise InputError(f"{file}: unknown key {str(key)!r}{meant} (see {self.parser.prog} --help)")
+    def check_keys(self, config: dict[Any, Any], file: str) -> None:
+        """Raise InputError for a key of a configuration that is not an option of the command."""
+        names = [action.dest for action in self.parser._actions if action.dest not in ("help", "print_config")]
+        for key in config:
+            if str(key).partition(".")[0] not in names:
+                suggestion = did_you_mean(str(key), names)
+                raise InputError(f"{file}: unknown key {str(key)!r}{suggestion} (see {self.parser.prog} --help)")
 
     def check_option(self, name: str) -> None:
         """Raise InputError if the command has no option ``name``."""
-        known = self.parser._option_string_actions
-        if name not in known and name.partition(".")[0] not in known:
-            meant = did_you_mean(name, known)
-            if name.endswith("revision") and not meant:
-                meant = "; a revision is part of the model's name, as in owner/name@v1"
-            if self.bare and not name.startswith("--") and not meant:
-                meant = f"; what begins with a dash is given as {self.bare[0]}={name}"
-            raise InputError(f"unknown option {name}{meant} (see {self.parser.prog} --help)")
+        flags = self.parser._option_string_actions
+        if name not in flags and name.partition(".")[0] not in flags:
+            suggestion = did_you_mean(name, flags)
+            if name.endswith("revision") and not suggestion:
+                suggestion = "; a revision is part of the model's name, as in owner/name@v1"
+            if self.bare and not name.startswith("--") and not suggestion:
+                suggestion = f"; text that begins with a dash is passed as {self.bare[0]}={name}"
+            raise InputError(f"unknown option {name}{suggestion} (see {self.parser.prog} --help)")
 
     def arrange(self, words: list[str]) -> list[str]:
-        """`words` with configuration files first, so that flags override them, and positional arguments as flags."""
+        """Return `words` with configuration files first, which flags override, and positional arguments as flags."""
         configs: list[str] = []
         rest: list[str] = []
         bare, waiting = list(self.bare), list(words)
@@ -219,13 +223,13 @@ class CommandParser:
                 continue
             self.check_option(word.partition("=")[0])
             if word in self.with_value and waiting and not waiting[0].startswith("--"):
-                word = f"{word}={waiting.pop(0)}"  # joined by "=", since the value may start with a dash
+                word = f"{word}={waiting.pop(0)}"  # joined by "=", because the value may begin with a dash
             (configs if word.startswith("--config=") else rest).append(word)
         return configs + rest
 
 
 def nesting(word: str) -> int:
-    """An upper bound of how deep the YAML values in ``word`` are nested on one line."""
+    """Return an upper bound of the nesting of YAML values on a line of ``word``."""
     if len(word) <= DEEPEST:
         return len(word)
     brackets = accumulate(((character in "[{") - (character in "]}") for character in word), initial=0)
@@ -233,23 +237,29 @@ def nesting(word: str) -> int:
 
 
 def described(kind: type, name: str) -> tuple[int, str, str]:
-    """Index in ``kind``'s MRO of the first class that documents a field, that class's title, and the description."""
-    for place, one in enumerate(kind.__mro__):
-        document = documentation(one)
+    """Return the documentation of a field.
+
+    Returns:
+        The index in ``kind``'s MRO of the first class that documents the field, the title of that class, and the
+        description.
+    """
+    for place, owner in enumerate(kind.__mro__):
+        document = documentation(owner)
         for entry in document.params:
             if entry.arg_name == name:
-                title = (document.short_description or one.__name__).partition(". ")[0].rstrip(".")
+                title = (document.short_description or owner.__name__).partition(". ")[0].rstrip(".")
                 return place, title, " ".join((entry.description or "").split())
     raise LookupError(f"{kind.__name__}.{name}: no description")
 
 
 @cache
 def documentation(kind: type) -> Docstring:
+    """Return the parsed docstring of a class."""
     return parse_docstring(inspect.cleandoc(kind.__doc__ or ""))
 
 
 def one_line(message: str) -> str:
-    """A message of jsonargparse in one line, which begins with the option's name."""
+    """Return a message of jsonargparse in one line that begins with the option's name."""
     line = " ".join(message.split())
     for pattern, replacement in _REWORDED:
         line = re.sub(pattern, replacement, line)
@@ -267,7 +277,7 @@ _REWORDED = [
 
 
 def read_value(text: str) -> Any:
-    """The value that a flag's ``text`` is in YAML; the text itself if it is not YAML, or a comment."""
+    """Return the YAML value of a flag's ``text``; the text itself if it is not YAML or a comment."""
     try:
         value = parse_yaml(text)
     except InputError:
@@ -276,7 +286,7 @@ def read_value(text: str) -> Any:
 
 
 def mismatch(hint: Any, value: Any) -> str:
-    """The words for an option of the type ``hint`` that has a ``value`` of another type: the expected type."""
+    """Return the message that an option has a ``value`` of another type than ``hint``."""
     shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     remedy = ""

@@ -1,7 +1,7 @@
-"""Where the command line starts: Ctrl-C ends it in one line, also while modules are imported.
+"""The start of the command line. Ctrl-C ends it with one line, also while modules are imported.
 
-A KeyboardInterrupt within an import may be swallowed or wrapped by the module that is imported. Therefore an interrupt
-that arrives there is raised as soon as the import is over.
+A module that is imported may swallow or wrap a KeyboardInterrupt. Therefore an interrupt that arrives within an import
+is raised after the import.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 import threading
 from types import FrameType
 
-AGAIN = 0.05  # seconds until an interrupt within an import is tried again
-IMPORTING = "importlib._bootstrap"  # of the file names of frames that import
+AGAIN = 0.05  # seconds until an interrupt within an import is raised again
+IMPORTING = "importlib._bootstrap"  # part of the file names of frames that import
 
 
 def main() -> int:
-    """Run the command line."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+    """Run the command line, and return the exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as in the background
         signal.signal(signal.SIGINT, interrupt)
     try:
         from .main import main as run
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, after the import that is under way."""
+    """Raise KeyboardInterrupt, or if an import is running, after the import."""
     if is_importing(frame):
         again = threading.Timer(AGAIN, signal.raise_signal, [number])
         again.daemon = True

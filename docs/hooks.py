@@ -25,7 +25,9 @@ COMMANDS_PAGE = "commands.md"
 COMMAND_ROW = re.compile(r"^\| `specpilot ([a-z -]+)` \|", re.M)
 COMMAND_LINK = re.compile(r"\[`specpilot ([a-z -]+?)( --[^`]*)?`\]\(commands\.md\)")
 NOTEBOOK_LINK = re.compile(r"\]\(((?:\.\./)*notebooks/[\w-]+)\.ipynb\)")
-VARIANTS = {("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]}  # which have options of their own
+VARIANTS = {
+    ("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]
+}  # variants of a command with further options
 ERRORS = re.compile(r"<!-- errors: (.*?) -->")
 ROLE = re.compile(r":(?:class|meth|func|mod|attr):<code>[~.]?(?:[\w.]*\.)?(\w+)</code>")
 
@@ -74,12 +76,12 @@ def link_commands(markdown: str, uri: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Roles of reStructuredText in docstrings become plain code."""
+    """Return the page with roles of reStructuredText in docstrings as plain code."""
     return ROLE.sub(r"<code>\1</code>", html)
 
 
 def packages() -> dict[str, Path]:
-    """Every package and its folder."""
+    """Return every package and its folder."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return {name: ROOT / folder for name, folder in project["tool"]["setuptools"]["package-dir"].items()}
 
@@ -113,15 +115,17 @@ def output_text(output: Mapping[str, Any]) -> str:
 
 
 def name_of(words: tuple[str, ...]) -> str:
+    """Return a command as typed."""
     return " ".join(["specpilot", *words])
 
 
 def page_of(words: tuple[str, ...]) -> str:
+    """Return the path of a command's page."""
     return f"commands/{'-'.join(words)}.md"
 
 
 def command_page(words: tuple[str, ...]) -> tuple[str, str]:
-    """A command's description and its page: that, and tables of its options, read from its ``--help``."""
+    """Return a command's description and its page, which has the description and the options in ``--help``."""
     description, _ = parse_help(help_of(words))
     lines = [f"# {name_of(words)}", "", description, ""]
     for variant in VARIANTS.get(words, [()]):
@@ -133,7 +137,7 @@ def command_page(words: tuple[str, ...]) -> tuple[str, str]:
 
 
 def leaves(commands: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command."""
+    """Yield the words of every command."""
     for name, entry in commands.items():
         if isinstance(entry, Mapping):
             yield from leaves(entry, (*path, name))
@@ -142,64 +146,64 @@ def leaves(commands: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[
 
 
 def help_of(words: tuple[str, ...]) -> str:
-    """What ``specpilot WORDS --help`` prints, one paragraph or option a line."""
+    """Return the output of ``specpilot WORDS --help``, with a line for each paragraph or option."""
     with patch.dict(os.environ, COLUMNS="100000"), redirect_stdout(io.StringIO()) as out, suppress(SystemExit):
         main([*words, "--help"])
     return out.getvalue()
 
 
 def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
-    """The description, and for each option its names, type, default and meaning."""
+    """Return the description, and the name, type, default and meaning of each option."""
     _, _, rest = text.partition("\n\n")  # the usage
     description, _, options = rest.partition("options:\n")
     entries: list[list[str]] = []
     for line in options.splitlines():
-        if found := re.match(r"  (-\S.*?)(?:  +(\S.*))?$", line):
-            entries.append([found[1], found[2] or ""])
-        elif entries and line.startswith("   "):  # of the option above; titles of groups stand at the margin
+        if match := re.match(r"  (-\S.*?)(?:  +(\S.*))?$", line):
+            entries.append([match[1], match[2] or ""])
+        elif entries and line.startswith("   "):  # text of the option above; titles of groups are at the margin
             entries[-1][1] += " " + line.strip()
     rows = []
-    for names, said in entries:
+    for names, text_of_option in entries:
         first = names.split()[0].rstrip(",")
-        if first in ("-h", "--config", "--print-config"):  # said once, at the top of the page
+        if first in ("-h", "--config", "--print-config"):  # the head of the command reference describes them
             continue
-        meaning, kind, default = split_meaning(said.strip())
+        meaning, kind, default = split_meaning(text_of_option.strip())
         rows.append((f"`{first}`{{ .option }}", escape(kind), default, escape(meaning)))
     return description.strip(), rows
 
 
-def split_meaning(said: str) -> tuple[str, str, str]:
-    """Meaning, type and default of an option from ``meaning (type: T, default: D)``."""
-    found = re.match(r"(.*?)\s*\((required, )?type: (.*?)(?:, default: (.*))?\)$", said)
-    if found is None:
-        return said, "", ""
-    default = "**required**" if found[2] else f"`{found[4]}`" if found[4] is not None else ""
-    return found[1], found[3], default
+def split_meaning(text: str) -> tuple[str, str, str]:
+    """Return meaning, type and default of an option from ``meaning (type: T, default: D)``."""
+    match = re.match(r"(.*?)\s*\((required, )?type: (.*?)(?:, default: (.*))?\)$", text)
+    if match is None:
+        return text, "", ""
+    default = "**required**" if match[2] else f"`{match[4]}`" if match[4] is not None else ""
+    return match[1], match[3], default
 
 
 def escape(text: str) -> str:
-    """Plain text for a table's cell."""
+    """Return plain text for the cell of a table."""
     return text.replace("``", "`").replace("|", "\\|").replace("<", "&lt;").replace("][", "]&#91;")
 
 
 def error_list(patterns: list[str]) -> str:
-    """Every literal ``InputError`` message of the modules that belong to ``patterns``, folded away."""
-    messages = [message for module, found in raising().items() if home(module) in patterns for message in found]
+    """Return a folded list of all ``InputError`` messages of the modules that belong to ``patterns``."""
+    messages = [message for module, texts in raising().items() if home(module) in patterns for message in texts]
     body = "\n".join(f"    * {escape(message)}" for message in dict.fromkeys(messages))
     return f'??? note "All messages"\n\n{body}\n'
 
 
 def home(module: str) -> str:
-    """The most particular pattern of the troubleshooting page that ``module`` matches; empty if none does."""
+    """Return the longest pattern of the troubleshooting page that ``module`` matches; empty if none matches."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-    patterns = [pattern for found in ERRORS.findall(page) for pattern in found.split()]
+    patterns = [pattern for group in ERRORS.findall(page) for pattern in group.split()]
     return max((pattern for pattern in patterns if fnmatch(module, pattern)), key=len, default="")
 
 
 @cache
 def raising() -> dict[str, list[str]]:
-    """The modules that raise InputError, by their place in the repository (``infer.decoder``), and their messages."""
-    found: dict[str, list[str]] = {}
+    """Return the messages of InputError by module, named by its place in the repository (``infer.decoder``)."""
+    messages: dict[str, list[str]] = {}
     for folder in packages().values():
         for file in sorted(folder.glob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -208,12 +212,12 @@ def raising() -> dict[str, list[str]]:
                     case ast.Call(func=ast.Name(id="InputError"), args=[message, *_]):
                         text = as_text(message)
                         written_out = re.search(r"\w{2}", re.sub("‹.*?›", "", text))
-                        found.setdefault(module, []).extend([text] if written_out else [])
-    return found
+                        messages.setdefault(module, []).extend([text] if written_out else [])
+    return messages
 
 
 def as_text(message: ast.expr) -> str:
-    """A message with its placeholders as names, such as ‹folder›; empty if it is not written out."""
+    """Return a message with its placeholders as names, such as ‹folder›; empty for other expressions."""
     match message:
         case ast.Constant(value=str(text)):
             return text

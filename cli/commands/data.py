@@ -1,4 +1,4 @@
-"""`specpilot data …`: make datasets from prompts."""
+"""`specpilot data …`: makes datasets from prompts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def acceptance(
 
 
 def answers(options: AnswersDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
-    """Generate the target's answers, to train a draft on."""
+    """Generate answers of the target for training a draft."""
     from ...data_gen.acceptance import AnswersBuilder, make_answers
 
     _make(AnswersBuilder, make_answers, options, dataset, workers=workers)
@@ -48,7 +48,7 @@ def on_policy(options: OnPolicyDataOptions, dataset: DatasetFolderOptions) -> No
 def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Generate outputs of the target and of a router's arms.
 
-    They are scored by their similarity (assistant selection, §2.3).
+    The outputs are scored by their similarity (assistant selection, §2.3).
     """
     from ...data_gen.router import RouterDatasetBuilder, make_router_data
 
@@ -58,7 +58,7 @@ def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: W
 def _make(
     builder: Callable[[Any], Any], make: Callable[..., Path], options: Any, dataset: DatasetFolderOptions, **how: Any
 ) -> None:
-    """Make a dataset; or print the plan of its ``builder``."""
+    """Make a dataset, or print the plan of its ``builder``."""
     from ...data_gen.builder import plan
 
     _prepare()
@@ -71,7 +71,7 @@ def _make(
 def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:
     """Compute the inputs of acceptance predictors once.
 
-    They are the draft's hidden states, evidence, and traces for validation.
+    The inputs are the draft's hidden states, evidence, and traces for validation.
     """
     from ...train.features import make_features, plan_features
 
@@ -83,7 +83,7 @@ def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers
 
 
 def _prepare() -> None:
-    """Silence libraries and limit what they keep; called before models are loaded."""
+    """Silence libraries and limit the memory; called before models are loaded."""
     from ...common.console import quiet
     from ...common.machine import limit_memory
 

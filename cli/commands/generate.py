@@ -66,6 +66,11 @@ def generate(options: GenerateOptions, batch: BatchOptions) -> None:
 
 
 def _read(prompt: str) -> str:
+    """Return the prompt, read from standard input for ``-``.
+
+    Raises:
+        InputError: the prompt is empty or not UTF-8.
+    """
     if prompt == "-":
         if sys.stdin is None:  # closed
             raise InputError("prompt: standard input is closed; pass the prompt as an argument or with --prompt")
@@ -81,6 +86,7 @@ def _read(prompt: str) -> str:
 
 
 def _as_json(generation: Generation) -> str:
+    """Return a generation with its counters and rounds as a line of JSON."""
     from dataclasses import asdict
 
     from ...common.json_file import json_line
@@ -95,23 +101,25 @@ def _as_json(generation: Generation) -> str:
         "seed": generation.seed,
         "verifier": generation.verifier,
         "stats": asdict(stats) | {name: getattr(stats, name) for name in rates},
-        "rounds": [one.to_dict() for one in generation.rounds],
+        "rounds": [round.to_dict() for round in generation.rounds],
     }
     return json_line(report)
 
 
 def _print_coloured(generation: Generation, stream: TextStream) -> None:
+    """Print a generation with the tokens of drafts in colour."""
     from rich.console import Console
 
     from ..trace_view import legend, render
 
-    # Styled also in a file or pipe: without styles, rejected text would look like output.
+    # Styles are also printed to files and pipes, because rejected text would look like output without them.
     console = Console(force_terminal=True, highlight=False, soft_wrap=True)
     console.print(render(generation, stream))
     console.print(legend())
 
 
 def _print_stats(generation: Generation) -> None:
+    """Print the counters of a generation to standard error."""
     stats = generation.stats
     print(
         f"{counted(stats.n_generated, 'token')} in {stats.seconds + stats.prefill_seconds:.2f} s "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def begin() -> Console:
-    """A console on standard error."""
+    """Silence libraries, and return a console on standard error."""
     from ...common.console import quiet, stderr_console
 
     quiet()
@@ -21,16 +21,18 @@ def begin() -> Console:
 
 
 def finish(result: Mapping[str, object], options: Options, output: Path | None = None) -> None:
-    """Print the result with options, commit, machine and versions as one line of JSON, and write it to ``output``."""
+    """Print a result with options, commit, machine and versions as a line of JSON, and write it to ``output``."""
     import json
     from dataclasses import asdict
 
     from ...common.files import replacing
     from ...common.machine import commit, machine, versions
 
-    settings = {name: value for name, value in asdict(options).items() if name != "output"}  # a path affects no result
-    made = {"settings": settings, "commit": commit(), "machine": machine().to_dict(), "versions": versions()}
-    line = json.dumps({**result, **made}, default=str)  # paths
+    settings = {
+        name: value for name, value in asdict(options).items() if name != "output"
+    }  # the path does not affect the result
+    context = {"settings": settings, "commit": commit(), "machine": machine().to_dict(), "versions": versions()}
+    line = json.dumps({**result, **context}, default=str)  # str for paths
     print(line)  # first, so that the result is not lost if the file cannot be written
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`specpilot train …`: train controllers."""
+"""`specpilot train …`: trains controllers and drafts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def acceptance(options: PredictorTrainingOptions, run: RunOptions) -> None:
     """Train a predictor of acceptance.
 
-    Each predictor has further options, and defaults of its own: see --predictor NAME --help.
+    Each predictor has further options and its own defaults; see --predictor NAME --help.
     """
     from ...train.acceptance import train_acceptance
 
@@ -36,9 +36,9 @@ def acceptance(options: PredictorTrainingOptions, run: RunOptions) -> None:
 
 
 def of_predictor(words: Sequence[str]) -> Callable[..., None]:
-    """The command that ``train acceptance`` with ``words`` means: each --predictor has options of its own.
+    """Return the command ``train acceptance`` with the options of the --predictor in ``words``.
 
-    Help for no particular predictor imports none of them, so that it is fast.
+    Help without a predictor imports no predictor, so that it is fast.
     """
     values: dict[str, str] = {}
     for word, following in pairwise([*words, ""]):
@@ -48,7 +48,7 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
     if predictor is None and "--help" in words:
         return acceptance
     if predictor is None and (file := Path(values.get("--config", ""))).is_file():
-        with suppress(InputError):  # the parser reports it
+        with suppress(InputError):  # the parser reports the error
             predictor = read_object(file, "give a YAML file of options", parse_yaml).get("predictor")
     kind = controller_module(PredictorTrainingOptions.predictor if predictor is None else str(predictor))
     kind = kind.TrainingOptions
@@ -64,7 +64,7 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
         owners = [name for name in PREDICTORS if field in controller_module(name).TrainingOptions.__dataclass_fields__]
         if owners:
             raise InputError(
-                f"{flag}: is an option of --predictor {' and '.join(owners)}; leave it out, or name that one"
+                f"{flag}: is an option of --predictor {' and '.join(owners)}; leave it out, or name that predictor"
             )
     command.__annotations__ = {**acceptance.__annotations__, "options": kind}
     return command
@@ -73,7 +73,7 @@ def of_predictor(words: Sequence[str]) -> Callable[..., None]:
 def copies(options: CopyTrainingOptions, run: RunOptions) -> None:
     """Train a head that predicts the acceptance of copied tokens.
 
-    Copies are n-gram drafts: they continue an earlier occurrence of the text's last tokens.
+    Copies are n-gram drafts, which continue an earlier occurrence of the text's last tokens.
     """
     from ...train.copies import train_copies
 
@@ -88,7 +88,7 @@ def router(options: RouterTrainingOptions, run: RunOptions) -> None:
 
 
 def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
-    """Train a draft made of the target's own layers.
+    """Train a draft made of the target's layers.
 
     It shares the target's embedding and proposes its most frequent tokens.
     """
@@ -98,7 +98,7 @@ def draft(options: DraftTrainingOptions, run: RunOptions) -> None:
 
 
 def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: RunOptions) -> None:
-    """Train, and print the result and what to do next."""
+    """Train, and print the result and the next command."""
     from ...common.console import quiet
     from ...controllers.checkpoints.card import judgement
 
