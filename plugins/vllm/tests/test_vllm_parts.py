@@ -53,11 +53,11 @@ def test_settings() -> None:
         ({}, r"^specpilot: key 'length' is missing"),
         ({"length": None}, r"^specpilot: length=None: .* is expected; give an object"),
         ({"length": 4, "lenght": 3}, r"^specpilot: unknown key 'lenght', did you mean 'length'\?; the keys are cost"),
-        ({"length": "oracle"}, r"^length='oracle': reads the target before it drafts$"),
+        ({"length": "oracle"}, r"^length='oracle': reads the target before it drafts"),
         ({"length": "tiny-lag-free"}, r"tiny-lag-free.*has no threshold of its own; give a threshold or costs"),
         ({"length": "online-confidence"}, r"give either a cost model"),
         ({"length": "confidence:0.4", "cost": 0.2}, r"^cost: the rule 'confidence:0.4' does not use costs"),
-        ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: only for trained controllers"),
+        ({"length": "confidence:0.4", "threshold": 0.2}, r"^threshold=0.2: is only for trained controllers"),
         (
             {"length": "tiny-lag-free", "cost": "auto"},
             r"^cost='auto': measure the costs with 'specpilot-vllm bench --cost",
