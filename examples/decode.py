@@ -1,4 +1,8 @@
-"""Decode one prompt with several length controllers and print their counters: python examples/decode.py"""
+"""Decode one prompt with several length controllers and print the number of forwards of each.
+
+Run ``python examples/decode.py`` in an environment with specpilot. It uses the included models and takes a few seconds.
+The texts of all controllers are the same, because each call has the same seed.
+"""
 
 from specpilot import SpeculativeDecoder
 
