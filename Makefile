@@ -112,13 +112,14 @@ soak: $(READY)
 
 # Small faults in the code (mutants), one at a time, which the tests must notice. By hand: the tests of a module run for
 # each, some seconds or a minute. MODULES are folders or files of the package, and SAMPLE is how many mutants of each, drawn
-# at random: make mutants MODULES=infer/verify,infer/distribution SAMPLE=100. The same call goes on after an interrupt.
+# at random; SECONDS limits the tests of each: make mutants MODULES=infer/verify,infer/distribution SAMPLE=100. The same call goes on after an interrupt.
 MODULES :=
 SAMPLE :=
+SECONDS :=
 mutants: $(READY)
 	@$(PIP) mutmut==3.8.1
 	@OMP_NUM_THREADS=1 nice -n 19 $(VENV)/bin/python -m experiments mutants $(if $(MODULES),--modules '[$(MODULES)]') \
-		$(if $(SAMPLE),--sample $(SAMPLE))
+		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SECONDS),--seconds $(SECONDS))
 
 # Lint, format, types, and dependencies with known vulnerabilities.
 check: $(READY)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.infer.core import Draft, Drawn, TokenDistribution, Verdict, Verifier, residual
-from specpilot.infer.random_source import RandomSource, without
+from specpilot.infer.random_source import RandomSource, SharedNoise, without
 from specpilot.infer.verify import RULES as ALL_RULES
 from specpilot.infer.verify import Selection, candidates, parse_verifier
+from specpilot.infer.verify.invariant import invariant
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
 from specpilot.infer.verify.otm import optimal_transport, orders_and_probability, otm
@@ -135,6 +136,38 @@ def by_tensors(rule: Verifier) -> Verifier:
         return found[1]
 
     return verify
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_chains_are_verified_together_as_each_alone(rule: Verifier) -> None:
+    """Chains of different lengths, with stop tokens and unread numbers, and one whose probabilities are not finite."""
+    numbers = torch.Generator().manual_seed(5)
+
+    def chain(index: int, unread: bool, stops: bool) -> Drafted:
+        length = 1 + index % 3
+        p, q = (torch.rand(n, 3, generator=numbers, dtype=torch.float64) + 0.02 for n in (length + 1, length))
+        p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+        if index == 4:
+            p = p * math.nan
+        tokens = q.argmax(-1)
+        draft = Draft.chain(tokens.tolist(), [as_distribution(one[None]) for one in q])
+        drawn = Drawn(tokens, q.gather(-1, tokens[:, None]).squeeze(-1), [0.99] * length if unread else [])
+        source = SharedNoise(index) if rule is invariant else RandomSource(index)
+        return Drafted(as_distribution(p), draft, drawn, rule, source, frozenset({index % 5} if stops else ()))
+
+    def results(chains: list[list[int]], *, unread: Sequence[int], stops: bool = True) -> list[object]:
+        numbers.manual_seed(5)
+        made = [chain(index, index in unread, stops) for index in range(9)]
+        verified = [result for each in chains for result in verify_drawn([made[index] for index in each])]
+        return [str(one) if isinstance(one, InputError) else (one[0].tokens, one[1]) for one in verified]
+
+    alone = [[index] for index in range(9)]
+    together = results([[*range(9)]], unread=(1, 2, 3))
+    assert together == results(alone, unread=(1, 2, 3))
+    assert ["finite" in str(one) for one in together] == [index == 4 for index in range(9)]
+    assert len({str(one) for one in together}) > 3
+    # The numbers that drew the tokens do not verify them.
+    assert results(alone, unread=(), stops=False) == results(alone, unread=range(9), stops=False)
 
 
 LOSSLESS = {name: rule.verifier() for name, rule in sorted(ALL_RULES.items()) if rule.lossless and not rule.takes_trees}

@@ -160,6 +160,8 @@ def test_a_tree_costs_its_levels_and_its_nodes() -> None:
     parents = [-1, -1, 0, 0, 0, 1]
     assert tree_cost(cost, parents) == pytest.approx(0.2 + level_cost(cost, 2) + cost.verification(7))
     assert level_cost(cost, 2) == pytest.approx(0.2 * 0.9 / 0.8)
+    below = [-1, 0, 1, 1, 2]  # four levels, for each of which the draft reads one node
+    assert tree_cost(cost, below) == pytest.approx(4 * level_cost(cost, 1) + cost.verification(6))
 
 
 def tree_rule(cost: CostModel, mean: float = 0.6) -> RateOptimalTree:
@@ -178,6 +180,19 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
     own = rate * (CHEAP.t_verify_token + read_cost(CHEAP))
     assert rule.level([0.99 * own / 0.9] * 10_000) == []  # nor where a sibling, worth less than its price, would help
+
+
+def test_a_tree_keeps_the_rate_in_the_units_of_new_costs() -> None:
+    """Costs of twice the time halve the rate, of the tree that ends and of all before."""
+    parents, visits = [-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)]
+    rule, plain = RateOptimalTree(predictor(mean=0.6), CHEAP, adapt=True), tree_rule(CHEAP)
+    assert rule.running is not None
+    for other in (rule, plain):
+        other.end_tree(parents, visits)
+    rule.running.cost = CostModel(*(2 * seconds for seconds in CHEAP.to_dict().values()))
+    for other in (rule, plain):
+        other.end_tree(parents, visits)
+    assert rule.rate.value == pytest.approx(plain.rate.value / 2)
 
 
 def test_trees_adapt_to_the_text() -> None:
