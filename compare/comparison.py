@@ -52,7 +52,7 @@ from ..infer.text_stream import TextStream
 from ..models import CausalLM
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
-from .drafted import OWN, Check, drafted_of, observing
+from .drafted import DRAFT_CONFIDENCE, Check, drafted_of, observing
 from .findings import fastest, speed_ratio
 from .interval import Interval
 from .recorded import (
@@ -87,13 +87,13 @@ from .settings import (
 from .store import Store
 
 MEASURED = "the costs measured here"
-CHECKS = "checks of "  # and a predictor
-SHOWN = 96  # tokens of the mosaics
+CHECKS = "checks of "  # beginning of a measure's name, followed by a predictor
+SHOWN = 96  # number of tokens of the texts that a report shows
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
-TRACED = 0.5  # recording an output takes this many decodings of it
+TRACED = 0.5  # time of recording an output, in decodings
 DECODING = 0.5  # share of the minutes that is left for decoding, however long loading and measuring took
-MARGIN = 1.2  # prefills, and what rounds take beyond their costs
+MARGIN = 1.2  # factor for prefills and for the time of rounds beyond their costs
 
 
 def compare_decoders(
@@ -159,8 +159,8 @@ class _Comparing:
         self.task = replace(task, chat=uses_template(loader.tokenizer, task.chat))
         self.specs = {NONE: ComparedDecoder.parse(NONE, loader.base)}
         self._generate(self.specs[NONE], None)
-        self.refused: dict[str, str] = {}  # why, by name
-        for spec in decoders:  # before anything is measured
+        self.refused: dict[str, str] = {}  # reason by name of a refused decoder
+        for spec in decoders:  # checked before any measurement
             if spec.name in {*self.specs, *self.refused} - {NONE}:
                 raise InputError(f"decoders: the name {spec.name!r} occurs twice; give each decoder a name of its own")
             try:
@@ -195,7 +195,7 @@ class _Comparing:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _settled(self, spec: ComparedDecoder) -> ComparedDecoder:
-        """``spec`` with the draft's precision that was the fastest when the comparison was begun, if it is "auto"."""
+        """Return ``spec`` with the fastest precision of the draft at the comparison's start in place of "auto"."""
         if spec.draft_dtype != AUTO or not isinstance(spec.draft, str):
             return spec
         name = str(split_drafts(spec.draft)[0][0])
@@ -251,7 +251,7 @@ class _Comparing:
         return self._with_replay(report) if self.replayed else report
 
     def _with_replay(self, report: ComparisonReport) -> ComparisonReport:
-        """The report with the figures that only a replay has."""
+        """Return the report with the figures that only a replay has."""
         drafted = drafted_of(self.checks, self.rows)
         return replace(
             report,
@@ -286,7 +286,7 @@ class _Comparing:
             self.console.print(line, highlight=False, markup=False)
 
     def _measure_costs(self) -> dict[str, dict[str, Any]]:
-        """Costs of decoders that use them or predict, and have one draft model; ``"none"`` has those of the pair."""
+        """Return the costs of decoders with one draft that use costs or predict; ``"none"`` has the pair's."""
         rows = self.rows[-COST_PROMPTS:]
         budget = min(COST_TOKENS, self.task.max_new_tokens)
         rule = self.task.sampling
@@ -304,17 +304,17 @@ class _Comparing:
             measure = partial(self._bench_cost, plain, prompts, sampling)
             measured[name] = self.store.compute(key | {"costs": _models(spec)}, measure)
             if spec.trained:
-                # Added to the pair's costs: measured anew, they would differ by noise from those of other decoders.
+                # Added to the pair's costs, because new measurements would differ from other decoders' costs by noise.
                 decide = partial(decision_seconds, plain, prompts, decoder.length, sampling)
-                taken = self.store.compute(key | {"decision": spec.identity}, decide)
-                cost = with_decisions(CostModel(**measured[name]["cost"]), taken)
+                seconds = self.store.compute(key | {"decision": spec.identity}, decide)
+                cost = with_decisions(CostModel(**measured[name]["cost"]), seconds)
                 measured[name] = measured[name] | {"cost": cost.to_dict()}
         return measured
 
     def _bench_cost(
         self, decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: SamplingKeywords
     ) -> dict[str, Any]:
-        """The measured costs of a pair as JSON values, which are stored."""
+        """Return the measured costs of a pair as JSON values, which are stored."""
         measured = bench_cost(decoder, prompts, self.console, repeats=COST_REPEATS, sampling=sampling, quick=True)
         return measured.to_dict()
 
@@ -372,14 +372,14 @@ class _Comparing:
         ]
 
     def _day(self) -> str | None:
-        """The date on which the comparison was begun, for chat templates that contain the date; None for others."""
+        """Return the date of the comparison's start, for chat templates with a date; None for others."""
         today = day_of(self.loader.tokenizer)
         return None if today is None else str(self.store.compute(self.identity | {"day": "begun"}, lambda: today))
 
     # replay
 
     def _replay(self) -> dict[tuple[str, float], list[Counts]]:
-        """Counters by decoder, or rule and parameter; empty where the pair cannot be replayed."""
+        """Return counters by decoder, or rule and parameter; empty if the pair cannot be replayed."""
         if self.pair is None or NONE not in self.costs or not _traceable(self.pair):
             return {}
         tracer = Tracer(
@@ -402,9 +402,9 @@ class _Comparing:
         return by_setting(rules, measured)
 
     def _replayable(self, spec: ComparedDecoder) -> bool:
-        """Whether a decoder drafts chains of the traced draft model, and only its length controller decides.
+        """Return whether a decoder drafts chains of the traced draft model that its length controller ends.
 
-        A class of the user may read more of a step than a trace holds.
+        A class of the user may read more of a step than a trace contains.
         """
         if names_class(str(spec.length)):
             return False
@@ -412,15 +412,17 @@ class _Comparing:
         return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
 
     def _rule(self, spec: ComparedDecoder) -> Rule:
-        """The rule of the decoder's length controller."""
+        """Return the rule of the decoder's length controller."""
         cost = self.costs.get(spec.name)
         length = self.loader.decoder(spec, self.sources.get(spec.name)).length
         identity = {"spec": spec.identity, "costs": None if cost is None else cost.to_dict()}
         return Rule(spec.name, (AS_MEASURED,), identity, lambda traces: lambda index, x: length)
 
     def _predictors(self) -> dict[str, tuple[AcceptancePredictor | None, Identity]]:
-        """The predictors of acceptance that are replayed, with their identity; None is the draft's confidence."""
-        predictors: dict[str, tuple[AcceptancePredictor | None, Identity]] = {OWN: (None, {"predictor": None})}
+        """Return the replayed predictors of acceptance with their identities; None is the draft's confidence."""
+        predictors: dict[str, tuple[AcceptancePredictor | None, Identity]] = {
+            DRAFT_CONFIDENCE: (None, {"predictor": None})
+        }
         for name, spec in self.specs.items():
             predictor = predictor_of(self.loader.decoder(spec, at_ratio(0.2)), spec) if spec.trained else None
             if predictor is not None and self._replayable(spec) and name not in predictors:
@@ -430,7 +432,10 @@ class _Comparing:
     # clock
 
     def _clock(self, families: Mapping[str, Tuned], passes: int) -> dict[str, list[TimedDecoding]]:
-        """Decodings by name and prompt, summed over the passes; item i is prompt ``i % prompts`` with the seed i."""
+        """Return decodings by name and prompt, summed over the passes.
+
+        Item i of a decoder is prompt ``i % prompts`` with the seed i.
+        """
         prompts = self._encoded(self.rows)
         specs: dict[str, tuple[ComparedDecoder, ...]] = {name: (spec,) for name, spec in self.specs.items()}
         specs |= {
@@ -460,7 +465,7 @@ class _Comparing:
         return {name: [total(each[i :: len(prompts)]) for i in range(len(prompts))] for name, each in items.items()}
 
     def _identity(self, spec: ComparedDecoder, rows: Sequence[PromptRow]) -> dict[str, object]:
-        """Everything that the decoding of prompts depends on."""
+        """Return all settings on which the decoding of prompts depends."""
         cost = self.costs.get(spec.name) if spec.uses_costs else None
         costs = None if cost is None else cost.to_dict()
         return {**self.identity, "spec": spec.identity, "costs": costs, "prompt": _digest(rows)}
@@ -478,7 +483,7 @@ class _Comparing:
     def _result(
         self, spec: ComparedDecoder, values: Tuned | None, timed: Mapping[str, Sequence[TimedDecoding]]
     ) -> DecoderResult:
-        """The figures of a decoder, or with ``values`` of a tuned family."""
+        """Return the figures of a decoder, or with ``values`` those of a tuned family."""
         result = DecoderResult(
             title=title(spec),
             family=spec.name if spec.name in FAMILIES else None,
@@ -503,13 +508,13 @@ class _Comparing:
         return replace(result, same_texts=same_texts(timed[spec.name], timed[NONE]))
 
     def _samples(self, specs: Mapping[str, ComparedDecoder], decoders: Mapping[str, DecoderResult]) -> Sample | None:
-        """The first prompt, decoded with the two fastest decoders of this engine; None if there is none."""
+        """Return the first prompt, decoded with the two fastest decoders of this engine; None without such decoders."""
         names = [name for name, spec in specs.items() if name != NONE and spec.engine is None and spec.router is None]
         texts = {name: self._pieces(specs[name]) for name in fastest(decoders, names)[:2]}
         return Sample(self.rows[0].text, texts) if texts else None
 
     def _pieces(self, spec: ComparedDecoder) -> list[Piece]:
-        """A text of a decoder, in pieces with who wrote each."""
+        """Return a text of a decoder in pieces with the source of each."""
 
         def decode() -> list[dict[str, str]]:
             decoder = self.loader.decoder(spec, self.sources.get(spec.name))
@@ -528,13 +533,13 @@ class _Comparing:
 
 
 def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> AcceptancePredictor | None:
-    """The trained predictor of a decoder's length controller."""
+    """Return the trained predictor of a decoder's length controller; None without one."""
     length = decoder.length if spec.length is not None else None
     return length.predictor if isinstance(length, RateOptimal | AcceptanceLength) else None
 
 
 def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) -> dict[str, list[str]]:
-    """Ids of the prompts that a decoder's controllers were trained on, by its name, where there are any."""
+    """Return ids of prompts in the training data of a decoder's controllers, by name of the decoder."""
     trained = {}
     for name, spec in specs.items():
         digests = {digest for each in controllers_of(spec) for digest in each.provenance.prompts}
@@ -560,7 +565,7 @@ def trained_for(specs: Mapping[str, ComparedDecoder], verifier: str) -> dict[str
 
 
 def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:
-    """The configurations of the trained controllers of a decoder."""
+    """Return the configurations of a decoder's trained controllers."""
     lengths = spec.length if isinstance(spec.length, tuple) else (spec.length,)
     named = [] if spec.engine is not None else [str(name) for name in lengths if name is not None]
     names = [name for name in named if not names_rule(name)]
@@ -568,13 +573,13 @@ def controllers_of(spec: ComparedDecoder) -> list[ControllerConfig]:
 
 
 def _traceable(decoder: SpeculativeDecoder) -> bool:
-    """Whether outputs of the pair can be recorded: two causal models, neither of which reads the other's states."""
+    """Return whether outputs of the pair can be recorded: two causal models that do not read each other's states."""
     models = [decoder.target, *decoder.drafts]
     return all(type(model) is CausalLM and not model.reads_states for model in models)
 
 
 def _models(spec: ComparedDecoder) -> dict[str, object]:
-    """Everything that the costs of a decoder without a predictor depend on."""
+    """Return all settings on which the costs of a decoder without a predictor depend."""
     return {"draft": split_drafts(spec.draft)[0], "dtype": spec.dtype, "draft_dtype": spec.draft_dtype}
 
 
@@ -583,7 +588,7 @@ def _digest(rows: Sequence[PromptRow]) -> str:
 
 
 def total(runs: Sequence[TimedDecoding]) -> TimedDecoding:
-    """The sums over decodings; there is at least one."""
+    """Return the sums over one or more decodings."""
     return sum(runs[1:], runs[0])
 
 
@@ -597,13 +602,13 @@ def keeps_texts(spec: ComparedDecoder, sampling: SamplingParams) -> bool:
 
 
 def same_texts(runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDecoding]) -> int | None:
-    """The number of texts that are those without drafts; None if the texts of a run are not known."""
+    """Return the number of texts that equal those without drafts; None if the texts of a run are not known."""
     if not all(
         run.texts and len(run.texts) == len(plain.texts) for run, plain in zip(runs, without_drafts, strict=True)
     ):
         return None
     texts, expected = ([text for run in each for text in run.texts] for each in (runs, without_drafts))
-    return sum(one == other for one, other in zip(texts, expected, strict=True))
+    return sum(text == plain for text, plain in zip(texts, expected, strict=True))
 
 
 def by_clock(

@@ -33,20 +33,20 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.options import SamplingKeywords
 from .runner import decode_all
 
-READ = range(1, MAX_DRAFT + 2)  # what a verification may read: the last token and a draft
+READ = range(1, MAX_DRAFT + 2)  # numbers of tokens that a verification may read: the last token and a draft
 DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations that are timed
-# And of those the line is fitted to: what drafting pays at. Rounds without drafts are off the line, and long drafts
-# weigh most in a fit though they are rarely accepted whole.
+# Draft lengths to which the line is fitted: lengths at which drafting pays. Rounds without drafts are off the line, and
+# long drafts have a large weight in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
-PREDICTED = 4  # tokens a draft while the time of a prediction is measured
+PREDICTED = 4  # tokens of a draft while the time of a prediction is measured
 QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
 
 
 def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
-    """The trained controller ``name``.
+    """Return the trained controller ``name``.
 
     Raises:
-        InputError: ``name`` is a rule, or no controller of this pair.
+        InputError: ``name`` is a rule, or a controller of another pair.
     """
     if names_rule(name):
         raise InputError(f"judge={name!r}: is a rule, which predicts nothing; name a trained controller")
@@ -55,7 +55,7 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
 
 
 class TimedFixed(Fixed):
-    """A number of tokens, with the times of the rounds.
+    """Drafts a fixed number of tokens, and records the times of rounds.
 
     Attributes:
         rounds: tokens and forwards of each round's draft, and its seconds; copies for requests share the list.
@@ -70,10 +70,11 @@ class TimedFixed(Fixed):
 
 
 class JudgedFixed(Fixed):
-    """``PREDICTED`` tokens, at which ``judge`` decides as well, and is ignored.
+    """Drafts ``PREDICTED`` tokens, and records the times of ``judge``, whose decisions are ignored.
 
     Attributes:
-        starts, seconds: what it took at each round's start and at each token; copies for requests share the lists.
+        starts, seconds: times of ``judge`` at the start of each round and at each token; copies for requests share the
+            lists.
     """
 
     def __init__(self, judge: LengthController) -> None:
@@ -207,7 +208,7 @@ def bench_cost(
     recorders = {k: TimedFixed(k) for k in (QUICKLY_DRAFTED if quick else DRAFTED)}
     decoders = {str(k): partial(decoder.generate, length=recorder) for k, recorder in recorders.items()}
     decode_all(decoders, prompts, sampling, console, repeats=repeats)
-    rounds = [one for k in (0, *FITTED) if k in recorders for one in recorders[k].rounds]
+    rounds = [round for k in (0, *FITTED) if k in recorders for round in recorders[k].rounds]
     if not any(tokens == 0 for tokens, *_ in rounds):
         raise InputError(
             "prompts: every text ended with its first token, so there are no rounds to time; choose other prompts or a "
@@ -217,8 +218,8 @@ def bench_cost(
     pair = split_sums(loop, bare.t_verify_token)
     cost, prediction = pair, None
     if judge is not None:
-        token, start = taken = decision_seconds(decoder, prompts, judge, sampling)
-        cost = with_decisions(pair, taken)
+        token, start = seconds = decision_seconds(decoder, prompts, judge, sampling)
+        cost = with_decisions(pair, seconds)
         share = token / loop.per_token if loop.per_token else math.inf
         prediction = DecisionTimes(token, start, loop.per_token, share)
     return CostMeasurement(
@@ -242,7 +243,7 @@ def bench_cost(
 def decision_seconds(
     decoder: SpeculativeDecoder, prompts: list[list[int]], judge: LengthController, sampling: SamplingKeywords
 ) -> list[float]:
-    """The median times of ``judge`` at a token and at a round's start while decoding; 0 where it was not asked."""
+    """Return the median times of ``judge`` at a token and at a round's start while decoding; 0 without calls."""
     length = JudgedFixed(judge)
     for prompt in prompts:
         decoder.generate(prompt, length=length, seed=0, **sampling)
@@ -250,13 +251,16 @@ def decision_seconds(
 
 
 def with_decisions(cost: CostModel, seconds: Sequence[float]) -> CostModel:
-    """``cost`` with the time of a controller's decisions, of :func:`decision_seconds`."""
+    """Return ``cost`` with the times of a controller's decisions, from :func:`decision_seconds`."""
     token, start = seconds
     return replace(cost, t_draft=cost.t_draft + token, t_draft_start=cost.t_draft_start + start)
 
 
 def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:
-    """``loop`` with another cost of a verified token; the costs of a round and of a drafted token stay as they are."""
+    """Return ``loop`` with another cost of a verified token.
+
+    The costs of a round and of a drafted token do not change.
+    """
     per_token = min(t_verify_token, loop.per_token, loop.round(0))
     return CostModel(loop.per_token - per_token, loop.round(0) - per_token, per_token, loop.t_draft_start)
 
@@ -275,6 +279,6 @@ def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
 
 
 def _misfit(cost: CostModel, rounds: Sequence[tuple[int, int, float]]) -> float | None:
-    """Seconds of ``rounds`` over those of the cost model; None without rounds."""
+    """Return the seconds of ``rounds`` over those of the cost model; None without rounds."""
     fitted = sum(cost.round(tokens, forwards) for tokens, forwards, _ in rounds)
     return sum(seconds for *_, seconds in rounds) / fitted if fitted else None

@@ -1,10 +1,10 @@
-"""Decoders that are compared: whole configurations, given in words or in YAML, and how they are loaded.
+"""Configurations of compared decoders, as words or in YAML, and their loading.
 
-A word is the length of the drafts, ``"3"``, ``"cumulative-confidence:0.4"`` or a controller checkpoint; with ``+ngram``
-behind it the draft may also copy from the text; ``"ngram"`` only copies, ``"none"`` drafts nothing, ``"default"``
-drafts as ``specpilot generate`` does if it is given no length. transformers
-decodes the same models as ``"transformers"``, ``"transformers:assisted-3"`` and ``"transformers:lookup-10"``. In a YAML
-file each name has a word, or a mapping with fields of :class:`ComparedDecoder`.
+A word is a draft length: ``"3"``, ``"cumulative-confidence:0.4"`` or a controller checkpoint. With ``+ngram`` at its
+end, the draft may also copy from the text. ``"ngram"`` only copies, ``"none"`` drafts nothing, and ``"default"`` drafts
+as ``specpilot generate`` does without a length. transformers decodes the same models as ``"transformers"``,
+``"transformers:assisted-3"`` and ``"transformers:lookup-10"``. In a YAML file each name has a word, or a mapping with
+fields of :class:`ComparedDecoder`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,16 @@ from .options import WorkloadOptions
 
 NONE, NGRAM, DEFAULT = "none", "ngram", "default"
 TRANSFORMERS = "transformers"
-OWN = ("name", "engine")  # fields that are no options of `specpilot generate`
 FIRST = ("target", "draft", "length")  # options that come first in a command
 
-# (prompt, seed) → tokens and counters; of the counters other engines report n_generated only
+# (prompt, seed) → tokens and counters; other engines only report n_generated
 Generate = Callable[[list[int], int], Generation]
 
 
 def trained_among(words: Sequence[str]) -> list[str]:
-    """The trained length controllers that ``words`` of decoders name, each once."""
-    own = [word for word in words if word.partition(":")[0] not in (TRANSFORMERS, NGRAM, DEFAULT)]
-    lengths = [word.partition(f"+{NGRAM}")[0] for word in own]
+    """Return the trained length controllers that ``words`` of decoders name, each once."""
+    native = [word for word in words if word.partition(":")[0] not in (TRANSFORMERS, NGRAM, DEFAULT)]
+    lengths = [word.partition(f"+{NGRAM}")[0] for word in native]
     return [*dict.fromkeys(length for length in lengths if not names_rule(length))]
 
 
@@ -59,11 +58,11 @@ def trained_among(words: Sequence[str]) -> list[str]:
 class ComparedDecoder(DecodingOptions):
     """Decoder.
 
-    Its costs are the measured ones where the length or the draft uses costs and none are given.
+    A length or draft that uses costs uses the measured ones, unless the decoder has costs.
 
     Attributes:
-        name: Its name in tables.
-        engine: null for specpilot's own; "transformers", with its way of generation after a colon.
+        name: Name in tables.
+        engine: null for specpilot; "transformers" with a way to generate after a colon.
     """
 
     name: str
@@ -71,7 +70,7 @@ class ComparedDecoder(DecodingOptions):
 
     @classmethod
     def of(cls, base: DecodingOptions, name: str, **changes: Any) -> ComparedDecoder:
-        """The decoder ``name``: the options ``base`` with ``changes``."""
+        """Return the decoder ``name``: the options ``base`` with ``changes``."""
         options = {entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | changes
         decoder = cls(**options, name=name)
         drafts = decoder.router is not None or split_drafts(decoder.draft)[0]
@@ -79,10 +78,10 @@ class ComparedDecoder(DecodingOptions):
 
     @classmethod
     def parse(cls, word: str | int, base: DecodingOptions) -> ComparedDecoder:
-        """The decoder of a word; ``base`` has the models.
+        """Return the decoder of a word; ``base`` has the models.
 
         Raises:
-            InputError: it needs a draft model, and there is none.
+            InputError: the decoder needs a draft model, and ``base`` has none.
         """
         word = str(word)
         if word.partition(":")[0] == TRANSFORMERS:
@@ -100,12 +99,12 @@ class ComparedDecoder(DecodingOptions):
         return cls.of(base, word, draft=draft, length=length)
 
     def with_default_drafts(self) -> ComparedDecoder:
-        """Itself with what ``specpilot generate`` does where a length is missing; costs are those of the comparison."""
+        """Return the decoder with the drafts of ``specpilot generate`` if it has no length; costs do not change."""
         return self if self.engine is not None else replace(with_defaults(self), cost=self.cost)
 
     @property
     def uses_costs(self) -> bool:
-        """Whether it decides by costs, and does not bring its own."""
+        """Whether the decoder uses costs and has none of its own."""
         if self.engine is not None or self.cost is not None or self.router is not None:
             return False
         by_length = self.length is not None and self.threshold is None and takes_cost(str(self.length))
@@ -113,27 +112,27 @@ class ComparedDecoder(DecodingOptions):
 
     @property
     def trained(self) -> bool:
-        """Whether its length is a trained controller."""
+        """Whether the length is a trained controller."""
         return self.engine is None and self.length is not None and not names_rule(str(self.length))
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as JSON values."""
+        """Return the options as JSON values."""
         return {entry.name: to_json(getattr(self, entry.name)) for entry in fields(self)}
 
     @cached_property
     def identity(self) -> Identity:
-        """Everything that its texts depend on besides sampling and measured costs."""
+        """All settings on which the texts depend besides sampling and measured costs."""
         digests = [] if self.engine is not None else length_digests(self.length)
         digests += [controller_digest(name) for name in (self.copies, self.router) if name is not None]
         return self.to_dict() | {"name": None, "controllers": digests}
 
     def words(self, cost: Path | None = None) -> list[str]:
-        """:meth:`arguments` as words of a shell, with a file of costs for what uses them."""
+        """Return :meth:`arguments` as words of a shell, with the file ``cost`` if the decoder uses costs."""
         shown = self if cost is None or not self.uses_costs else replace(self, cost=str(cost))
         return [shlex.quote(word) for word in shown.arguments()]
 
     def arguments(self) -> list[str]:
-        """Its options of ``specpilot generate`` and ``serve``."""
+        """Return the options of ``specpilot generate`` and ``serve``."""
         defaults = {entry.name: entry.default for entry in fields(DecodingOptions)}
         words = []
         for name in dict.fromkeys((*FIRST, *defaults)):
@@ -147,7 +146,7 @@ class ComparedDecoder(DecodingOptions):
 
 
 def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecoder]:
-    """The decoders of a YAML file; ``base`` has the models, and the draft of those that name none.
+    """Return the decoders of a YAML file; ``base`` has the models, and the draft of decoders that do not name one.
 
     Raises:
         InputError: the file is missing or malformed.
@@ -161,7 +160,7 @@ def read_decoders(file: str | Path, base: DecodingOptions) -> list[ComparedDecod
 
 
 def decoders_of(decoders: Mapping[str, object], base: DecodingOptions) -> list[ComparedDecoder]:
-    """The decoders of a mapping of names to words, or to mappings of options.
+    """Return the decoders of a mapping from names to words, or to mappings of options.
 
     Raises:
         InputError: an option is unknown or out of range.
@@ -175,7 +174,7 @@ def decoders_of(decoders: Mapping[str, object], base: DecodingOptions) -> list[C
 
 
 def _read_decoder(name: str, options: Mapping[str, Any], base: DecodingOptions) -> ComparedDecoder:
-    """The decoder of a mapping of options."""
+    """Return the decoder of a mapping of options."""
     if "target" in options:
         raise InputError(f"{name}: all decoders of a comparison have one target; pass it with --target")
     read = build(ComparedDecoder, {"name": name, **options}, name)
@@ -185,11 +184,10 @@ def _read_decoder(name: str, options: Mapping[str, Any], base: DecodingOptions) 
 
 
 class Loader:
-    """Loads decoders of one target. Models that several of them use are loaded once.
+    """Loads decoders of a target. Models that several decoders use are loaded once.
 
     Args:
-        base: the target and the draft model that are compared, and how models are loaded unless a decoder says
-            otherwise.
+        base: target and draft model of the comparison, with default options of loading.
     """
 
     def __init__(self, base: DecodingOptions) -> None:
@@ -199,7 +197,7 @@ class Loader:
         self._routed: dict[str, SpeculativeDecoder] = {}
 
     def target(self, options: DecodingOptions | None = None) -> Models:
-        """The target without drafts, loaded as ``options`` say."""
+        """Return the target without drafts, loaded with ``options``."""
         options = options or self.base
         key = str((options.loading, options.placement, options.revision, options.tokenizer))
         if key not in self._targets:
@@ -215,7 +213,7 @@ class Loader:
         return tokenizer
 
     def draft(self, name: str, options: DecodingOptions) -> LanguageModel:
-        """A draft model, loaded as ``options`` say."""
+        """Return a draft model, loaded with ``options``."""
         key = name, str((options.draft_dtype, options.loading))
         if key not in self._drafts:
             models = self.target(options)
@@ -224,10 +222,10 @@ class Loader:
         return self._drafts[key]
 
     def decoder(self, options: ComparedDecoder, cost: CostSource | CostModel | None = None) -> SpeculativeDecoder:
-        """A decoder of this engine; ``cost`` is for one that uses measured costs.
+        """Return a decoder of this engine; ``cost`` is for decoders that use measured costs.
 
         Raises:
-            InputError: a model or controller is missing or does not fit, or options do not go together.
+            InputError: a model or controller is missing or does not fit, or options cannot be combined.
         """
         assert options.engine is None
         if cost is not None and options.uses_costs:
@@ -246,11 +244,11 @@ class Loader:
         max_new_tokens: int,
         cost: CostSource | CostModel | None = None,
     ) -> Generate:
-        """A function that decodes one prompt as ``options`` say; arguments and errors as for :meth:`decoder`."""
+        """Return a function that decodes a prompt with ``options``; arguments and errors as for :meth:`decoder`."""
         settings: dict[str, Any] = {**sampling.to_dict(), "max_new_tokens": max_new_tokens}
         if options.engine is None:
             decoder = self.decoder(options, cost)
-            decoder.new_request([0], sampling, 1, 0)  # refuses what the sampling does not allow
+            decoder.new_request([0], sampling, 1, 0)  # refuses options that the sampling does not allow
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings)
         engine, _, how = options.engine.partition(":")
         if engine != TRANSFORMERS:
@@ -268,10 +266,12 @@ class Loader:
 
 
 def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None, *, encoder: bool = False) -> list[list[int]]:
-    """Token ids of the prompts, by the target's tokenizer if none is given.
+    """Return the token ids of the prompts, by default with the target's tokenizer.
 
     Args:
-        encoder: an encoder reads them.
+        work: the options of the workload.
+        tokenizer: the tokenizer; None for the target's.
+        encoder: whether an encoder reads the prompts.
 
     Raises:
         InputError: no prompts are left.
@@ -283,7 +283,7 @@ def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None, *, encoder: bo
 def load(
     work: WorkloadOptions, decoder: SpeculativeDecoder | None = None
 ) -> tuple[SpeculativeDecoder, list[list[int]]]:
-    """A decoder for a workload's pair, or the given ``decoder``, and the token ids of its prompts.
+    """Return a decoder for the pair of a workload, or ``decoder``, and the token ids of the prompts.
 
     Raises:
         InputError: a model is missing or does not fit, or no prompts are left.

@@ -1,7 +1,7 @@
-"""Drafted tokens as columns: how many are accepted, how well acceptance is predicted, and where it drifted.
+"""Drafted tokens as columns: acceptance by group, quality of predictions, and drift between two datasets.
 
 The drafted tokens come from a dataset (:mod:`.labelled`), or from a replay in which every draft ends with a rejected
-token. All tokens before a drafted token of its round were accepted, so that the target decides on it. Shapes: M tokens.
+token. All tokens of the round before a drafted token were accepted, so that the target decides on it. Shapes: M tokens.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .recorded import Measure
 from .results import GroupAcceptance, PredictorQuality
 
 ALL = "all"
-UNKNOWN = ""  # the group of a token that is in none
-OWN = "the draft's own confidence"
-DEPTHS = range(8)  # tokens of a round; those after the last are one group
-FEW = 30  # tokens below which a metric is noise
+UNKNOWN = ""  # the group of tokens without a group
+DRAFT_CONFIDENCE = "the draft's own confidence"
+DEPTHS = range(8)  # tokens of a round; all later tokens are a single group
+FEW = 30  # number of tokens below which a metric is noise
 
 Labels = NDArray[np.str_]
 
@@ -41,10 +41,10 @@ class Drafted:
     """M drafted tokens.
 
     Attributes:
-        prompts: (M,) the prompt of each token.
-        accept: (M,) the acceptance probability of each token.
-        groups: (M,) labels by each way to group the tokens; predictors are evaluated by the groups of the first way.
-        predictions: (M,) predicted acceptance by predictor, with ``OWN`` first; NaN where there is no prediction.
+        prompts: the prompt of each token (M,).
+        accept: the acceptance probability of each token (M,).
+        groups: labels (M,) by way to group the tokens; predictors are evaluated on the groups of the first way.
+        predictions: predicted acceptance (M,) by predictor, ``DRAFT_CONFIDENCE`` first; NaN without a prediction.
     """
 
     prompts: Labels
@@ -58,20 +58,23 @@ class Drafted:
         return next(iter(self.groups))
 
     def masks(self) -> dict[tuple[str, str], NDArray[np.bool_]]:
-        """(M,) membership by (way, group), with the group of all tokens first. A way with one group is left out."""
-        found = {(ALL, ALL): np.ones(len(self.accept), bool)}
+        """Return membership (M,) by (way, group), with the group of all tokens first.
+
+        Ways with one group are left out.
+        """
+        members = {(ALL, ALL): np.ones(len(self.accept), bool)}
         for way, labels in self.groups.items():
             names = _names(labels)
             if len(names) > 1:
-                found |= {(way, name): labels == name for name in names}
-        return found
+                members |= {(way, name): labels == name for name in names}
+        return members
 
     def acceptance(self) -> dict[str, dict[str, GroupAcceptance]]:
-        """Mean acceptance by way and group, with 95 % intervals over prompts where there are enough."""
+        """Return the mean acceptance by way and group, with 95 % intervals over prompts if there are enough prompts."""
         return self._acceptance(self.masks())
 
     def lines(self) -> dict[str, dict[str, GroupAcceptance]]:
-        """Acceptance along the draft, or the text: of all tokens, and of each domain, or else temperature."""
+        """Return acceptance by position: of all tokens, and of each domain, or without domains of each temperature."""
         masks, places = self.masks(), self.groups[self.along]
         ways = {way for way, _ in masks}
         split = next((way for way in ("domain", "temperature") if way in ways), ALL)
@@ -97,7 +100,7 @@ class Drafted:
         return results
 
     def quality(self) -> dict[str, dict[str, PredictorQuality]]:
-        """The quality of each predictor, on all tokens (``ALL``) and on each group of ``FEW`` tokens or more."""
+        """Return the quality of each predictor, on all tokens (``ALL``) and on each group of ``FEW`` tokens or more."""
         labels = self.groups[self.along]
         results: dict[str, dict[str, PredictorQuality]] = {}
         for name, values in self.predictions.items():
@@ -110,7 +113,7 @@ class Drafted:
 
 
 def _quality(predicted: Array, accept: Array) -> PredictorQuality:
-    """The quality of predictions (M,) of the acceptance probabilities ``accept`` (M,)."""
+    """Return the quality of predictions (M,) of the acceptance probabilities ``accept`` (M,)."""
     metrics = measured(predicted, accept)
     values = metrics.compute() | {"brier_constant": float(np.var(accept))}
     finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
@@ -118,7 +121,7 @@ def _quality(predicted: Array, accept: Array) -> PredictorQuality:
 
 
 def drift_of(first: Drafted, second: Drafted) -> dict[str, dict[str, Drift]]:
-    """The drift of each group that both datasets have, by way and group; see :func:`.drifts`."""
+    """Return the drift of each group that both datasets have, by way and group; see :func:`.drifts`."""
     masks, second_masks = first.masks(), second.masks()
     common = [
         (way, group) for way, labels in first.groups.items() for group in _names(labels)
@@ -137,9 +140,9 @@ def drift_of(first: Drafted, second: Drafted) -> dict[str, dict[str, Drift]]:
 
 def judgements(predictors: Mapping[str, Mapping[str, PredictorQuality]]) -> list[str]:
     """Return a sentence about each predictor that is worse than a constant or than the draft's own confidence."""
-    confidence = predictors[OWN][ALL].auroc if ALL in predictors.get(OWN, {}) else None
+    confidence = predictors[DRAFT_CONFIDENCE][ALL].auroc if ALL in predictors.get(DRAFT_CONFIDENCE, {}) else None
     phrases = {
-        name: _judgement(groups[ALL], confidence) for name, groups in predictors.items() if name != OWN
+        name: _judgement(groups[ALL], confidence) for name, groups in predictors.items() if name != DRAFT_CONFIDENCE
     }  # fmt: skip
     return [f"{name} {phrase}." for name, phrase in phrases.items() if phrase]
 
@@ -159,14 +162,14 @@ def _judgement(quality: PredictorQuality, confidence: float | None) -> str:
 
 
 def between(edges: Sequence[int], values: Sequence[int]) -> Labels:
-    """(M,) the interval of whole numbers that each of ``values`` (M,) is in, counted from 1."""
+    """Return the interval of whole numbers of each of ``values`` (M,), counted from 1."""
     starts = [edge + 1 for edge in edges]
     names = [str(low) if low + 1 == end else f"{low}–{end - 1}" for low, end in pairwise(starts)]
     return np.array([*names, f"{starts[-1]} and more"])[np.searchsorted(edges, values, side="right") - 1]
 
 
 def start_of(group: str) -> float:
-    """The number that a group's name begins with; infinite for other names."""
+    """Return the number at the beginning of a group's name; infinite for other names."""
     try:
         return float(group.partition("–")[0].partition(" ")[0])
     except ValueError:
@@ -174,7 +177,7 @@ def start_of(group: str) -> float:
 
 
 def _names(labels: Labels) -> list[str]:
-    """The groups among labels, by number or name."""
+    """Return the groups among labels, sorted by number or name."""
     return sorted({*labels.tolist()} - {UNKNOWN}, key=lambda name: (start_of(name), name))
 
 
@@ -231,7 +234,7 @@ class Observer(LengthController):
 
 
 def observing(predictor: AcceptancePredictor | None, identity: Identity, stop_tokens: frozenset[int]) -> Measure:
-    """Measures the checks of each trace, with a predictor that has ``identity``."""
+    """Return a measure of the checks of each trace, for a predictor with ``identity``."""
 
     def of(traces: Sequence[Trace]) -> list[list[Check]]:
         observers = [Observer(traced, predictor) for traced in traces]
@@ -243,12 +246,14 @@ def observing(predictor: AcceptancePredictor | None, identity: Identity, stop_to
 
 
 def drafted_of(checks: Mapping[str, Sequence[Sequence[Check]]], rows: Sequence[PromptRow]) -> Drafted:
-    """The checks of every prompt as columns.
+    """Return the checks of every prompt as columns.
 
     Args:
-        checks: by predictor and prompt. ``OWN`` has every checked token; a predictor that lags lacks the last ones.
+        checks: checks by predictor and prompt. ``DRAFT_CONFIDENCE`` has every checked token; a predictor with a lag
+            lacks the last tokens.
+        rows: the prompts.
     """
-    tokens = [(index, check) for index, of_prompt in enumerate(checks[OWN]) for check in of_prompt]
+    tokens = [(index, check) for index, of_prompt in enumerate(checks[DRAFT_CONFIDENCE]) for check in of_prompt]
     by_place = {
         name: {(index, check.node): check.predicted for index, of_prompt in enumerate(prompts) for check in of_prompt}
         for name, prompts in checks.items()

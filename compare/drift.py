@@ -1,4 +1,4 @@
-"""Did acceptance drift between two datasets, and where? One test for all groups, which keeps false alarms at 5 %.
+"""A test for drift of acceptance between two datasets, for all groups together, with at most 5 % false alarms.
 
 The acceptance of a group is a ratio of sums over prompts, Σ accepted / Σ drafted; tokens of one prompt are not
 independent, prompts are. Each group's statistic is the difference over its standard error, and its p-value the share of
@@ -58,7 +58,7 @@ class Drift(Record):
         return self.p <= ALARM
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, the ``difference``, and under ``found`` whether it is significant."""
+        """Return the fields, the ``difference``, and as ``found`` whether the difference is significant."""
         return super().to_dict() | {"difference": self.difference, "found": self.is_significant}
 
 
@@ -72,10 +72,12 @@ class Sums(NamedTuple):
 def sums_of(
     prompts: NDArray[np.str_], accept: Array, groups: Sequence[NDArray[np.bool_] | bool]
 ) -> tuple[list[str], Sums]:
-    """The different prompts of tokens, and the sums over their tokens.
+    """Return the different prompts of tokens, and the sums over their tokens.
 
     Args:
-        prompts: (M,) of each token; ``accept`` (M,) its acceptance; ``groups`` (M,) whether it is in each.
+        prompts: prompt of each token (M,).
+        accept: acceptance of each token (M,).
+        groups: membership of each token in each group (M,).
     """
     names, owner = np.unique(prompts, return_inverse=True)
     accepted, drafted = (
@@ -86,16 +88,16 @@ def sums_of(
 
 
 def mean_interval(sums: Sums) -> tuple[Array, Array, Array]:
-    """(G,) acceptance of each group, and its 95 % interval, by the linearised variance of a ratio of sums."""
+    """Return the acceptance (G,) of each group and its 95 % interval, by the linearised variance of a ratio of sums."""
     mean, variance = _means(np.ones((1, len(sums.drafted))), sums)
     spread = NORMAL * np.sqrt(variance[0])
     return mean[0], np.clip(mean[0] - spread, 0, 1), np.clip(mean[0] + spread, 0, 1)
 
 
 def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums], seed: int = 0) -> list[Drift]:
-    """The drift of each group, whose columns are the same in both; p is 1 where a dataset has too few prompts of it.
+    """Return the drift of each group. The columns are the groups, the same in both datasets, all tokens first.
 
-    The first group has all tokens.
+    p is 1 for a group with too few prompts in a dataset.
     """
     names = [*first[0], *second[0]]
     sums = Sums(*(np.concatenate(parts) for parts in zip(first[1], second[1], strict=True)))
@@ -122,46 +124,46 @@ def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums], seed: 
 
 
 def adjusted(statistics: Array) -> Array:
-    """(G,) adjusted p-values of the first row of ``statistics`` (P, G), whose other rows are of re-assignments.
+    """Return adjusted p-values (G,) of the first row of ``statistics`` (P, G); the other rows are re-assignments.
 
-    The first group is one family, and the others are another.
+    The first group is a family, and all other groups are a second family.
     """
     ordered = np.sort(np.round(statistics, 9), 0)
     columns = zip(ordered.T, np.round(statistics, 9).T, strict=True)
-    own = 1 - np.stack([np.searchsorted(column, values) for column, values in columns], 1) / len(statistics)  # (P, G)
-    least = own[:, 1:].min(1, initial=1.0)
-    among = (least[:, None] <= own[0, 1:]).mean(0)
-    return np.asarray(np.minimum(1.0, 2 * np.concatenate([own[0, :1], among])))
+    p = 1 - np.stack([np.searchsorted(column, values) for column, values in columns], 1) / len(statistics)  # (P, G)
+    least = p[:, 1:].min(1, initial=1.0)
+    among = (least[:, None] <= p[0, 1:]).mean(0)
+    return np.asarray(np.minimum(1.0, 2 * np.concatenate([p[0, :1], among])))
 
 
 def _assignments(
     names: Sequence[str], side: NDArray[np.bool_], count: int, random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """(count, C) the dataset of each prompt: prompts of both swap or do not, and the others are shuffled."""
+    """Return random datasets (count, C) of the prompts: prompts of both are swapped or not, and others are shuffled."""
     order = np.argsort(np.array(names), kind="stable")
     ordered = np.array(names)[order]
     first_of_pair = np.flatnonzero(ordered[1:] == ordered[:-1])
     pairs = np.stack([order[first_of_pair], order[first_of_pair + 1]], 1)
     alone = np.setdiff1d(np.arange(len(names)), pairs)
-    found = np.tile(side, (count, 1))
-    found[:, alone] = random.permuted(found[:, alone], axis=1)
+    assigned = np.tile(side, (count, 1))
+    assigned[:, alone] = random.permuted(assigned[:, alone], axis=1)
     swapped = random.random((count, len(pairs))) < 0.5
-    found[:, pairs[:, 0]] ^= swapped
-    found[:, pairs[:, 1]] ^= swapped
-    return found
+    assigned[:, pairs[:, 0]] ^= swapped
+    assigned[:, pairs[:, 1]] ^= swapped
+    return assigned
 
 
 def _statistic(assigned: NDArray[np.bool_], sums: Sums) -> Array:
-    """(P, G) difference over its standard error, for each assignment (P, C); 0 where it is not defined."""
-    one, own = _means((~assigned).astype(float), sums)
-    other, others = _means(assigned.astype(float), sums)
+    """Return the difference over its standard error (P, G) for each assignment (P, C); 0 if it is not defined."""
+    first, first_variance = _means((~assigned).astype(float), sums)
+    second, second_variance = _means(assigned.astype(float), sums)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = (other - one) / np.sqrt(own + others)
-    return np.nan_to_num(found, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        statistic = (second - first) / np.sqrt(first_variance + second_variance)
+    return np.nan_to_num(statistic, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
 
 
 def _means(weights: Array, sums: Sums) -> tuple[Array, Array]:
-    """(P, G) acceptance of the prompts that ``weights`` (P, C) choose, and its variance; NaN where none has tokens."""
+    """Return acceptance (P, G) of the prompts in ``weights`` (P, C), and its variance; NaN without tokens."""
     s, n = sums
     drafted = weights @ n
     with np.errstate(invalid="ignore", divide="ignore"):

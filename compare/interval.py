@@ -11,7 +11,7 @@ import numpy as np
 from ..common.record import Record
 
 RESAMPLES = 2000
-ENOUGH = 5  # prompts from which on an interval means something
+ENOUGH = 5  # minimum number of prompts for an interval
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,18 @@ class Interval(Record):
 
     @classmethod
     def of(cls, values: Mapping[str, float], name: str = "value") -> Interval:
-        """The interval whose statistic is stored under ``name``, as by :meth:`named`."""
+        """Return the interval whose statistic is stored as ``name``, the inverse of :meth:`named`."""
         return cls(values[name], values.get("low", values[name]), values.get("high", values[name]))
 
     def named(self, name: str) -> dict[str, float]:
-        """The statistic under ``name``, with ``low`` and ``high`` beside it."""
+        """Return a dictionary with the statistic as ``name``, and ``low`` and ``high``."""
         return {name: self.value, "low": self.low, "high": self.high}
 
 
 def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Interval:
-    """``statistic`` of the sums of ``values`` (prompts,), and its 95 % interval over resampled prompts."""
+    """Return ``statistic`` of the sums of ``values`` (prompts,), and its 95 % interval over resampled prompts."""
     rows = np.random.default_rng(seed).integers(len(values[0]), size=(RESAMPLES, len(values[0])))
-    with np.errstate(invalid="ignore"):  # resamples of texts that have only the token of the prefill are left out
+    with np.errstate(invalid="ignore"):  # resamples of texts with only the token of the prefill are left out
         low, high = np.nanquantile(statistic(*(x[rows].sum(1) for x in values)), [0.025, 0.975])
     return Interval(float(statistic(*(x.sum() for x in values))), float(low), float(high))
 
@@ -46,7 +46,7 @@ def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: An
 
 
 def show(estimate: Interval | None, digits: int = 2, prompts: int = ENOUGH) -> str:
-    """``1.23 (1.20–1.26)``; the interval only from ``ENOUGH`` prompts on, and nothing for None."""
+    """Return ``1.23 (1.20–1.26)``; without the interval for fewer than ``ENOUGH`` prompts; empty for None."""
     if estimate is None:
         return ""
     value, low, high = (f"{number:.{digits}f}" for number in (estimate.value, estimate.low, estimate.high))

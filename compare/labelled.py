@@ -36,13 +36,13 @@ from ..data_gen.prompts import load_prompts
 from ..models import CausalLM, LanguageModel, language_model, output_embedding
 from ..train.datasets import check_same, load_same
 from .decoders import trained_among
-from .drafted import DEPTHS, OWN, UNKNOWN, Drafted, between
+from .drafted import DEPTHS, DRAFT_CONFIDENCE, UNKNOWN, Drafted, between
 from .drift import Array
 from .options import CompareOptions
 
-MOST_READ, LONGEST_READ = 400, 1024  # texts, and tokens of each, that the draft reads
+MOST_READ, LONGEST_READ = 400, 1024  # maximum number of texts, and of tokens of each, that the draft reads
 POSITIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)  # of confidence
+SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)  # starts of groups of confidence
 
 
 class Reading(NamedTuple):
@@ -61,14 +61,14 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Where texts come from.
+    """The origin of texts.
 
     Attributes:
-        kind: of the dataset.
+        kind: kind of the dataset.
         target, draft: names of the models.
-        fingerprint: of the models, by ``target``, ``draft`` and ``tokenizer``; None if it is not known.
-        sampling: the sampling parameters that are known.
-        verifier: the verification rule that the acceptance is of; empty if it is not known.
+        fingerprint: fingerprints of ``target``, ``draft`` and ``tokenizer``; None if they are not known.
+        sampling: the known sampling parameters.
+        verifier: verification rule of the acceptance; empty if it is not known.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class Source:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Source:
-        """The source of the texts of a dataset."""
+        """Return the origin of the texts of a dataset."""
         assert manifest.draft is not None, "data with labels is of a pair"
         sampling = manifest.sampling.to_dict()
         return cls(
@@ -116,7 +116,7 @@ class Labelled:
 
     @property
     def is_rounds(self) -> bool:
-        """Whether a controller drafted the tokens; otherwise there is a drafted token at every position."""
+        """Whether a controller drafted the tokens; otherwise every position has a drafted token."""
         return all(source.kind == RoundsRow.kind for source in self.sources)
 
     @cached_property
@@ -134,43 +134,47 @@ class Labelled:
             "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[owner],
         }  # fmt: skip
         predictions = self._predictions()
-        if OWN in predictions:
+        if DRAFT_CONFIDENCE in predictions:
             edges = [*SHARES, 1.0]
             names = np.array([UNKNOWN, *(f"{low:g}–{high:g}" for low, high in pairwise(edges))])
-            groups["confidence"] = names[np.searchsorted(SHARES, np.nan_to_num(predictions[OWN], nan=-1), side="right")]
+            groups["confidence"] = names[
+                np.searchsorted(SHARES, np.nan_to_num(predictions[DRAFT_CONFIDENCE], nan=-1), side="right")
+            ]
         accept = np.concatenate([text.accept for text in self.texts])
         return Drafted(np.array(self.prompts)[owner], accept, groups, predictions)
 
     def _predictions(self) -> dict[str, Array]:
         if not any(self.readings):
             return {}
-        columns: dict[str, list[Sequence[float]]] = {name: [] for name in (OWN, *self.predictors)}
+        columns: dict[str, list[Sequence[float]]] = {name: [] for name in (DRAFT_CONFIDENCE, *self.predictors)}
         for text, reading in zip(self.texts, self.readings, strict=True):
             missing = [np.nan] * len(text.tokens)
-            columns[OWN].append(missing if reading is None else [signals[0] for signals in reading.signals])
+            columns[DRAFT_CONFIDENCE].append(
+                missing if reading is None else [signals[0] for signals in reading.signals]
+            )
             for name, predictor in self.predictors.items():
                 columns[name].append(missing if reading is None else predicted(predictor, text, reading))
         return {name: np.concatenate(values) for name, values in columns.items()}
 
 
 def predicted(predictor: TrainedPredictor, text: Text, reading: Reading) -> list[float]:
-    """(M,) predicted acceptance of the drafted tokens of a text.
+    """Return the predicted acceptance (M,) of the drafted tokens of a text.
 
-    A predictor that lags reads the draft's state at each token, others the state before it.
+    A predictor with a lag reads the draft's state at each token, other predictors the state before it.
     """
     states = reading.after if predictor.lag else reading.before
     return predictor.predict_all(reading.signals, reading.matches, states, text.tokens)
 
 
 def read_labelled(folders: Sequence[str], options: CompareOptions, console: Console | None = None) -> Labelled:
-    """Read datasets of one pair, and let their draft read the texts if it can be loaded.
+    """Read datasets of a pair. Their draft reads the texts if it can be loaded.
 
     Raises:
-        InputError: a folder is no dataset, has no labels or no drafted token, or is of another pair or verification
-            rule; a controller named by ``length`` does not fit.
+        InputError: a folder is not a dataset, has no labels or no drafted token, or has another pair or verification
+            rule; or a controller in ``length`` does not fit.
     """
     name = ", ".join(folders)
-    within = [  # servers log requests of each sampling into a folder within
+    within = [  # servers log the requests of each sampling to a subfolder
         str(file.parent) for folder in folders for pattern in (MANIFEST, f"*/{MANIFEST}")
         for file in sorted(Path(folder).glob(pattern))
     ]  # fmt: skip
@@ -181,11 +185,11 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     of_text: list[Manifest] = []
     domains: list[str] = []
     for folder, manifest in zip(folders, manifests, strict=True):
-        some = [text for text in read_texts(folder, manifest.kind) if text.tokens][: options.limit]
+        selected = [text for text in read_texts(folder, manifest.kind) if text.tokens][: options.limit]
         domain_of = domains_of(manifest)
-        texts += some
-        of_text += [manifest] * len(some)
-        domains += [domain_of.get(text.prompt_id, UNKNOWN) for text in some]
+        texts += selected
+        of_text += [manifest] * len(selected)
+        domains += [domain_of.get(text.prompt_id, UNKNOWN) for text in selected]
     if not texts:
         raise InputError(f"{name}: contains no drafted token; log some rounds first, 64 texts for each shard")
     data = Labelled(name, texts, [prompt_name(text.prompt_ids) for text in texts], [*map(Source.of, of_text)], domains)
@@ -195,7 +199,7 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     fingerprint = manifests[0].pair
     embedding = output_embedding(draft.model)
     of_pair = replace(options, target=data.sources[0].target, draft=data.sources[0].draft)
-    for word in trained_among(of_pair.words):  # the included one of the pair, if none are named
+    for word in trained_among(of_pair.words):  # by default the included controller of the pair
         controller = load_controller(word)
         data.predictors[word] = make_predictor(
             word, controller, fingerprint, draft.device, embedding, calibrated=True, pair_check=options.pair_check
@@ -217,12 +221,12 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
 
 
 def prompt_name(tokens: Sequence[int]) -> str:
-    """The name of a prompt with these ``tokens``, the same in every dataset."""
+    """Return the name of a prompt with ``tokens``, which is the same in every dataset."""
     return hashlib.sha256(np.array(tokens).tobytes()).hexdigest()[:16]
 
 
 def domains_of(manifest: Manifest) -> dict[str, str]:
-    """Prompt id → domain, from the prompts that the dataset was made of, if these are on this machine."""
+    """Return the domain by prompt id, from the prompts of the dataset if they are on this machine."""
     if not isinstance(manifest.prompts, PromptSet):
         return {}
     source = manifest.prompts.source
@@ -230,12 +234,12 @@ def domains_of(manifest: Manifest) -> dict[str, str]:
         return {}
     try:
         return {row.id: row.domain for row in load_prompts(source, split=manifest.prompts.split)}
-    except InputError:  # moved or changed since
+    except InputError:  # the prompts were moved or changed
         return {}
 
 
 def _draft(manifest: Manifest, options: CompareOptions, notes: list[str]) -> LanguageModel | None:
-    """The draft of a dataset: the draft of ``options`` if they name one, else the draft that the manifest names.
+    """Return the draft of a dataset: the draft of ``options`` if they name one, else that of the manifest.
 
     Returns:
         None if the draft cannot be loaded or reads the target's states; ``notes`` then get the reason.
@@ -262,7 +266,7 @@ def _draft(manifest: Manifest, options: CompareOptions, notes: list[str]) -> Lan
 
 @torch.inference_mode()
 def read_drafted(draft: LanguageModel, text: Text, manifest: Manifest) -> Reading:
-    """The draft's signals and states at the drafted tokens of ``text``, each after its prefix of the text."""
+    """Return the draft's signals and states at the drafted tokens of ``text``, each after its prefix of the text."""
     logits, before, after = at_drafted_tokens(draft, text)
     size = manifest.vocab_size or draft.vocab_size
     _, signals = signals_of(text, logits, manifest.sampling, size)

@@ -68,7 +68,9 @@ class Rule:
     """A family of controllers, one for each of ``parameters``.
 
     Attributes:
-        identity: everything its decisions depend on besides the parameter.
+        name: name of the rule.
+        parameters: values of the parameter.
+        identity: all settings on which decisions depend besides the parameter.
         make: takes the traces of a batch and returns a function that makes their controllers.
     """
 
@@ -82,8 +84,8 @@ class Rule:
         """A rule whose controllers depend only on the parameter; one that learns does so over a batch of prompts."""
 
         def of_batch(traces: Sequence[Trace]) -> MakeController:
-            made = cache(make)
-            return lambda index, x: made(x)
+            cached = cache(make)
+            return lambda index, x: cached(x)
 
         return cls(name, tuple(parameters), {"rule": name}, of_batch)
 
@@ -153,10 +155,10 @@ class Tracer:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is computed from the traces of a batch.
+    """A computation on the traces of a batch.
 
     Attributes:
-        identity: everything it depends on besides the traces.
+        identity: all settings on which the result depends besides the traces.
         of: takes the traces and returns a JSON value.
     """
 
@@ -165,13 +167,13 @@ class Measure:
 
 
 def replayed_by(tracer: Tracer, rule: Rule) -> Measure:
-    """The counters of a rule by parameter and trace."""
+    """Return the measure of a rule's counters, by parameter and trace."""
     identity = {**rule.identity, "parameters": list(rule.parameters), "counters": list(Counts._fields)}
     return Measure(identity, lambda traces: replay_rule(traces, rule, tracer.decoder.stop_tokens))
 
 
 def by_setting(rules: Sequence[Rule], measured: Mapping[str, Sequence[Any]]) -> dict[Setting, list[Counts]]:
-    """The counters of every prompt, from those of :func:`measure_all` by batch and parameter."""
+    """Return the counters of every prompt from the results of :func:`measure_all`, by batch and parameter."""
     return {
         (rule.name, x): [Counts(*counts) for batch in measured[rule.name] for counts in batch[index]]
         for rule in rules
@@ -182,8 +184,8 @@ def by_setting(rules: Sequence[Rule], measured: Mapping[str, Sequence[Any]]) -> 
 def measure_all(
     tracer: Tracer, rows: Sequence[PromptRow], measures: Mapping[str, Measure], store: Store, console: Console
 ) -> dict[str, list[Any]]:
-    """All measures of every batch of ``BATCH`` prompts; what is in ``store`` is reused."""
-    found: dict[str, list[Any]] = {name: [] for name in measures}
+    """Return all measures of every batch of ``BATCH`` prompts. Results in ``store`` are reused."""
+    results: dict[str, list[Any]] = {name: [] for name in measures}
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     identity = tracer.identity
     with progress_bar(console, f"batches of {BATCH} prompts replayed", len(batches)) as advance:
@@ -194,13 +196,13 @@ def measure_all(
             missing = any(store.get(key) is None for key in keys.values())
             traces = tracer.traces(batch) if missing else []
             for name, key in keys.items():
-                found[name].append(store.compute(key, partial(measures[name].of, traces)))
+                results[name].append(store.compute(key, partial(measures[name].of, traces)))
             advance()
-    return found
+    return results
 
 
 def replay_rule(traces: Sequence[Trace], rule: Rule, stop_tokens: frozenset[int]) -> list[list[Counts]]:
-    """Counters by parameter and trace."""
+    """Return counters by parameter and trace."""
     make = rule.make(traces)
     return [replay_counts(traces, lambda index, x=x: make(index, x), stop_tokens) for x in rule.parameters]  # type: ignore[misc]
 
@@ -208,29 +210,29 @@ def replay_rule(traces: Sequence[Trace], rule: Rule, stop_tokens: frozenset[int]
 def replay_counts(
     traces: Sequence[Trace], controller: Callable[[int], LengthController], stop_tokens: frozenset[int]
 ) -> list[Counts]:
-    """Counters of decoding each of ``traces`` with the controller made for its index."""
+    """Return counters of decoding each of ``traces`` with the controller for its index."""
     return [Counts.of(replay(t, controller(i), stop_tokens)) for i, t in enumerate(traces)]
 
 
 def columns(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
-    """(prompts,) each: generated, drafted, accepted, target forwards."""
+    """Return generated, drafted and accepted tokens, and target forwards, (prompts,) each."""
     table = np.array(counts, dtype=float).reshape(-1, len(Counts._fields))
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 
 
 def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
-    """(prompts,) each: generated and drafted tokens, target forwards and drafts, without the token of the prefill."""
+    """Return generated and drafted tokens, target forwards and drafts, (prompts,) each, without the prefill's token."""
     generated, drafted, _, forwards = columns(counts)
     return generated - 1, drafted, forwards - 1, np.array([each.drafts for each in counts], dtype=float)
 
 
 def speedup(generated: Any, drafted: Any, forwards: Any, drafts: Any, *, cost: CostModel) -> Any:
-    """Throughput by eq. 2.3 of SpecDec++ relative to autoregressive decoding; numbers or arrays of :func:`decoded`."""
+    """Return the throughput by eq. 2.3 of SpecDec++ over autoregressive decoding, for results of :func:`decoded`."""
     return cost.throughput(generated, drafted, forwards, drafts) * cost.round(0)
 
 
 def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
-    """Speed-up over no drafts by replay; 0 where every output is the token of its prefill."""
+    """Return the speed-up over no drafts by replay; 0 if all outputs only have the prefill's token."""
     values = decoded(counts)
     if not values[2].sum():
         return Interval(0.0, 0.0, 0.0)
@@ -245,11 +247,11 @@ def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
 
 
 class Informed(LengthController):
-    """Drafts what gains most at a rate, given the acceptance probability of each token that would be drafted.
+    """Drafts the number of tokens that gains most at a rate, from the known acceptance probability of each token.
 
     A draft of k tokens gains 1 + Σ_{j ≤ k} Π_{i ≤ j} a_i tokens in ``cost.round(k)`` seconds; at the rate λ of tokens a
-    second the best k maximizes gain - λ·time. What no predictor of acceptance can be better than, at the rate that it
-    reaches itself.
+    second the best k maximizes gain - λ·time. No predictor of acceptance can be better, at the rate that this
+    controller reaches.
 
     Args:
         lengths: number of tokens to draft in a round that starts after each number of tokens of the text.
@@ -261,7 +263,7 @@ class Informed(LengthController):
 
     @classmethod
     def of(cls, traced: Trace, cost: CostModel, rate: float) -> Informed:
-        """The controller of a trace at ``rate``."""
+        """Return the controller of a trace at ``rate``."""
         return cls([_best_length(traced, node, cost, rate) for node in range(len(traced.text))])
 
     def start_text(self) -> None:
@@ -291,18 +293,19 @@ def _best_length(traced: Trace, node: int, cost: CostModel, rate: float) -> int:
 
 
 def informed_rule(cost: CostModel) -> Rule:
-    """The informed bound at ``cost``, with the rate that it reaches on a batch."""
+    """Return the rule of the informed bound at ``cost``, with the rate that it reaches on a batch."""
 
     def of_batch(traces: Sequence[Trace]) -> MakeController:
         rate = 1.0 / cost.round(0)
-        made = [Informed.of(t, cost, rate) for t in traces]
+        controllers = [Informed.of(t, cost, rate) for t in traces]
         for _ in range(TURNS):
-            counts = [Counts.of(replay(t, own, frozenset())) for t, own in zip(traces, made, strict=True)]
+            replays = zip(traces, controllers, strict=True)
+            counts = [Counts.of(replay(t, controller, frozenset())) for t, controller in replays]
             sums = [values.sum() for values in decoded(counts)]
             if not sums[2]:
                 break
             rate = float(cost.throughput(*sums))
-            made = [Informed.of(t, cost, rate) for t in traces]
-        return lambda index, unused: made[index]
+            controllers = [Informed.of(t, cost, rate) for t in traces]
+        return lambda index, unused: controllers[index]
 
     return Rule(INFORMED, (0.0,), {"rule": "informed", "costs": cost.to_dict()}, of_batch)

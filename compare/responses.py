@@ -45,7 +45,7 @@ def read_data(sources: Sequence[str], options: CompareOptions) -> Labelled:
 
 
 def are_responses(source: str) -> bool:
-    """Whether ``source`` is a file, or a folder of JSON files that is neither a dataset or model nor holds datasets."""
+    """Return whether ``source`` is a file, or a folder of JSON files without a dataset or a model."""
     path = Path(source).expanduser()
     if not path.is_dir() or any(path.glob(f"*/{MANIFEST}")):
         return path.is_file()
@@ -104,15 +104,18 @@ def _object(value: object) -> Mapping[str, Any]:
 
 
 def _sent(value: object) -> Mapping[str, Any]:
-    """A request or response, also in the envelope of a batch's line."""
+    """Return a request or response, without the envelope of a batch's line."""
     return _object(_object(value).get("body", value))
 
 
 def _rounds(metrics: Mapping[str, Any]) -> list[tuple[int, int]] | None:
-    """(accepted, verified) tokens of each round, from vLLM's ``RequestSpecDecodeMetrics``; None if sums do not tell.
+    """Return (accepted, verified) tokens of each round from vLLM's ``RequestSpecDecodeMetrics``.
+
+    Returns:
+        None if the metrics only have sums over drafts of different lengths.
 
     Raises:
-        InputError: a number is missing, or they contradict each other.
+        InputError: a number is missing, or numbers contradict each other.
     """
     steps = ("per_step_accepted", "per_step_drafted")
     accepted, verified = (build(list[int], metrics.get(name) or [], name) for name in steps)
@@ -129,9 +132,10 @@ def _rounds(metrics: Mapping[str, Any]) -> list[tuple[int, int]] | None:
 
 
 def _text(rounds: Sequence[tuple[int, int]], length: int | None) -> tuple[Text, bool]:
-    """The tokens up to the first rejected one of each round, and whether their places in the text are known.
+    """Return the tokens up to the first rejected one of each round, and whether their places in the text are known.
 
-    They are if the text ends within the last round: then none was without a draft. What is behind its end is left out.
+    The places are known if the text ends within the last round, because then every round had a draft. Tokens after the
+    end of the text are left out.
 
     Args:
         length: tokens of the text, if ``rounds`` are in order.
@@ -145,16 +149,16 @@ def _text(rounds: Sequence[tuple[int, int]], length: int | None) -> tuple[Text, 
         if not placed or start + depth < (length or 0)
     ]
     places, depths, kept = map(list, zip(*drafted, strict=True)) if drafted else ([], [], [])
-    tokens = [ACCEPTED if one else REJECTED for one in kept]
-    return Text("", [], [ACCEPTED] * starts[-1], places, tokens, [float(one) for one in kept], depths), placed
+    tokens = [ACCEPTED if accepted else REJECTED for accepted in kept]
+    return Text("", [], [ACCEPTED] * starts[-1], places, tokens, [float(accepted) for accepted in kept], depths), placed
 
 
 def _prompt(request: Mapping[str, Any], response: Mapping[str, Any], name: str) -> str:
-    """What the prompt is called wherever it was answered: with its tokens (``return_token_ids``) as in datasets."""
+    """Return the name of the prompt; with its tokens (``return_token_ids``) the same name as in datasets."""
     choices = response.get("choices")
     choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
     tokens = response.get("prompt_token_ids") or choice.get("prompt_token_ids")
     if isinstance(tokens, list) and all(isinstance(token, int) for token in tokens):
         return prompt_name(tokens)
-    asked = request.get("messages") or request.get("prompt") or name
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    prompt = request.get("messages") or request.get("prompt") or name
+    return hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:16]

@@ -62,13 +62,13 @@ class Comparison:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables that a terminal shows: of decoders their speeds, of data every table."""
+        """The tables for a terminal: the speeds of decoders, or all tables of data."""
         tables = [section.table for section in document_of(self.report).sections if section.rows]
         return tables if isinstance(self.report, DataReport) else tables[:1]
 
     @property
     def notes(self) -> list[str]:
-        """What was left out of a dataset, and why."""
+        """The parts of a dataset that were left out, with reasons."""
         return list(self.report.notes) if isinstance(self.report, DataReport) else []
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
@@ -201,7 +201,9 @@ def run(
 
 def _of_data(options: CompareOptions) -> Comparison:
     cost, priced = _costs(options)
-    sources = [(one,) if isinstance(one, str) else one for one in (options.data, options.against) if one is not None]
+    sources = [
+        (data,) if isinstance(data, str) else data for data in (options.data, options.against) if data is not None
+    ]
     return Comparison(report_of([read_data(folders, options) for folders in sources], cost, priced), options.output)
 
 
@@ -225,13 +227,13 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
 
 
 def _costs(options: CompareOptions) -> tuple[CostModel | None, str]:
-    """The costs to replay at and where they come from, as a phrase; None if they are to be measured here."""
+    """Return the costs of the replay and a phrase for their source; None for costs that are to be measured."""
     source = cost_source(options.cost)
     return (source.cost, source.describe()) if isinstance(source, PresetCosts) else (None, MEASURED)
 
 
 def paired(options: CompareOptions) -> CompareOptions:
-    """``options`` with the pair of the first trained controller, or the included one, where none is named.
+    """Return ``options`` with the pair of the first trained controller, or the included pair, in place of "auto".
 
     Raises:
         InputError: see :func:`~specpilot.infer.loading.named_pair.named_pair`.

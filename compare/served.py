@@ -18,7 +18,7 @@ from ..infer.random_source import drawn_for
 from ..simulate.replay import PrecomputedPredictor
 from ..simulate.trace import END, Trace
 from .decoders import NONE
-from .drafted import ALL, OWN, drift_of, judgements
+from .drafted import ALL, DRAFT_CONFIDENCE, drift_of, judgements
 from .interval import Interval, show
 from .labelled import Labelled, Reading, predicted
 from .recorded import INFORMED, Counts, Rule, Setting, informed_rule, rates, replay_rule, speed_of
@@ -29,7 +29,7 @@ from .verdict import Answer, answer_of
 
 
 def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: str = "") -> DataReport:
-    """The report of a dataset, and with a second dataset, of the drift of acceptance to the second one.
+    """Return the report of a dataset, with a second dataset also of the drift of acceptance to it.
 
     Args:
         cost: costs of the replay; ``priced`` says where the costs come from. None: tokens for each target forward
@@ -55,7 +55,7 @@ def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: 
 
 
 def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") -> DataReport:
-    """The report of one dataset, without sentences; arguments as for :func:`report_of`."""
+    """Return the report of a dataset, without sentences; arguments as for :func:`report_of`."""
     first, drafted = data.sources[0], data.drafted
     report = DataReport(
         data=data.name,
@@ -90,7 +90,7 @@ def tokens_per_draft_round(data: Labelled) -> float:
 
 
 def labelled_trace(data: Labelled, index: int, reading: Reading) -> Trace:
-    """Text ``index`` of acceptance data as a trace: labels decide what is accepted, the draft continues along it."""
+    """Return text ``index`` of acceptance data as a trace, in which labels decide on acceptance."""
     text = data.texts[index]
     count = len(text.x)
     uniforms = drawn_for(0, "kept", text.prompt_id, count=count).tolist()
@@ -102,7 +102,7 @@ def labelled_trace(data: Labelled, index: int, reading: Reading) -> Trace:
 
 
 def with_replay(report: DataReport, data: Labelled, cost: CostModel | None) -> DataReport:
-    """The report with every length and controller replayed on acceptance data; unchanged for data of rounds.
+    """Return the report with every length and controller replayed on acceptance data; unchanged for rounds.
 
     With costs, families of rules have the value that is tuned on one half of the texts and evaluated on the other.
     """
@@ -115,8 +115,8 @@ def with_replay(report: DataReport, data: Labelled, cost: CostModel | None) -> D
         rules.append(informed_rule(cost))
         for name, predictor in data.predictors.items():
             values = [predicted(predictor, data.texts[i], reading) for i, reading in read]
-            made = [RateOptimal(PrecomputedPredictor(predictor, each), cost) for each in values]
-            rules.append(Rule(name, (0.0,), {}, lambda _, made=made: lambda index, x: made[index]))  # type: ignore[misc]
+            lengths = [RateOptimal(PrecomputedPredictor(predictor, each), cost) for each in values]
+            rules.append(Rule(name, (0.0,), {}, lambda _, lengths=lengths: lambda index, x: lengths[index]))  # type: ignore[misc]
     counts: dict[Setting, list[Counts]] = {}
     for rule in rules:
         by_parameter = zip(rule.parameters, replay_rule(traces, rule, frozenset()), strict=True)
@@ -149,7 +149,7 @@ def _result(title: str, counts: Sequence[Counts], cost: CostModel | None) -> Dec
 
 
 def _differing(first: Labelled, second: Labelled) -> list[str]:
-    """Settings in which two datasets differ, in words: possible reasons of a drift."""
+    """Return the settings in which two datasets differ, in words, as possible reasons of a drift."""
     differences = []
     for name in ("temperature", "top_k", "top_p"):
         values, second_values = (
@@ -172,7 +172,7 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
 
 
 def sentences(report: DataReport) -> list[str]:
-    """The conclusions about a dataset, the most important one first."""
+    """Return the conclusions about a dataset, the most important one first."""
     overall = report.acceptance[ALL][ALL]
     temperatures = sorted({t for each in report.sampling if (t := each.get("temperature")) is not None})
     at = f" at temperature {', '.join(f'{t:g}' for t in temperatures)}" if temperatures else ""
@@ -199,11 +199,11 @@ def sentences(report: DataReport) -> list[str]:
         lines.append(f"A round with a draft adds {report.tokens_per_draft_round:.2f} tokens on average.")
     if report.best is not None:
         lines.append(_replay_sentence(report, report.best))
-    confidence = report.predictors.get(OWN, {}).get(ALL)
+    confidence = report.predictors.get(DRAFT_CONFIDENCE, {}).get(ALL)
     if confidence is not None and confidence.auroc is not None:
         lines.append(
-            f"{OWN.capitalize()} has an AUROC of {confidence.auroc:.3f} and an expected calibration error of "
-            f"{confidence.ece:.3f}."
+            f"{DRAFT_CONFIDENCE.capitalize()} has an AUROC of {confidence.auroc:.3f} and an expected calibration error "
+            f"of {confidence.ece:.3f}."
         )
     return [*lines, *judgements(report.predictors)]
 
@@ -228,7 +228,7 @@ def _replay_sentence(report: DataReport, best: str) -> str:
 
 
 def drift_sentences(report: DataReport, against: DataReport) -> list[str]:
-    """The conclusions about the drift from the dataset of ``report`` to that of ``against``."""
+    """Return the conclusions about the drift from the dataset of ``report`` to that of ``against``."""
     names = f"from {report.data} to {against.data}"
     overall = report.drift[ALL][ALL]
     significant = [

@@ -1,4 +1,4 @@
-"""Results of replayed rules: the best value of a rule, and speeds by draft length.
+"""Tuned values of replayed rules, and speeds by draft length.
 
 Rules without training are tuned on one half of the prompts and evaluated on the other half, in both directions, so that
 no value is selected on the prompts that it is evaluated on.
@@ -45,17 +45,17 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def rule_of(family: str) -> Rule:
-    """The rule whose parameters are the values of a family."""
+    """Return the rule whose parameters are the values of a family."""
     return Rule.untrained(family, FAMILIES[family].values, FAMILIES[family].make)
 
 
 def word_of(family: str, value: float) -> str:
-    """The rule of a value of a family as for ``--length``."""
+    """Return the rule of a value of a family as a word of ``--length``."""
     return FAMILIES[family].word.format(value)
 
 
 def title(spec: ComparedDecoder) -> str:
-    """The decoder's name, with the value of a tuned rule."""
+    """Return the decoder's name, with the value of a tuned rule."""
     return f"{spec.name} {str(spec.length).rpartition(':')[2]}" if spec.name in FAMILIES else spec.name
 
 
@@ -74,7 +74,7 @@ class Tuned(NamedTuple):
 
 
 def tuned(values: Sequence[float], family: str, replayed: Replayed, cost: CostModel) -> Tuned:
-    """The best ``values`` of a family; all three are the untuned value where one half generated nothing to tune on."""
+    """Return the best ``values`` of a family; the untuned value if a half of the prompts generated nothing."""
 
     def speed(x: float, first: int, step: int) -> float:
         return speed_of(replayed[family, x][first::step], cost).value
@@ -86,7 +86,7 @@ def tuned(values: Sequence[float], family: str, replayed: Replayed, cost: CostMo
 
 
 def crossed(family: str, values: Tuned, replayed: Replayed) -> list[Counts] | None:
-    """Counters of a tuned family, each prompt with the value that is tuned on the other half; None without a replay."""
+    """Return counters of a tuned family, each prompt with the value of the other half; None without a replay."""
     if (family, values.even) not in replayed:
         return None
     halves = [replayed[family, values.even], replayed[family, values.odd]]
@@ -94,17 +94,17 @@ def crossed(family: str, values: Tuned, replayed: Replayed) -> list[Counts] | No
 
 
 def at_ratio(ratio: float) -> CostModel:
-    """Costs with which a drafted token takes ``ratio`` target forwards."""
+    """Return costs with which a drafted token takes ``ratio`` target forwards."""
     return CostModel(ratio, 1.0, 0.0)
 
 
 def ratio_of(cost: CostModel) -> float:
-    """The time of a drafted token to that of a round without drafts."""
+    """Return the time of a drafted token over that of a round without drafts."""
     return cost.per_token / cost.round(0)
 
 
 def by_length(replayed: Replayed, family: str, cost: CostModel) -> list[LengthSpeed]:
-    """The speed-up of each draft length of a family of fixed lengths."""
+    """Return the speed-up of each draft length of a family of fixed lengths."""
     lengths = sorted(x for name, x in replayed if name == family)
     speeds = ((x, speed_of(replayed[family, x], cost)) for x in lengths)
     return [LengthSpeed(x, speed.value, speed.low, speed.high) for x, speed in speeds]

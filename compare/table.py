@@ -34,11 +34,11 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def beside(self, paper: Sequence[Row], note: str) -> Table:
-        """This table with the paper's cells added to each row, and a note."""
+        """Return this table with the paper's cells in each row, and a note."""
         return Table(self.title, [row | cells for row, cells in zip(self.rows, paper, strict=True)], note)
 
     def markdown(self) -> str:
-        """The title as a heading, the rows, and the note."""
+        """Return the table as Markdown: the title as a heading, the rows, and the note."""
         lines = [f"### {self.title}", "", self.markdown_rows()]
         return "\n".join([*lines, "", *([f"What differs: {self.note}", ""] if self.note else [])])
 
@@ -50,7 +50,7 @@ class Table:
         return re.sub(r"\[/?bold\]", "**", "\n".join(lines))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[rich.table.Table]:
-        """In a narrow terminal headers have a line for each word, and the first column is not broken inside a word."""
+        """Render the table. In a narrow terminal, headers have a line for each word, and names are not broken."""
         table = self._with_headers(self.columns)
         if Measurement.get(console, options.update(max_width=sys.maxsize), table).maximum > options.max_width:
             table = self._with_headers([name.replace(" ", "\n") for name in self.columns])
@@ -61,9 +61,9 @@ class Table:
         table = rich.table.Table(title=title or None, caption=note or None, box=SIMPLE_HEAD, padding=0, pad_edge=False)
         table.caption_justify = "left"
         for index, (header, name) in enumerate(zip(headers, self.columns, strict=True)):
-            one_word = not any(" " in row.get(name, "") for row in self.rows)
+            is_single_word = not any(" " in row.get(name, "") for row in self.rows)
             table.add_column(
-                header, justify="right" if index else "left", overflow="fold", no_wrap=index == 0 and one_word
+                header, justify="right" if index else "left", overflow="fold", no_wrap=index == 0 and is_single_word
             )
         for row in self.rows:
             cells = (re.sub(r"\\(\[/?bold\])", r"\1", escape(row.get(name, ""))) for name in self.columns)

@@ -25,9 +25,8 @@ COMMANDS_PAGE = "commands.md"
 COMMAND_ROW = re.compile(r"^\| `specpilot ([a-z -]+)` \|", re.M)
 COMMAND_LINK = re.compile(r"\[`specpilot ([a-z -]+?)( --[^`]*)?`\]\(commands\.md\)")
 NOTEBOOK_LINK = re.compile(r"\]\(((?:\.\./)*notebooks/[\w-]+)\.ipynb\)")
-VARIANTS = {
-    ("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]
-}  # variants of a command with further options
+# Variants of a command with further options.
+VARIANTS = {("train", "acceptance"): [("--predictor", name) for name in PREDICTORS]}
 ERRORS = re.compile(r"<!-- errors: (.*?) -->")
 ROLE = re.compile(r":(?:class|meth|func|mod|attr):<code>[~.]?(?:[\w.]*\.)?(\w+)</code>")
 

@@ -18,7 +18,7 @@ from specpilot.common.errors import InputError
 from specpilot.compare import drift
 from specpilot.compare.comparison import trained_for, trained_on
 from specpilot.compare.decoders import NONE, ComparedDecoder
-from specpilot.compare.drafted import ALL, OWN, drift_of, judgements
+from specpilot.compare.drafted import ALL, DRAFT_CONFIDENCE, drift_of, judgements
 from specpilot.compare.drift import Sums, drifts, mean_interval, sums_of
 from specpilot.compare.labelled import predicted, read_drafted, read_labelled
 from specpilot.compare.options import CompareOptions
@@ -217,8 +217,8 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
         q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
         own = torch.tensor([signals[0] for signals in reading.signals])
         torch.testing.assert_close(own[q < 1], q[q < 1].to(own), rtol=1e-4, atol=1e-6)
-    own = data.drafted.predictions[OWN]
-    assert report.predictors[OWN][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
+    own = data.drafted.predictions[DRAFT_CONFIDENCE]
+    assert report.predictors[DRAFT_CONFIDENCE][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
     assert [*report.decoders] == [NONE, FIXED, CONFIDENCE]
     assert report.best is not None
     assert report.best == NONE or "replayed on the labels at costs" in " ".join(report.sentences)
@@ -266,13 +266,13 @@ def test_worse_predictors_are_said_to_be() -> None:
     )  # fmt: skip
     assert judgements({}) == []
     confidence = {ALL: replace(good, auroc=0.8, kl=0.3)}  # a confidence is no calibrated probability
-    assert judgements({OWN: confidence, "a": {ALL: good}}) == []
-    (both,) = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.2, auroc=0.7)}})
+    assert judgements({DRAFT_CONFIDENCE: confidence, "a": {ALL: good}}) == []
+    (both,) = judgements({DRAFT_CONFIDENCE: confidence, "a": {ALL: replace(good, kl=0.2, auroc=0.7)}})
     assert both == (
         "a predicts probabilities that are worse than a constant (KL divergence 0.20; predicting the mean gives 0.20) "
         "and ranks tokens worse than the draft's own confidence (AUROC 0.70; the confidence has 0.80)."
     )
-    (mixed,) = judgements({OWN: confidence, "a": {ALL: replace(good, kl=0.6816, kl_constant=0.432)}})
+    (mixed,) = judgements({DRAFT_CONFIDENCE: confidence, "a": {ALL: replace(good, kl=0.6816, kl_constant=0.432)}})
     assert mixed == (
         "a ranks tokens better than the draft's own confidence (AUROC 0.90; the confidence has 0.80), but predicts "
         "probabilities that are worse than a constant (KL divergence 0.68; predicting the mean gives 0.43)."

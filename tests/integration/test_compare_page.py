@@ -18,7 +18,7 @@ from specpilot.cli.demo import COPIES, LAG_FREE, SPECDEC, TREES, UNTRAINED, run_
 from specpilot.cli.real_model import talk
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
-from specpilot.compare.drafted import OWN, Check, Observer, drafted_of, observing
+from specpilot.compare.drafted import DRAFT_CONFIDENCE, Check, Observer, drafted_of, observing
 from specpilot.compare.findings import concluded
 from specpilot.compare.interval import Interval
 from specpilot.compare.recorded import Counts, speed_of
@@ -58,7 +58,7 @@ def report(prompts: int = 20, **figures: Any) -> ComparisonReport:
 
 CHECKS = [[Check(i, 1 + i % 9, (i % 10) / 10, ((i + 4 * j) % 7) / 7) for i in range(200)] for j in range(12)]
 ROWS = [PromptRow(str(i), ("code", "chat")[i % 2], "") for i in range(12)]
-FOUND = drafted_of({OWN: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
+FOUND = drafted_of({DRAFT_CONFIDENCE: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
 FIGURES: dict[str, Any] = {
     "lengths": [LengthSpeed(k, 1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8) for k in (1, 2, 4)],
     "along": FOUND.along,
@@ -109,7 +109,7 @@ def test_the_numbers_are_those_of_the_report() -> None:
             expected.append(f"{name}: {place[0]}, {group.acceptance:.3f}{bounds}")
     for groups in data.acceptance.values():
         assert {f"{x.acceptance:.2f} ({x.low:.2f}–{x.high:.2f})" for x in groups.values()} <= {*cells}
-    for name in (OWN, "mine"):
+    for name in (DRAFT_CONFIDENCE, "mine"):
         reliability = data.predictors[name]["all"].reliability
         expected += [f"{name}: {group.predicted:.3g}, {group.observed:.3f}" for group in reliability]
         for quality in data.predictors[name].values():
@@ -154,8 +154,8 @@ def test_meaningless_figures_are_left_out() -> None:
     assert "polygon" not in {tag for tag, _ in parsed.elements}
     assert "4 prompts: too few" in body
     assert "Acceptance by position" not in body  # of one point
-    assert drafted_of({OWN: [CHECKS[0][:9]]}, ROWS).quality() == {}
-    assert drafted_of({OWN: [[]]}, ROWS).acceptance() == {}
+    assert drafted_of({DRAFT_CONFIDENCE: [CHECKS[0][:9]]}, ROWS).quality() == {}
+    assert drafted_of({DRAFT_CONFIDENCE: [[]]}, ROWS).acceptance() == {}
     data = report()
     assert "1.90" in whole(data)
     assert "1.90" not in whole(replace(data, informed=None, sentences=data.sentences[:1]))
@@ -229,7 +229,7 @@ def test_every_checked_token_is_observed_once(lag: int) -> None:
     (checks,) = observing(Twice(lag, found.accept), {}, frozenset()).of([found])
     assert checks == observer.checks
     own = observing(None, {}, frozenset()).of([found])
-    both = drafted_of({OWN: own, "lags": [checks]}, ROWS)
+    both = drafted_of({DRAFT_CONFIDENCE: own, "lags": [checks]}, ROWS)
     known = ~np.isnan(both.predictions["lags"])
     assert both.predictions["lags"][known].tolist() == [check.predicted for check in checks]
     assert both.accept[known].tolist() == [check.accept for check in checks]
@@ -237,7 +237,7 @@ def test_every_checked_token_is_observed_once(lag: int) -> None:
 
 def test_acceptance_and_quality_are_by_position() -> None:
     places = ["1", "2", "3", "4", "5", "6", "7", "8 and more"]
-    found, accepted = FOUND.quality()[OWN], FOUND.acceptance()
+    found, accepted = FOUND.quality()[DRAFT_CONFIDENCE], FOUND.acceptance()
     assert list(found) == ["all", *places]
     assert list(accepted["depth"]) == list(FOUND.lines()["code"]) == places
     assert sum(found[place].tokens for place in places) == found["all"].tokens == 2400
