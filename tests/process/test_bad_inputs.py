@@ -75,7 +75,7 @@ TABLES["generate hello --length tiny-lag-free --cost {}"] = [
 TABLES["generate --target @place/target --draft @place/draft --no-chat --prompts {}"] = [
     ("@place/prompts.txt", "prompts='@place/prompts.txt':"),
     ("@place/prompts.txt --output @place/prompts.txt", "prompts.txt': exists, and was not written by 'specpilot gen"),
-    ("@place/prompts.txt --output @place/folder", "folder': is a folder or a device; name a file"),
+    ("@place/prompts.txt --output @place/folder", "folder': is a folder or a device; choose a file"),
     ("@place/prompts.txt --output out.jsonl hello", "prompt='hello':"),
     ("@place/prompts.txt --output out.jsonl --json", "json=True:"),
     ("@place/prompts.txt --output out.jsonl --target @place/broken", "NaN or infinite logits"),
@@ -124,20 +124,20 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/utf16be.txt", "(byte 21); convert it, and use the new file: iconv -f UTF-16BE -t"),
     ("@place/utf32.txt", "iconv -f UTF-32 -t"),
     ("@place/lfs.txt", "lfs.txt': is a git LFS pointer, not the file itself; download the file: cd @place"),
-    ("@place/lfs.jsonl", "lfs.jsonl': a git LFS pointer"),
-    ("@place/lfs.parquet", "lfs.parquet': a git LFS pointer"),
+    ("@place/lfs.jsonl", "lfs.jsonl': is a git LFS pointer"),
+    ("@place/lfs.parquet", "lfs.parquet': is a git LFS pointer"),
     (
         "@place/open.csv",
-        "open.csv:3: not CSV (unexpected end of data): a quotation mark of the row that begins here is not that of a "
+        "open.csv:3: not CSV (unexpected end of data): the row that begins here has a quotation mark outside that of a "
         "quoted field; quote fields that have quotation marks, and double these",
     ),
-    ("@place/null.txt", "null.txt': a binary file; give a JSON Lines"),
+    ("@place/null.txt", "null.txt': is a binary file; give a JSON Lines"),
     ("@place/blank.txt", "blank.txt': holds no rows"),
     ("@place/table.csv", "table.csv:2: more values than the header has names; quote separators"),
     ("@place/cut.jsonl", "cut.jsonl:2: not JSON"),
     ("@place/half.jsonl", r"half.jsonl:2: prompt: character 2 is '\ud83d': half of a character"),
     ("@place/deep.jsonl", "deep.jsonl:1: not JSON"),
-    ("@place/other.jsonl", "row 1: no column of a known form holds a prompt; it has words"),
+    ("@place/other.jsonl", "row 1: no column of a known form contains a prompt; it has words"),
     ("@place/number.jsonl", "prompt is empty or not text: 5"),
     ("@place/ids.jsonl", "several prompts have the id '1'"),
     ("@place/page.parquet", "page.parquet': not a readable Parquet file (Corrupt snappy compressed data.)"),
@@ -208,14 +208,14 @@ TABLES["calibrate --output @out {}"] = [
 TABLES["compare --output @out {}"] = [
     ("--length nope", "online-confidence, or the folder of a trained controller"),
     ("--data @files/router-data", "a dataset of kind 'router'"),
-    ("--data @files/acceptance/manifest.json", "no metrics.speculative_decoding: start vLLM with --per-request"),
+    ("--data @files/acceptance/manifest.json", "no metrics.speculative_decoding. Start vLLM with --per-request"),
     ("--data [@files/acceptance,@place/prompts.txt]", "acceptance: is a dataset among files of responses"),
     ("--against @files/acceptance", "name it with --data"),
     ("--data @files/acceptance --wandb a/b/c", "wandb='a/b/c': not the name of a project; give PROJECT"),
     ("--data @files/acceptance --minutes 1", "minutes=1.0:"),
     ("--length 2,2", "the name '2' occurs twice"),
     ("--no-rules --length tiny-copies", "no other decoder is left to compare"),
-    ("--length ngram,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation"),
+    ("--length ngram,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such way to generate"),
     ("--draft null --length 3", "needs a draft model"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
 ]
@@ -235,7 +235,7 @@ TABLES["{}"] = [
     (
         "train acceptance --output out --data '[x]'",
         "no dataset, there is no such folder; make one with 'specpilot data …'; "
-        "[x] is a list of one, for a folder of this name give ./[x]",
+        "[x] is a list with one name; for a folder of this name pass",
     ),
     (
         "train acceptance --output out --data '[5]'",
@@ -270,7 +270,7 @@ TABLES["{}"] = [
     ("generate hi --length x", "length='x': no such controller; give a folder, tiny-head, tiny-lag-free, or an id"),
     ("train acceptance --data a --output b --w-rej 1", "--w-rej: is an option of --predictor specdec;"),
     ("generate hi --max_new_tokens 4", "unknown option --max_new_tokens, did you mean '--max-new-tokens'?"),
-    ("generate -1", "unknown option -1; what begins with a dash is given as --prompt=-1 ("),
+    ("generate -1", "unknown option -1; text that begins with a dash is passed as --prompt=-1 ("),
     ("generate hi there", "extra word: there"),
     ("generate hi --temperature -2", "temperature=-2"),
     ("generate hi --config @place/dashed.yaml", "dashed.yaml: unknown key 'top-k', did you mean 'top_k'?"),
@@ -285,7 +285,7 @@ TABLES["{}"] = [
         "eagle': is an EAGLE-3 draft, which was trained with its vocabulary; choose",
     ),
     ("generate --chat=maybe x", "--chat/--no-chat: takes no value, got 'maybe'"),
-    ("export @files/run @place/target --overwrite", "target': holds 'chat_template.jinja', which would be lost"),
+    ("export @files/run @place/target --overwrite", "target': contains 'chat_template.jinja', which would be lost"),
     ("bench cost --judge confidence:0.5", "judge='confidence:0.5'"),
     ("bench cost --judge nonsense", "judge='nonsense': no such controller"),
     ("bench cost --judge fixed:3", "judge='fixed:3': no such rule"),
