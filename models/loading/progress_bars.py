@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -53,7 +54,7 @@ def without_loading_bars() -> Iterator[None]:
     Bars of downloads stay. All bars stay if transformers logs at level INFO or lower, as after
     ``transformers.logging.set_verbosity_info()``.
     """
-    if transformers_logging.get_verbosity() <= transformers_logging.INFO:
+    if transformers_logging.get_verbosity() <= logging.INFO:
         yield
         return
     _hidden_bars.start()
