@@ -128,7 +128,7 @@ TABLES[f"data acceptance {PAIR} --no-chat --output @out --prompts {{}}"] = [
     ("@place/lfs.parquet", "lfs.parquet': is a git LFS pointer"),
     (
         "@place/open.csv",
-        "open.csv:3: not CSV (unexpected end of data): the row that begins here has a quotation mark outside that of a "
+        "open.csv:3: not CSV (unexpected end of data): the row that begins here has a quotation mark outside a "
         "quoted field; quote fields that have quotation marks, and double these",
     ),
     ("@place/null.txt", "null.txt': is a binary file; give a JSON Lines"),
