@@ -23,7 +23,7 @@ from ..common.errors import counted
 from ..common.record import Record
 from .decoders import NONE
 from .interval import ENOUGH, Interval, ratio_interval, show
-from .results import ComparisonReport, DecoderResult, TimedDecoding
+from .results import ComparisonReport, TimedDecoding
 
 BUSY = 1.05  # speed-up by wall time over that by processor time, or the reverse; 1.00 on an idle machine
 NEGLIGIBLE = 1.02  # a speed-up that is certainly below this value is not worth a draft model
@@ -160,7 +160,7 @@ def _of_measure(
     if answer == Answer.UNDECIDED:
         return _undecided(report, verdict)
     if answer == Answer.DOES_NOT_PAY:
-        cause = cause_of_loss(report, report.decoders[decoder])
+        cause = cause_of_loss(report, decoder)
         return Verdict(answer, decoder, measure, speeds[decoder], disturbance, cause)
     return verdict
 
@@ -190,11 +190,11 @@ def prompts_needed(speed: Interval, prompts: int) -> int | None:
     needed = prompts * (width / distance) ** 2 - prompts
     if needed > MOST_PROMPTS:
         return None
-    digit = 10 ** max(0, math.floor(math.log10(max(needed, 1))))
+    digit = int(10 ** max(0, math.floor(math.log10(max(needed, 1)))))
     return max(1, math.ceil(needed / digit)) * digit
 
 
-def cause_of_loss(report: ComparisonReport, result: DecoderResult) -> str | None:
+def cause_of_loss(report: ComparisonReport, decoder: str) -> str | None:
     """The reason why a decoder with drafts is not faster than no drafts, with its number.
 
     The costs of a round are those of a verification of one token, of the further tokens that are verified, and of the
@@ -204,10 +204,7 @@ def cause_of_loss(report: ComparisonReport, result: DecoderResult) -> str | None
     Returns:
         None if the costs and counters are unknown, or explain a speed-up above 1.
     """
-    counters = report.timed.get(result.title) or next(
-        (runs for name, runs in report.timed.items() if report.decoders[name] is result), []
-    )
-    costs = report.costs.get(NONE)
+    counters, result, costs = report.timed.get(decoder, []), report.decoders[decoder], report.costs.get(NONE)
     drafted, forwards = sum(run.drafted for run in counters), sum(run.target_forwards for run in counters)
     if costs is None or not drafted or not forwards or result.tokens_per_forward is None or result.accepted is None:
         return None

@@ -46,8 +46,8 @@ EXPERIMENTS = {
 
 def command(name: str) -> Command:
     """The function of the experiment ``name``."""
-    found: Command = import_module(f"{__package__}.{EXPERIMENTS[name].module}").main
-    return found
+    entry_point: Command = import_module(f"{__package__}.{EXPERIMENTS[name].module}").main
+    return entry_point
 
 
 def _summary(experiment: Experiment) -> Command:

@@ -53,10 +53,11 @@ def read_advisories() -> list[Advisory]:
 def audit(versions: Iterable[Found], advisories: list[Advisory]) -> list[str]:
     """A line for each version that an advisory affects."""
     return [
-        f"{found.place}: {found.package} {found.version} is affected by {advisory.id}; use {advisory.fixed} or newer"
-        for found in versions
+        f"{package.place}: {package.package} {package.version} is affected by {advisory.id}; "
+        f"use {advisory.fixed} or newer"
+        for package in versions
         for advisory in advisories
-        if canonicalize_name(found.package) == advisory.package and advisory.affects(found.version)
+        if canonicalize_name(package.package) == advisory.package and advisory.affects(package.version)
     ]
 
 

@@ -51,9 +51,9 @@ def main(options: RoundingOptions) -> None:
     """Round the matrices of a file of weights, and pack it as the included models are."""
     quiet()
     weights = load_file(options.weights)
-    found = {name: rounded(w, options.share) if w.ndim == 2 else w for name, w in weights.items()}
+    rounded_weights = {name: rounded(w, options.share) if w.ndim == 2 else w for name, w in weights.items()}
     options.output.mkdir(parents=True, exist_ok=True)
     file = options.output / options.weights.name
-    save_file(found, file, {"format": "pt"})
+    save_file(rounded_weights, file, {"format": "pt"})
     packed = lzma.compress(file.read_bytes(), format=lzma.FORMAT_XZ, filters=FILTERS)
     file.with_name(file.name + PACKED).write_bytes(packed)

@@ -192,5 +192,5 @@ def main(options: SyntheticPairOptions) -> None:
     for name, model in (("target", target), ("draft", draft)):
         model.save_pretrained(options.output / name)
         load_tokenizer("tiny").save_pretrained(options.output / name)
-    found = measured(target, draft)
-    console.print(f"acceptance {found['acceptance']:.2f}, entropy {found['entropy']:.2f}: {options.output}")
+    acceptance = measured(target, draft)
+    console.print(f"acceptance {acceptance['acceptance']:.2f}, entropy {acceptance['entropy']:.2f}: {options.output}")

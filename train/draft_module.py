@@ -117,15 +117,15 @@ def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tenso
     Position t attends to entries of the first forward up to t - number, and to those of forward i at t - number + i.
     """
     t = torch.arange(width).unsqueeze(-1)
-    seen = torch.cat([t - number >= t.T] + [t - number + i == t.T for i in range(1, number + 1)], -1)
+    visible = torch.cat([t - number >= t.T] + [t - number + i == t.T for i in range(1, number + 1)], -1)
     distance = t - torch.arange(width).repeat(number + 1)
     masks = {}
     for name, size in types.sizes.items():
-        mask = seen
+        mask = visible
         if size is not None and name == SLIDING:
-            mask = seen & (distance < size)
+            mask = visible & (distance < size)
         elif size is not None and name == CHUNKED:
-            mask = seen & (t // size == (t - distance) // size)
+            mask = visible & (t // size == (t - distance) // size)
         masks[name] = additive_mask(mask.unsqueeze(0), like.dtype).to(like.device)
     return masks if types.by_type else next(iter(masks.values()))
 

@@ -64,12 +64,12 @@ def pair_of(name: str, device: torch.device, results: Results) -> Pair | None:
     """The pair of a shape, made as strong as it was made before; None if that fails, which is recorded."""
     earlier = results.current(f"pair: {name}")
     strength = None if earlier is None else Strength(earlier["scale"], earlier["sharpness"])
-    made: list[Pair] = []
+    pairs: list[Pair] = []
 
     def make() -> dict[str, float]:
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         pair = synthetic_pair(SHAPES[name], device, dtype, strength)
-        made.append(pair)
+        pairs.append(pair)
         return measured(pair.target, pair.draft) | pair.strength._asdict()
 
     if earlier is None:
@@ -79,7 +79,7 @@ def pair_of(name: str, device: torch.device, results: Results) -> Pair | None:
             make()
         except Exception as error:
             results.console.print(f"pair: {name}: {type(error).__name__}: {error}", markup=False)
-    return made[0] if made else None
+    return pairs[0] if pairs else None
 
 
 def measure_shape(

@@ -183,11 +183,11 @@ def rounds(subject: Subject) -> dict[str, Any]:
     for k in (1, 2, 4, 8):
         decode(decoder, length=k)
         outputs = [decode(decoder, length=k) for _ in range(PASSES)]
-        own = median(output.stats.seconds / max(1, len(output.rounds) - 1) for output in outputs) * 1e3
+        round_milliseconds = median(output.stats.seconds / max(1, len(output.rounds) - 1) for output in outputs) * 1e3
         stats = outputs[0].stats
         result[f"K={k}"] = {
-            "ms": round(own, 3),
-            "to its parts": round(own / (k * drafting + verification[k + 1]), 3),
+            "ms": round(round_milliseconds, 3),
+            "to its parts": round(round_milliseconds / (k * drafting + verification[k + 1]), 3),
             "acceptance": round(stats.n_accepted / max(1, stats.n_drafted), 3),
         }
     result["K=4"] |= per_round(decoder, 1, length=4)

@@ -127,9 +127,9 @@ def _entries(path: Path) -> dict[str, dict[str, Any]]:
             if all({"commit", "gpu", "result"} <= entry.keys() for entry in entries.values()):
                 return entries
             raise ValueError("an entry lacks its commit, its gpu or its result")
-        made = {"commit": content["commit"], "gpu": content["gpu"], "seconds": None}
+        defaults = {"commit": content["commit"], "gpu": content["gpu"], "seconds": None}
         return {
-            name: made | {"result": result}
+            name: defaults | {"result": result}
             for name, result in content.items()
             if name not in (*HEADER, "commit", "gpu")
         }

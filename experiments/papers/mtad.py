@@ -103,7 +103,7 @@ def _figures(runs: Mapping[DecoderSpec, Runs], specs: Specs, search: Mapping[str
     against = _against(runs[chosen], runs[specs.rules["SpD"]])
     return {
         "chosen": chosen.to_dict(),
-        **{name: found["value"] for name, found in against.items()},
+        **{name: ratio["value"] for name, ratio in against.items()},
         "intervals": against,
         "against_autoregressive": runs[chosen].perplexity_change(runs[AUTOREGRESSIVE]),
         "tau": {str(tau): _summary(runs[spec]) for tau, spec in specs.taus.items()},
@@ -113,11 +113,11 @@ def _figures(runs: Mapping[DecoderSpec, Runs], specs: Specs, search: Mapping[str
     }
 
 
-def _against(found: Runs, baseline: Runs) -> dict[str, dict[str, float]]:
+def _against(runs: Runs, baseline: Runs) -> dict[str, dict[str, float]]:
     return {
-        "perplexity_change": found.perplexity_change(baseline),
-        "tokens_per_forward_ratio": found.ratio(baseline, "target_forwards"),
-        "speed_ratio": found.ratio(baseline, "seconds"),
+        "perplexity_change": runs.perplexity_change(baseline),
+        "tokens_per_forward_ratio": runs.ratio(baseline, "target_forwards"),
+        "speed_ratio": runs.ratio(baseline, "seconds"),
     }
 
 
@@ -169,11 +169,11 @@ def _joint_table(runs: Mapping[DecoderSpec, Runs], joint: dict[int, DecoderSpec]
     return Table("MTAD, Figure 1: MTJD's perplexity by tokens per step", rows, note)
 
 
-def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
-    against = _against(found, baseline)
+def _headline(runs: Runs, baseline: Runs, plain: Runs) -> Table:
+    against = _against(runs, baseline)
     cells = {
         "perplexity against token-wise": (percent(against["perplexity_change"]), f"{PAPER_CHANGE:+.0%}"),
-        "perplexity against autoregressive": (percent(found.perplexity_change(plain)), ""),
+        "perplexity against autoregressive": (percent(runs.perplexity_change(plain)), ""),
         "tokens per target forward against token-wise": (
             show(Interval.of(against["tokens_per_forward_ratio"])),
             "",
@@ -181,7 +181,7 @@ def _headline(found: Runs, baseline: Runs, plain: Runs) -> Table:
         "tokens/s against token-wise": (show(Interval.of(against["speed_ratio"])), f"{PAPER_SPEED}"),
     }
     rows = [{"MTAD": name, "here": here, "the paper's": paper} for name, (here, paper) in cells.items()]
-    return Table(f"MTAD against token-wise verification ({_named(found.spec)})", rows, f"{DIFFERS}.")
+    return Table(f"MTAD against token-wise verification ({_named(runs.spec)})", rows, f"{DIFFERS}.")
 
 
 def _named(spec: DecoderSpec) -> str:
@@ -204,8 +204,8 @@ def _rules_table(runs: Mapping[DecoderSpec, Runs], rules: dict[str, DecoderSpec]
 def _tau_table(runs: Mapping[DecoderSpec, Runs], taus: dict[float, DecoderSpec], baseline: Runs) -> Table:
     by = {str(tau): (runs[c], f"{PAPER_TOKENS[tau]}") for tau, c in taus.items()} | {"token-wise": (baseline, "")}
     rows = [
-        _row({"τ": tau, "tokens per round": f"{found.tokens_per_round:.2f}", "the paper's": paper}, found)
-        for tau, (found, paper) in by.items()
+        _row({"τ": tau, "tokens per round": f"{measured.tokens_per_round:.2f}", "the paper's": paper}, measured)
+        for tau, (measured, paper) in by.items()
     ]
     return Table("MTAD, Table 10 and Figure 3: the threshold", rows, f"{DIFFERS}. The paper's column: Llama-3.")
 
@@ -223,9 +223,9 @@ def _draw(runs: Mapping[DecoderSpec, Runs], specs: Specs, path: Path) -> None:
     figure, (one, two, three, four) = canvases(11, 8, 2, 2)
     panels = ((one, specs.joint, "K, tokens per step (MTJD)"), (two, specs.taus, "τ"), (three, specs.widths, "beams W"))
     for axes, family, name in panels:
-        found = [runs[spec].perplexity for spec in family.values()]
-        errors = [[x["value"] - x["low"] for x in found], [x["high"] - x["value"] for x in found]]
-        axes.errorbar(list(family), [x["value"] for x in found], yerr=errors, fmt="o-", capsize=3)
+        perplexities = [runs[spec].perplexity for spec in family.values()]
+        errors = [[x["value"] - x["low"] for x in perplexities], [x["high"] - x["value"] for x in perplexities]]
+        axes.errorbar(list(family), [x["value"] for x in perplexities], yerr=errors, fmt="o-", capsize=3)
         label(axes, name, "perplexity, 95 % interval", legend=None)
         if family is not specs.joint:
             other = axes.twinx()

@@ -36,20 +36,24 @@ def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> L
     return Likelihood(float(log_p.gather(1, chosen).cpu().double().sum()), len(tokens))
 
 
-def perplexity(found: Sequence[Likelihood]) -> dict[str, float]:
+def perplexity(likelihoods: Sequence[Likelihood]) -> dict[str, float]:
     """Perplexity over the tokens of all outputs, and its 95 % interval over resampled outputs."""
     return interval(
         lambda log_p, tokens: np.exp(-log_p / tokens),
-        np.array([one.log_p for one in found]),
-        np.array([one.tokens for one in found]),
+        np.array([one.log_p for one in likelihoods]),
+        np.array([one.tokens for one in likelihoods]),
     ).to_dict()
 
 
-def perplexity_change(found: Sequence[Likelihood], baseline: Sequence[Likelihood]) -> dict[str, float]:
+def perplexity_change(likelihoods: Sequence[Likelihood], baseline: Sequence[Likelihood]) -> dict[str, float]:
     """PPL/PPL_baseline - 1 on the same prompts, and its 95 % interval over resampled prompts."""
     return interval(
         lambda a, n, b, m: np.exp(b / m - a / n) - 1,
-        *(np.array([getattr(one, name) for one in runs]) for runs in (found, baseline) for name in ("log_p", "tokens")),
+        *(
+            np.array([getattr(one, name) for one in runs])
+            for runs in (likelihoods, baseline)
+            for name in ("log_p", "tokens")
+        ),
     ).to_dict()
 
 

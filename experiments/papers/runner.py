@@ -234,14 +234,14 @@ class Runner:
             spec = by_key[key].to_dict()
             return self.identity | {"sampling": settings, "spec": spec, "prompt": prompts[index], "seed": index}
 
-        found = interleave_stored(
+        stored_records = interleave_stored(
             {key: run(spec.decoder(self.pair)) for key, spec in by_key.items()}, len(prompts), self.console,
             store=self.store, identity=identity, record=lambda key, index, timed: asdict(self._record(timed)),
             meter=self.meter,
         )  # fmt: skip
         result = {}
         for key, spec in by_key.items():
-            records = [Record(**record) for record in found[key]]
+            records = [Record(**record) for record in stored_records[key]]
             score = None if validation else self.score
             scores = [] if score is None else [score(i, record.tokens) for i, record in enumerate(records)]
             result[spec] = Runs(spec, records, scores)
@@ -275,18 +275,18 @@ def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[d
     return chosen, [
         spec.to_dict()
         | {
-            "perplexity": found.perplexity,
-            "tokens_per_forward": found.tokens_per_forward["value"],
+            "perplexity": measured.perplexity,
+            "tokens_per_forward": measured.tokens_per_forward["value"],
             "chosen": spec == chosen,
         }
-        for spec, found in runs.items()
+        for spec, measured in runs.items()
     ]
 
 
 def best(runs: dict[DecoderSpec, Runs]) -> DecoderSpec:
     """The most tokens per target forward among settings whose perplexity is not significantly above the lowest."""
-    lowest = min(runs.values(), key=lambda found: found.perplexity["value"])
-    near = [spec for spec, found in runs.items() if found.perplexity_change(lowest)["low"] <= 0]
+    lowest = min(runs.values(), key=lambda measured: measured.perplexity["value"])
+    near = [spec for spec, measured in runs.items() if measured.perplexity_change(lowest)["low"] <= 0]
     return max(near, key=lambda spec: runs[spec].tokens_per_forward["value"])
 
 
@@ -313,6 +313,6 @@ class Paper:
     run: Callable[[Runner], Report]
 
 
-def percent(found: dict[str, float]) -> str:
+def percent(change: dict[str, float]) -> str:
     """Format a relative change and its 95 % interval in percent."""
-    return f"{found['value']:+.1%} ({found['low']:+.1%} to {found['high']:+.1%})"
+    return f"{change['value']:+.1%} ({change['low']:+.1%} to {change['high']:+.1%})"

@@ -47,10 +47,10 @@ def router_result(runner: Runner) -> dict[str, Any]:
     options = router_options(runner.work, runner.folder / "router")
     data = [dataset.manifest.dataset_fingerprint for dataset in datasets(options, runner.console)]
     identity = {"work": asdict(options), "data": data, "machine": machine().to_dict(), "versions": versions()}
-    found: dict[str, Any] = runner.store.compute(
+    tables: dict[str, Any] = runner.store.compute(
         identity, lambda: bench_router(options, runner.console) | {"settings": asdict(options)}
     )
-    return found
+    return tables
 
 
 def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
@@ -76,14 +76,16 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
 
 def report(result: dict[str, Any]) -> Report:
     """The report of a result of ``python -m experiments router``."""
-    given = result["tables"]
+    table_data = result["tables"]
     tables = [replace(brief(result), note=f"{DIFFERS}. The paper gives no such table.")]
-    tables += [_arms(given[name], title, paper) for name, (title, paper) in PAPER.items() if name in given]
-    tables += [_arms(table, f"Table 5: {name}", SETS) for name, table in given["table_5"].items()]
-    tables += [_alphas(given["figure_2"]), _examples(given["figure_3"])]
-    tables += [_arms(table, f"Tables 11 and 12: drafts of {k}", LENGTHS) for k, table in given["tables_11_12"].items()]
-    tables.append(_temperatures(given["tables_13_14"]))
-    return Report({"selection": result}, tables, lambda path: _draw(given, path))
+    tables += [_arms(table_data[name], title, paper) for name, (title, paper) in PAPER.items() if name in table_data]
+    tables += [_arms(table, f"Table 5: {name}", SETS) for name, table in table_data["table_5"].items()]
+    tables += [_alphas(table_data["figure_2"]), _examples(table_data["figure_3"])]
+    tables += [
+        _arms(table, f"Tables 11 and 12: drafts of {k}", LENGTHS) for k, table in table_data["tables_11_12"].items()
+    ]
+    tables.append(_temperatures(table_data["tables_13_14"]))
+    return Report({"selection": result}, tables, lambda path: _draw(table_data, path))
 
 
 def _arms(table: Mapping[str, Any], title: str, paper: str) -> Table:
@@ -136,15 +138,15 @@ def _temperatures(by: Mapping[str, Mapping[str, Any]]) -> Table:
     )  # fmt: skip
 
 
-def _draw(given: Mapping[str, Any], path: Path) -> None:
+def _draw(tables: Mapping[str, Any], path: Path) -> None:
     figure, (left, right) = canvases(11, 4, 1, 2)
-    alphas = [point["alpha"] for point in given["figure_2"]]
-    for name in given["figure_2"][0]["shares"]:
-        left.plot(alphas, [point["shares"][name] for point in given["figure_2"]], "o-", label=name)
+    alphas = [point["alpha"] for point in tables["figure_2"]]
+    for name in tables["figure_2"][0]["shares"]:
+        left.plot(alphas, [point["shares"][name] for point in tables["figure_2"]], "o-", label=name)
     label(left, "α, weight of alignment", "share of the dynamic policy's choices", legend=8)
-    counts = [point["examples"] for point in given["figure_3"]]
-    right.semilogx(counts, [point["speedup"] for point in given["figure_3"]], "o-", label="policy, mean over seeds")
-    singles = given["table_5"]["with autoregressive"]["rows"]
+    counts = [point["examples"] for point in tables["figure_3"]]
+    right.semilogx(counts, [point["speedup"] for point in tables["figure_3"]], "o-", label="policy, mean over seeds")
+    singles = tables["table_5"]["with autoregressive"]["rows"]
     for place, (name, cells) in enumerate(singles.items()):
         if name not in (POLICY, "policy, dynamic", "autoregressive"):
             right.axhline(cells["average"], linestyle=":", color=f"C{place + 1}", label=name)

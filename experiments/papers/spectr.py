@@ -34,19 +34,19 @@ def grid() -> dict[tuple[str, int, int], DecoderSpec]:
 def run(runner: Runner) -> Report:
     specs = grid()
     runs = runner.measure([AUTOREGRESSIVE, *specs.values()], **SAMPLING)
-    found = {key: runs[spec].tokens_per_forward for key, spec in specs.items()}
+    block_efficiencies = {key: runs[spec].tokens_per_forward for key, spec in specs.items()}
     rows = [_row("autoregressive", "", "", runs[AUTOREGRESSIVE], "1.0")]
     for (rule, length, k), spec in specs.items():
         name = f"speculative ({rule})" if k == 1 else RULES[rule]
         rows.append(_row(name, str(k), str(length), runs[spec], str(PAPER[length][k]) if rule == "k-seq" else ""))
     efficiency: dict[str, dict[str, dict[str, Any]]] = {}
-    for (rule, length, k), value in found.items():
+    for (rule, length, k), value in block_efficiencies.items():
         efficiency.setdefault(rule, {}).setdefault(str(length), {})[str(k)] = value
 
     def draw(path: Path) -> None:
         figure, (axes,) = canvases(6, 4)
         for length, row in PAPER.items():
-            values = [found["k-seq", length, k] for k in row]
+            values = [block_efficiencies["k-seq", length, k] for k in row]
             errors = [[x["value"] - x["low"] for x in values], [x["high"] - x["value"] for x in values]]
             middle = [x["value"] for x in values]
             line = axes.errorbar(list(row), middle, yerr=errors, fmt="o-", capsize=3, label=f"here, L = {length}")

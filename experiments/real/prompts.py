@@ -64,10 +64,10 @@ def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: 
     chosen = {kind: chooser.sample(texts, min(per_kind, len(texts))) for kind, texts in by_kind.items()}
     rows = [row for kind, texts in chosen.items() for row in _rows(kind, "", texts)]
     chooser.shuffle(rows)
-    seen = {_subject(row["prompt"]) for row in rows}
+    subjects = {_subject(row["prompt"]) for row in rows}
     left = []
     for kind, texts in by_kind.items():
-        unseen = [*dict.fromkeys(text for text in texts if _subject(text) not in seen)]
+        unseen = [*dict.fromkeys(text for text in texts if _subject(text) not in subjects)]
         left += _rows(kind, "held-out-", chooser.sample(unseen, min(held_out, len(unseen))))
     for name, written in ((PROMPTS, rows), (HELD_OUT, left)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in written), encoding="utf-8")

@@ -201,8 +201,8 @@ def loss(network: LengthHead, batch: Batch, options: TrainingOptions) -> tuple[T
 
 def predictions(network: LengthHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
     """Of the tokens that the target decides on."""
-    asked = decided(batch.labels)
-    return batch.labels[asked].float(), {"head": network_logits(network, batch)[asked]}
+    is_decided = decided(batch.labels)
+    return batch.labels[is_decided].float(), {"head": network_logits(network, batch)[is_decided]}
 
 
 def metrics(judged: Mapping[str, Metrics], options: TrainingOptions) -> dict[str, float]:

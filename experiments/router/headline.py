@@ -40,7 +40,7 @@ def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, route
     fixed, arms = str(work.length), [*work.drafts, AUTOREGRESSIVE]
     choices = greedy(probabilities(policy, study.test))
     expected = study.expected(arms, fixed)
-    found = accuracy(choices, expected, study.domains)
+    accuracies = accuracy(choices, expected, study.domains)
     best = best_drafts(work, study)
     best_runs = [study.timings.of(arms[arm], fixed)[i] for i, arm in enumerate(best.tolist())]
     rows = np.arange(len(choices))
@@ -56,8 +56,8 @@ def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, route
         }
     against_best = rate_row(routed["router"], best_runs)
     return {
-        "selection_accuracy": found["where_domains_differ"],
-        "selection_accuracy_of": found,
+        "selection_accuracy": accuracies["where_domains_differ"],
+        "selection_accuracy_of": accuracies,
         "throughput_vs_best_arm": against_best["ratio"],
         "throughput_vs_best_arm_interval": against_best,
         "throughput_vs_best_arm_cost_model": float(reward.sum() / best_reward.sum()),
@@ -71,8 +71,8 @@ def best_drafts(work: RouterBenchOptions, study: Study) -> Choices:
 
     Choosing it on the held-out prompts would overestimate it.
     """
-    known = subset(study.train, [*work.drafts, AUTOREGRESSIVE])
-    expected, domains = expected_throughput(known, str(work.length)), domains_of(known)
+    training_rows = subset(study.train, [*work.drafts, AUTOREGRESSIVE])
+    expected, domains = expected_throughput(training_rows, str(work.length)), domains_of(training_rows)
     best = {d: int(expected[domains == d].mean(0)[: len(work.drafts)].argmax()) for d in dict.fromkeys(domains)}
     return np.array([best[domain] for domain in study.domains], dtype=np.int64)
 
@@ -107,8 +107,8 @@ def no_help_loss(
 
     ``loss`` is 1 - (router's throughput / autoregressive throughput), None if every domain has a draft that helps.
     """
-    known = subset(study.train, arms)
-    expected, where = expected_throughput(known, length), domains_of(known)
+    training_rows = subset(study.train, arms)
+    expected, where = expected_throughput(training_rows, length), domains_of(training_rows)
     domains = [d for d in dict.fromkeys(where.tolist()) if expected[where == d].mean(0)[:-1].max() < 1.0]
     here = np.isin(study.domains, domains)
     if not here.any():
@@ -137,9 +137,9 @@ def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling
     def timed(plain: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             started = time.perf_counter()
-            found = plain(*arguments)
+            arm = plain(*arguments)
             spent.append(time.perf_counter() - started)
-            return found
+            return arm
 
         return call
 

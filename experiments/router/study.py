@@ -151,9 +151,9 @@ def rate_row(
     runs: Sequence[Stats], baseline: Sequence[Stats], where: Any = slice(None), name: str = "ratio"
 ) -> dict[str, float]:
     """Tokens per second, prefill included, and under ``name`` the ratio to ``baseline`` with its 95 % interval."""
-    tokens, seconds, *others = (x[where] for part in (runs, baseline) for x in _totals(part))
+    tokens, seconds, *baseline_totals = (x[where] for part in (runs, baseline) for x in _totals(part))
     rate = float(tokens.sum() / seconds.sum())
-    return {"tokens_per_second": rate, **ratio_interval(tokens, seconds, *others).named(name)}
+    return {"tokens_per_second": rate, **ratio_interval(tokens, seconds, *baseline_totals).named(name)}
 
 
 def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
@@ -273,5 +273,5 @@ def probabilities(policy: RouterPolicy, data: RouterDataset) -> NDArray[np.float
     """π(·|x) (N, A) for a dataset's prompts."""
     with torch.inference_mode():
         logits = policy(torch.from_numpy(embeddings(data)))
-        found: NDArray[np.float64] = logits.double().softmax(-1).numpy()
-    return found
+        probabilities_of_arms: NDArray[np.float64] = logits.double().softmax(-1).numpy()
+    return probabilities_of_arms

@@ -100,9 +100,9 @@ def example_curve(
     for count in [n for n in examples if n < most] + [most]:
         epochs = min(MOST_EPOCHS, max(EPOCHS, EXAMPLES_SEEN // count))
         settings = serving(length) | {"examples": count, "epochs": epochs}
-        found = [greedy(study.policy(arms, **settings, seed=seed)) for seed in range(seeds)]
-        hits = [accuracy(choices, expected, where) for choices in found]
-        speeds = [study.timings.row(arms, choices, length)["speedup"] for choices in found]
+        selections = [greedy(study.policy(arms, **settings, seed=seed)) for seed in range(seeds)]
+        hits = [accuracy(choices, expected, where) for choices in selections]
+        speeds = [study.timings.row(arms, choices, length)["speedup"] for choices in selections]
         rows.append(
             {
                 "examples": count,
@@ -133,21 +133,23 @@ def baseline_choices(x: Array, rewards: Array, new: Array, new_rewards: Array) -
 
     best = rewards.argmax(1)
     single = int(rewards.mean(0).argmax())
-    found: dict[str, Any] = {"best_single": np.full(len(new), single)}
+    baselines: dict[str, Any] = {"best_single": np.full(len(new), single)}
     if len(np.unique(best)) == 1:  # a single class cannot be fitted
-        found["logistic"] = np.full(len(new), best[0])
+        baselines["logistic"] = np.full(len(new), best[0])
     else:
-        found["logistic"] = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x, best).predict(new)
+        baselines["logistic"] = (
+            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x, best).predict(new)
+        )
     nearest = make_pipeline(StandardScaler(), KNeighborsRegressor(min(NEIGHBOURS, len(x)))).fit(x, rewards)
-    found["neighbours"] = nearest.predict(new).argmax(1)
-    found["oracle"] = new_rewards.argmax(1)
-    return {name: np.asarray(choice, dtype=np.int64) for name, choice in found.items()}
+    baselines["neighbours"] = nearest.predict(new).argmax(1)
+    baselines["oracle"] = new_rewards.argmax(1)
+    return {name: np.asarray(choice, dtype=np.int64) for name, choice in baselines.items()}
 
 
 def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
     """Policies and baselines on the same features, evaluated by expected rewards and by measured time."""
     expected, where = study.expected(arms, length), study.domains
-    found: dict[str, Choices] = {
+    selected: dict[str, Choices] = {
         name: greedy(study.policy(arms, **settings))
         for name, settings in (
             ("policy, throughput", serving(length)),
@@ -157,13 +159,13 @@ def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
             ("policy, ROUGE-L, paper's training", PAPER),
         )
     }
-    known = expected_throughput(subset(study.train, arms), length)
+    throughputs = expected_throughput(subset(study.train, arms), length)
     x, new = embeddings(study.train).astype(float), embeddings(study.test).astype(float)
-    found |= baseline_choices(x, known, new, expected)
-    found["random"] = np.random.default_rng(0).integers(len(arms), size=len(expected))
+    selected |= baseline_choices(x, throughputs, new, expected)
+    selected["random"] = np.random.default_rng(0).integers(len(arms), size=len(expected))
     rows = np.arange(len(expected))
     result = {}
-    for name, choices in found.items():
+    for name, choices in selected.items():
         hits, row = accuracy(choices, expected, where), study.timings.row(arms, choices, length)
         del row["ms_per_token"]
         result[name] = {

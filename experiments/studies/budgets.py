@@ -55,38 +55,38 @@ def verify_ms(tokens: Any) -> Any:
 
 def survivals(trace: Trace, estimate: Array) -> list[Array]:
     """By position of the text: the probabilities that the tokens drafted there are reached and accepted."""
-    found = []
+    rounds = []
     for position in range(len(trace.text)):
         node, chain = position, list[int]()
         while node != END and len(chain) < MOST:
             chain.append(node)
             node = trace.after[node]
-        found.append(np.cumprod(estimate[chain], dtype=np.float64))
-    return found
+        rounds.append(np.cumprod(estimate[chain], dtype=np.float64))
+    return rounds
 
 
 def rate(traces: Sequence[Trace], estimates: Sequence[Array], way: Way, requests: int, pace: float) -> float:
     """Tokens a millisecond of ``requests`` texts at a time; ``pace`` is what a token of drafts that stop must gain."""
-    known = [survivals(trace, own) for trace, own in zip(traces, estimates, strict=True)]
+    predicted = [survivals(trace, request) for trace, request in zip(traces, estimates, strict=True)]
     mean = float(np.mean(np.concatenate(estimates)))
     places = [(i % len(traces), 1) for i in range(requests)]  # trace, position
     before = [np.ones(MOST)] * requests  # as vLLM's for new requests
     started, written, spent = requests, 0, 0.0
     while started < 2 * max(requests, len(traces)):
-        survival = [known[i][position] for i, position in places]
+        survival = [predicted[i][position] for i, position in places]
         if way.stops:  # at the share of a step that a request pays for
             least = pace * (DRAFT / requests + MORE) / mean
-            survival = [own[: (np.append(1.0, own)[: len(own)] > least).sum()] for own in survival]
+            survival = [request[: (np.append(1.0, request)[: len(request)] > least).sum()] for request in survival]
         scores = fresh = np.concatenate(survival)
         if way.stale:
-            scores = np.concatenate([old[: len(own)] for old, own in zip(before, survival, strict=True)])
+            scores = np.concatenate([old[: len(request)] for old, request in zip(before, survival, strict=True)])
         gains = requests + np.append(0.0, np.cumsum(np.sort(scores)[::-1]))
         times = DRAFT * (max(map(len, survival)) if way.stops else MOST) + verify_ms(requests + np.arange(len(gains)))
         budget = int(np.argmax(gains / times)) if way.trims else len(fresh)
         admitted = np.argsort(np.argsort(-fresh, kind="stable")) < budget
         spent += times[budget]
-        before = [np.pad(own, (0, MOST - len(own))) for own in survival]
-        for row, mask in enumerate(np.split(admitted, np.cumsum([len(own) for own in survival])[:-1])):
+        before = [np.pad(request, (0, MOST - len(request))) for request in survival]
+        for row, mask in enumerate(np.split(admitted, np.cumsum([len(request) for request in survival])[:-1])):
             i, position = places[row]
             accepted = int(np.cumprod(traces[i].kept[position : position + mask.sum()]).sum())
             places[row] = i, min(position + accepted + 1, len(traces[i].text))
@@ -118,14 +118,14 @@ def main(options: WorkloadOptions) -> None:
         LOGISTIC: fitted(traces), TRUE: [np.array(trace.accept) for trace in traces],
         HEAD: [np.array(head.predict_all(t.signals, t.ngram_matches, t.states, t.tokens)) for t in traces],
     }  # fmt: skip
-    found: dict[str, dict[str, float]] = {}
+    rates: dict[str, dict[str, float]] = {}
     for requests in REQUESTS:
         plain = requests / float(verify_ms(requests))
         for name, way in WAYS.items():
             speed = plain
             for _ in range(3 if way.stops else 1):
                 speed = rate(traces, estimates[way.estimate], way, requests, speed)
-            found.setdefault(name, {})[str(requests)] = speed / plain
-    rows = [{"": name, **{n: f"{x:.2f}" for n, x in of.items()}} for name, of in found.items()]
+            rates.setdefault(name, {})[str(requests)] = speed / plain
+    rows = [{"": name, **{n: f"{x:.2f}" for n, x in of.items()}} for name, of in rates.items()]
     console.print(Table("speed over no drafts by requests in a batch", rows))
-    finish({"speedup": found}, options)
+    finish({"speedup": rates}, options)

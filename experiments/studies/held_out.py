@@ -90,12 +90,12 @@ def texts(rows: Rows) -> set[str]:
 
 def replay_domains(tracer: Tracer, rows: Rows, rules: Sequence[Rule], store: Store, console: Console) -> Counted:
     """Counters of every setting by domain; a rule that learns does so within a domain."""
-    found: dict[Setting, dict[str, list[Counts]]] = {}
+    counters: dict[Setting, dict[str, list[Counts]]] = {}
     measures = {rule.name: replayed_by(tracer, rule) for rule in rules}
     for domain, of_domain in rows.items():
         for setting, counts in by_setting(rules, measure_all(tracer, of_domain, measures, store, console)).items():
-            found.setdefault(setting, {})[domain] = counts
-    return found
+            counters.setdefault(setting, {})[domain] = counts
+    return counters
 
 
 def groups_of(domains: Sequence[str], in_domain: Sequence[str]) -> dict[str, list[str]]:

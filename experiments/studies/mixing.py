@@ -121,8 +121,8 @@ def _dataset_rows(
 def evaluate(head: Head, positions: Examples) -> dict[str, float]:
     """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
     logits = head.head(positions.states).detach() + undo_weights(1.0, head.w_rej).shift
-    found = Metrics(logits, positions.accept).compute()
-    return {"kl": found["kl"], "auroc": found["auroc"]}
+    metrics = Metrics(logits, positions.accept).compute()
+    return {"kl": metrics["kl"], "auroc": metrics["auroc"]}
 
 
 def as_table(result: dict[str, Any]) -> Table:

@@ -90,7 +90,7 @@ async def complete(port: int, body: dict[str, Any], *, slow: float = 0.0) -> Ans
     started, answer, finished = time.perf_counter(), Answer(), False
     content = body | {"stream": True, "stream_options": {"include_usage": True}}
     try:
-        async with client(port) as own, own.stream("POST", PATH, json=content) as response:
+        async with client(port) as connection, connection.stream("POST", PATH, json=content) as response:
             answer.status = response.status_code
             async for line in response.aiter_lines():
                 finished = finished or line == "data: [DONE]"
@@ -140,10 +140,10 @@ def running(words: Sequence[str]) -> Iterator[Server]:
     try:
         line = ""
         for line in process.stderr:
-            if found := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
+            if match := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
                 # Read on: a server whose standard error is full would stop.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
-                yield Server(process, int(found[1]))
+                yield Server(process, int(match[1]))
                 return
         raise InputError(f"serve {' '.join(words)}: {line.strip() or 'it ended without a word'}")
     finally:
@@ -167,13 +167,13 @@ def measure(options: ServeLoadOptions, console: Console) -> dict[str, Any]:
             for load in options.loads
             for name in servers
         }
-        found: dict[str, list[Run]] = {name: [] for name in runs}
+        results: dict[str, list[Run]] = {name: [] for name in runs}
         for name, _, timed in interleave(runs, 1, console, repeats=options.repeats, label="batches of requests"):
-            found[name].append(timed.value)
+            results[name].append(timed.value)
         for server in servers.values():
             server.process.send_signal(signal.SIGTERM)
         exits = {name: server.process.wait(120) for name, server in servers.items()}
-    table = {str(load): {name: _summary(found[f"{name} {load}"]) for name in servers} for load in options.loads}
+    table = {str(load): {name: _summary(results[f"{name} {load}"]) for name in servers} for load in options.loads}
     return {"load": table, "exit_codes": exits}
 
 

@@ -99,8 +99,8 @@ def sample_outputs(
                 stop_tokens,
                 batch_size=SAMPLED_TOGETHER,
             )
-            made = {id: row.tokens for id, row in zip(chunk, rows, strict=True)}
+            sampled_tokens = {id: row.tokens for id, row in zip(chunk, rows, strict=True)}
             with replacing(path) as temporary:
-                temporary.write_text(json.dumps(made), encoding="utf-8")
+                temporary.write_text(json.dumps(sampled_tokens), encoding="utf-8")
         outputs |= json.loads(path.read_text(encoding="utf-8"))
     return outputs

@@ -65,9 +65,9 @@ def train_tiny(settings: TinyModelsOptions, output: Path, console: Console | Non
     """
     recipe = Recipe(settings, output, console or Console(stderr=True))
     recipe.target()
-    own = recipe.own_outputs()
-    recipe.drafts_from_text(own)
-    labels = recipe.text_labels(own)
+    own_outputs = recipe.own_outputs()
+    recipe.drafts_from_text(own_outputs)
+    labels = recipe.text_labels(own_outputs)
     recipe.drafts_from_target(labels)
     recipe.drafts_from_builtin_prompts(labels)
     recipe.cards()
@@ -128,14 +128,14 @@ class Recipe:
         chosen = _in_turn(_groups(fitting, lambda d: d.source))[: settings.rollouts]
         return self._sample({d.id: self.prompts[d.id] for d in chosen}, "outputs")
 
-    def drafts_from_text(self, own: dict[str, tuple[list[int], int]]) -> None:
+    def drafts_from_text(self, own_outputs: dict[str, tuple[list[int], int]]) -> None:
         """Train drafts on the text of their domains and the target's outputs."""
         settings = self.settings
         for name, domains in self.drafts.items():
             if (self.work / name / "model" / "config.json").exists():
                 continue
             self.console.rule(f"{name}: text, and the target's outputs")
-            outputs = [own[id] for id in own if domains is None or self.domain_of[id] in domains]
+            outputs = [own_outputs[id] for id in own_outputs if domains is None or self.domain_of[id] in domains]
             text = self._pack(self._text(self.train, domains) + outputs * settings.rollout_repeats)
             budget = settings.draft_tokens if domains is None else settings.specialist_tokens
             self._fit(new_model("draft", settings, self.tokenizer), text, name, budget, settings.draft_lr)
@@ -203,9 +203,9 @@ class Recipe:
         settings = self.settings
         chosen = [p for p in builtin_prompts("builtin") if p.split == "train"][: settings.builtin_prompts]
         ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
-        asked = {f"{p.id}/{turn}": ids[p.id] for p in chosen for turn in range(settings.builtin_answers)}
+        prompts = {f"{p.id}/{turn}": ids[p.id] for p in chosen for turn in range(settings.builtin_answers)}
         answers = self._sample(
-            {id: prompt for id, prompt in asked.items() if len(prompt) <= self.room}, "builtin-outputs"
+            {id: prompt for id, prompt in prompts.items() if len(prompt) <= self.room}, "builtin-outputs"
         )
         target = CausalLM(load_model(str(self.output / "tiny"), dtype="bfloat16"))
         labels = {}
@@ -229,7 +229,7 @@ class Recipe:
         )
         return {id: (prompts[id] + tokens, len(prompts[id])) for id, tokens in outputs.items()}
 
-    def text_labels(self, own: dict[str, tuple[list[int], int]]) -> dict[str, SoftLabels]:
+    def text_labels(self, own_outputs: dict[str, tuple[list[int], int]]) -> dict[str, SoftLabels]:
         """Soft labels for some text and for the target's outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
@@ -238,7 +238,7 @@ class Recipe:
         text = text[: _how_many([len(self.encoded[d.id][0]) for d in text], settings.distil_text)]
         labels = {}
         for name, domains in self._groups().items():
-            outputs = [own[id] for id in own if self.domain_of[id] in domains]
+            outputs = [own_outputs[id] for id in own_outputs if self.domain_of[id] in domains]
             if outputs:
                 windows = self._pack(self._text(text, domains) + outputs)
                 labels[name] = compute_soft_labels(target, windows, self.work / f"labels-{name}.safetensors")

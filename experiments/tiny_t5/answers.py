@@ -61,13 +61,13 @@ def kept_answers(
         path, some = folder / f"{start // CHUNK:04d}.safetensors", prompts[start : start + CHUNK]
         if not path.exists():
             generator = torch.Generator().manual_seed((seed << 32) + start)
-            made = answer(model, some, torch.rand(len(some), budget, generator=generator), sampling, end)
-            labels = [pair.soft for pair in made if pair.soft is not None]
+            answers = answer(model, some, torch.rand(len(some), budget, generator=generator), sampling, end)
+            labels = [pair.soft for pair in answers if pair.soft is not None]
             with replacing(path) as temporary:
                 save_file(
                     {
-                        "lengths": torch.tensor([len(pair.output) for pair in made]),
-                        "tokens": torch.tensor([token for pair in made for token in pair.output]),
+                        "lengths": torch.tensor([len(pair.output) for pair in answers]),
+                        "tokens": torch.tensor([token for pair in answers for token in pair.output]),
                         "probabilities": torch.cat([p for p, _ in labels]).bfloat16(),
                         "likely": torch.cat([ids for _, ids in labels]).short(),  # vocabularies up to 32,767
                     },

@@ -72,12 +72,12 @@ class Recipe:
 
     def _fitting(self, task: str, wanted: Callable[[Document], bool]) -> list[tuple[Document, Pair]]:
         """The task's wanted documents with their tokens, without those that are too long."""
-        settings, found = self.settings, []
+        settings, fitting = self.settings, []
         for document in filter(wanted, self.documents[task]):
             pair = Pair(self._encode(document.prompt), [*self._encode(document.response), self.tokenizer.eos_token_id])
             if len(pair.prompt) <= settings.prompt_tokens and len(pair.output) <= settings.output_tokens:
-                found.append((document, pair))
-        return found
+                fitting.append((document, pair))
+        return fitting
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -133,8 +133,10 @@ class Recipe:
 
     def _eval_rows(self, task: str) -> list[tuple[Document, Pair]]:
         """Held-out rows with distinct prompts that do not occur in the training rows."""
-        known = {document.prompt for document, _ in self.train[task]}
-        rows = list({d.prompt: (d, pair) for d, pair in self.held_out[task] if d.prompt not in known}.values())
+        training_prompts = {document.prompt for document, _ in self.train[task]}
+        rows = list(
+            {d.prompt: (d, pair) for d, pair in self.held_out[task] if d.prompt not in training_prompts}.values()
+        )
         random.Random(self.settings.seed).shuffle(rows)
         return rows[: self.settings.held_out_prompts]
 

@@ -33,34 +33,34 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entries(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(output.read_text())["results"]
-    return found
+    stored: dict[str, Any] = json.loads(output.read_text())["results"]
+    return stored
 
 
 def test_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "run_tests", lambda output: {"passed": True, "last line": "", "failed": []})
     output = tmp_path / "new" / "gpu.json"
     assert main([*CPU, "--graphs", "[on,off]", "--output", str(output)]) == 0
-    found = entries(output)
-    assert not [name for name, entry in found.items() if "error" in entry["result"]]
-    assert all(entry["commit"] == "this" and entry["gpu"] and entry["seconds"] >= 0 for entry in found.values())
-    names = [name for name in found if not name.startswith(("kernels", "pair"))]
+    stored = entries(output)
+    assert not [name for name, entry in stored.items() if "error" in entry["result"]]
+    assert all(entry["commit"] == "this" and entry["gpu"] and entry["seconds"] >= 0 for entry in stored.values())
+    names = [name for name in stored if not name.startswith(("kernels", "pair"))]
     speeds = [name.partition("graphs on, ")[2] for name in names if name.startswith("speed")]
     assert speeds[:6] == [
         "ours, K=0", "transformers", "ours, K=4", "ours, K=2", "transformers, assisted", "ours, confidence:0.4",
     ]  # fmt: skip
     assert {"ours, K=4, 16 texts", "transformers, 4 texts", "ours, entropy:0.5", "ours, K=8"} <= {*speeds}
-    others = [name for name in names if not name.startswith("speed")]
+    steady_names = [name for name in names if not name.startswith("speed")]
     kind = "tiny, graphs on"
-    assert others == [
+    assert steady_names == [
         "floor", f"steps: {kind}", f"profile: {kind}, 1 tokens", f"profile: {kind}, 8 tokens", f"rounds: {kind}",
         *(f"long: {kind}, {n} columns, {shape}" for n in (256, 512) for shape in ("1x1", "1x8", "3x1")),
         f"long: {kind}, captures", f"long: {kind}, prompts",
         *(f"stages: {kind}, {name}" for name in [*stages.STAGES, "reading"]), "steps: tiny, graphs off", "tests",
     ]  # fmt: skip
     assert names[-2:] == ["speed: tiny, graphs on, transformers, static cache, compiled", "tests"]  # what takes longest
-    assert {"launches", "graphs", "reads"} <= found["rounds: tiny, graphs on"]["result"]["K=4"].keys()
-    profiled = found["profile: tiny, graphs on, 8 tokens"]["result"]
+    assert {"launches", "graphs", "reads"} <= stored["rounds: tiny, graphs on"]["result"]["K=4"].keys()
+    profiled = stored["profile: tiny, graphs on, 8 tokens"]["result"]
     assert profiled["kernels"] > 3 * profiled["kernels a layer"] > 0
     assert len(profiled["top"]) == measurements.TOP
     shown = capsys.readouterr().err
@@ -85,13 +85,13 @@ def test_failures_are_recorded_and_come_last(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(stages, "STAGES", {})
     monkeypatch.setattr(measurements, "reading", lambda subject: order.append("stages") or {"read": 1})
     assert main(words) == 0
-    found = entries(tmp_path / "gpu.json")
-    assert found["steps: tiny, graphs on"]["result"] == {"error": "ValueError: no room"}
-    assert found["stages: tiny, graphs on, reading"]["result"] == {"read": 1}
+    stored = entries(tmp_path / "gpu.json")
+    assert stored["steps: tiny, graphs on"]["result"] == {"error": "ValueError: no room"}
+    assert stored["stages: tiny, graphs on, reading"]["result"] == {"read": 1}
 
     monkeypatch.setattr(results, "code", lambda: "another")
-    found["steps: tiny, graphs on"]["commit"] = "another"
-    (tmp_path / "gpu.json").write_text(json.dumps({"results": found}))
+    stored["steps: tiny, graphs on"]["commit"] = "another"
+    (tmp_path / "gpu.json").write_text(json.dumps({"results": stored}))
     assert main(words) == 0
     assert order == ["steps", "stages", "stages", "steps"]  # all but the error are of another commit
 
@@ -110,9 +110,9 @@ def test_what_is_measured_is_kept_when_the_run_is_killed(tmp_path: Path, monkeyp
     monkeypatch.setattr(stages, "STAGES", {"one": lambda subject: {"tokens/s": 1}})
     monkeypatch.setattr(measurements, "reading", lambda subject: {"tokens/s": 2})
     assert main(words) == 0
-    found = entries(tmp_path / "gpu.json")
+    stored = entries(tmp_path / "gpu.json")
     new = [f"stages: tiny, graphs on, {name}" for name in ("one", "reading")]
-    assert found == kept | {name: found[name] for name in new}
+    assert stored == kept | {name: stored[name] for name in new}
 
 
 def test_results_of_another_commit_or_card_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_results_of_another_commit_or_card_are_measured_again(tmp_path: Path, mo
     turns = [("this", "one"), ("this", "one"), ("this", "two"), ("that", "two")]
     for name, card in turns:
         monkeypatch.setattr(results, "code", lambda name=name: name)
-        made = Results(path, card, console).measure("a", lambda: calls.append(0) or len(calls))
-        assert made == len(calls)
-        assert entries(path)["a"] | {"seconds": 0} == {"commit": name, "gpu": card, "seconds": 0, "result": made}
+        measured = Results(path, card, console).measure("a", lambda: calls.append(0) or len(calls))
+        assert measured == len(calls)
+        assert entries(path)["a"] | {"seconds": 0} == {"commit": name, "gpu": card, "seconds": 0, "result": measured}
     assert len(calls) == 3
 
 
@@ -151,24 +151,24 @@ def test_programs_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(results, "CHECKOUT", tmp_path)
     (tmp_path / "infer").mkdir()
     (tmp_path / "infer" / "a.py").write_text("1")
-    found = []
+    identities = []
     for name in ("abc+changes", None):
         monkeypatch.setattr(results, "commit", lambda file, name=name: name)
-        found.append(results.code())
-    assert found[0].startswith("abc+")
-    assert found[1].startswith("files ")
+        identities.append(results.code())
+    assert identities[0].startswith("abc+")
+    assert identities[1].startswith("files ")
     (tmp_path / "infer" / "a.py").write_text("2")
-    assert results.code() != found[1]
+    assert results.code() != identities[1]
 
 
 def test_a_pair_is_made_as_strong_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "gpu.json"
     assert main([*CPU, "--parts", "rounds", "--output", str(output)]) == 0
-    made = Results(output, results.card("cpu"), Console(quiet=True))
+    stored_results = Results(output, results.card("cpu"), Console(quiet=True))
     monkeypatch.setattr("experiments.synthetic_pair._bisected", lambda *_: pytest.fail("measured again"))
-    pair = command.pair_of("tiny", measurements.torch.device("cpu"), made)
+    pair = command.pair_of("tiny", measurements.torch.device("cpu"), stored_results)
     assert pair is not None
-    before = made.current("pair: tiny")
+    before = stored_results.current("pair: tiny")
     again = command.measured(pair.target, pair.draft)
     assert again == {name: pytest.approx(before[name], abs=1e-3) for name in again}
 
@@ -179,10 +179,10 @@ def test_operators_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     counts = kernels.counted(lambda: (a.view(2, 8).t()[0].expand(3, 2).softmax(-1) + 1).mul_(2).reshape(-1))
     assert counts == {"softmax": 1, "add": 1, "mul_": 1}
     assert kernels.counted(lambda: torch.nn.functional.rms_norm(a, [4])) == {"rms_norm": 1}
-    found = kernels.count("llama", 1)
-    assert found["ours"]["of a layer"]["index_put_"] == 1  # keys and values together
-    assert found["ours"]["a layer"] == 16
-    assert sum(found["ours"]["of a layer"].values()) == found["ours"]["a layer"]
+    operators = kernels.count("llama", 1)
+    assert operators["ours"]["of a layer"]["index_put_"] == 1  # keys and values together
+    assert operators["ours"]["a layer"] == 16
+    assert sum(operators["ours"]["of a layer"].values()) == operators["ours"]["a layer"]
 
 
 def test_the_two_runs_of_the_documentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

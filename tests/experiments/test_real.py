@@ -23,15 +23,15 @@ def test_held_out_prompts_share_no_text_with_the_others(tmp_path: Path) -> None:
         rows = [{"prompt": text, "response": text.replace("Passage", "Chapter")} for text in of]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_prompts(tmp_path, tmp_path, 30, 10)
-    seen, held_out = load_prompts(str(tmp_path / PROMPTS)), load_prompts(str(tmp_path / HELD_OUT))
-    assert sorted({row.domain for row in seen}) == ["chat", "code", "maths", "rewriting", "summarising"]
-    assert len(seen) == 150
+    training_prompts, held_out = load_prompts(str(tmp_path / PROMPTS)), load_prompts(str(tmp_path / HELD_OUT))
+    assert sorted({row.domain for row in training_prompts}) == ["chat", "code", "maths", "rewriting", "summarising"]
+    assert len(training_prompts) == 150
     assert {kind: len([*rows]) for kind, rows in groupby(held_out, lambda row: row.domain)} == {
         "code": 10, "maths": 10, "chat": 10, "summarising": 10, "rewriting": 10
     }  # fmt: skip
-    of_seen = {row.prompt.split("\n\n")[-1] for row in seen}
+    of_seen = {row.prompt.split("\n\n")[-1] for row in training_prompts}
     assert not of_seen & {row.prompt.split("\n\n")[-1] for row in held_out}
-    assert len({row.id for row in [*seen, *held_out]}) == 200
+    assert len({row.id for row in [*training_prompts, *held_out]}) == 200
 
 
 def test_included_draft_predictor_and_router_belong_together(tmp_path: Path) -> None:

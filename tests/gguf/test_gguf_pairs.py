@@ -74,12 +74,12 @@ def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> 
     prompts = [PROMPT, "Write a SQL query that counts users", "2 + 2"]
     settings = {"max_new_tokens": 40, "top_k": 20, "chat": True, "seed": 3}
     for prompt in (PROMPT, prompts):
-        found, expected = (one.generate(prompt, **settings) for one in (ours, theirs))
+        outputs, expected = (one.generate(prompt, **settings) for one in (ours, theirs))
         if isinstance(prompt, str):
-            found, expected = [found], [expected]
-        assert [one.tokens for one in found] == [one.tokens for one in expected]
-        assert [one.text for one in found] == [one.text for one in expected]
-        assert [one.rounds for one in found] == [one.rounds for one in expected]
+            outputs, expected = [outputs], [expected]
+        assert [one.tokens for one in outputs] == [one.tokens for one in expected]
+        assert [one.text for one in outputs] == [one.text for one in expected]
+        assert [one.rounds for one in outputs] == [one.rounds for one in expected]
 
 
 def greedy_loop(model: GgufModel, prompt: Sequence[int], budget: int, stop: frozenset[int]) -> list[int]:
@@ -109,14 +109,14 @@ def test_greedy_text_is_that_of_llama_cpp(folder: Path, target: str) -> None:
     if target == "tiny.gguf":
         draft = folder / "tiny-draft.gguf"
         options += [{"draft": draft, "length": 5}, {"draft": "ngram"}]
-    decoders = [SpeculativeDecoder.from_pretrained(folder / target, **own) for own in options]
+    decoders = [SpeculativeDecoder.from_pretrained(folder / target, **extra_options) for extra_options in options]
     model = decoders[0].target.model
     assert isinstance(model, GgufModel)
     ids = [decoders[0]._encode(prompt.prompt, True, None) for prompt in prompts]
     expected = [greedy_loop(model, one, 40, decoders[0].stop_tokens) for one in ids]
     for one in decoders:
-        found = [one.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in ids]
-        assert sum(a == b for a, b in zip(found, expected, strict=True)) == 30
+        texts = [one.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in ids]
+        assert sum(a == b for a, b in zip(texts, expected, strict=True)) == 30
 
 
 def test_two_decoders_and_several_threads(folder: Path) -> None:
@@ -226,8 +226,8 @@ def test_a_file_without_it_has_one_made_of_llama_cpps(folder: Path, tmp_path: Pa
     greedy = {"temperature": 0, "max_new_tokens": 20, "chat": True}
     expected = SpeculativeDecoder.from_pretrained("tiny").generate("hello", **greedy)
     for options in ({}, {"tokenizer": "tiny"}):
-        found = SpeculativeDecoder.from_pretrained(path, folder / "tiny-draft.gguf", **options)
-        assert found.generate("hello", **greedy).text == expected.text
+        loaded = SpeculativeDecoder.from_pretrained(path, folder / "tiny-draft.gguf", **options)
+        assert loaded.generate("hello", **greedy).text == expected.text
 
 
 def test_splitting_otherwise_than_llama_cpp_is_a_warning(folder: Path, tmp_path: Path) -> None:
@@ -244,9 +244,9 @@ def test_weights_and_fingerprints(folder: Path, tmp_path: Path) -> None:
     prints = {model_fingerprint(exact)}
     for kind, tolerance in (("bf16", 0.0), ("q8_0", 0.02)):  # the shipped weights are bfloat16
         write_gguf("tiny-draft", tmp_path / f"{kind}.gguf", kind)
-        found = load_any_model(tmp_path / f"{kind}.gguf")
-        assert float((output_embedding(found) - theirs).abs().max() / theirs.abs().max()) <= tolerance
-        prints.add(model_fingerprint(found))
+        loaded = load_any_model(tmp_path / f"{kind}.gguf")
+        assert float((output_embedding(loaded) - theirs).abs().max() / theirs.abs().max()) <= tolerance
+        prints.add(model_fingerprint(loaded))
     assert len(prints) == 3
     copied = tmp_path / "copy.gguf"
     copied.write_bytes((folder / "tiny-draft.gguf").read_bytes())

@@ -59,15 +59,15 @@ def test_every_way_is_transformers_greedy(name: str, way: str, generate: Any, gr
 
 
 def test_rounds_are_timed_without_waiting_for_them() -> None:
-    timer, told = RoundTimer(torch.device("cuda")), []
+    timer, reports = RoundTimer(torch.device("cuda")), []
     for cycles in (10**9, 10**8):
         mark = timer.mark()
         torch.cuda._sleep(cycles)
-        timer.stop(mark, told.append)
-    assert told == []
+        timer.stop(mark, reports.append)
+    assert reports == []
     torch.cuda.synchronize()
-    timer.stop(timer.mark(), told.append)
-    assert told[0] > 5 * told[1] > 0.0
+    timer.stop(timer.mark(), reports.append)
+    assert reports[0] > 5 * reports[1] > 0.0
 
 
 @pytest.mark.parametrize("way", ["2", "block", "cumulative confidence", "spec-infer 2x1", "mcss 2x1"])

@@ -38,8 +38,8 @@ def build(
     }  # fmt: skip
     # Copied, for a config adds to the dictionaries it is given.
     settings = {key: value(layers) if callable(value) else deepcopy(value) for key, value in config.items()}
-    made = getattr(transformers, f"{config_name or name}Config")(**sizes | settings)
-    model = getattr(transformers, f"{name}{head}")(made)
+    model_config = getattr(transformers, f"{config_name or name}Config")(**sizes | settings)
+    model = getattr(transformers, f"{name}{head}")(model_config)
     return randomised(model, seed, gain, embedding)
 
 

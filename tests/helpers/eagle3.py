@@ -170,9 +170,9 @@ class Reference:
 
     def drafted(self, text: list[int], inner: Tensor, drafted: list[int]) -> list[Tensor]:
         """q (V,) of each of ``drafted`` after ``text``, whose ``inner`` (n - 1, L, d_t) the target gave."""
-        tokens, states, found = text[1:], self.fused(inner.double()), []
+        tokens, states, probabilities = text[1:], self.fused(inner.double()), []
         for token in drafted:
-            logits, own = self.forward(tokens, states)
-            found.append(logits.softmax(-1))
-            tokens, states = [*tokens, token], torch.cat([states, own[None]])
-        return found
+            logits, draft_states = self.forward(tokens, states)
+            probabilities.append(logits.softmax(-1))
+            tokens, states = [*tokens, token], torch.cat([states, draft_states[None]])
+        return probabilities

@@ -137,10 +137,10 @@ class Remembering(CausalLM):
             nodes = len(tokens) if tree is None else len(tokens) - len(tree.above)
             rows = []
             for column in range(past, len(tokens)):
-                seen = [*range(column + 1)]
+                columns = [*range(column + 1)]
                 if tree is not None and column >= nodes:
-                    seen = [*range(tree.trunk), *tree.above[column - nodes], column]
-                rows.append(self.after(tuple(tokens[c] for c in seen)))
+                    columns = [*range(tree.trunk), *tree.above[column - nodes], column]
+                rows.append(self.after(tuple(tokens[c] for c in columns)))
             results += rows[-read.keep :]
         return torch.stack([logits for logits, _ in results]), torch.stack([hidden for _, hidden in results])
 
@@ -204,11 +204,11 @@ def decoder_distribution(
 
 
 def assert_same(
-    found: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float], tolerance: float = 1e-9
+    actual: dict[tuple[int, ...], float], expected: dict[tuple[int, ...], float], tolerance: float = 1e-9
 ) -> None:
-    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
-    for tokens in found.keys() | expected.keys():
-        assert found.get(tokens, 0.0) == pytest.approx(expected.get(tokens, 0.0), abs=tolerance), tokens
+    assert sum(actual.values()) == pytest.approx(1, abs=1e-9)
+    for tokens in actual.keys() | expected.keys():
+        assert actual.get(tokens, 0.0) == pytest.approx(expected.get(tokens, 0.0), abs=tolerance), tokens
 
 
 def distribution(size: int) -> st.SearchStrategy[list[float]]:

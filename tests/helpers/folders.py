@@ -59,8 +59,8 @@ def one_bit(content: bytes, random: Random) -> bytes:
 def _read(path: Path) -> object:
     match path.suffix:
         case ".json":
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return list(shard_files(path.parent)) if path.name == MANIFEST else found
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return list(shard_files(path.parent)) if path.name == MANIFEST else content
         case ".yaml":
             return yaml.safe_load(path.read_text(encoding="utf-8"))
         case ".parquet":

@@ -218,8 +218,8 @@ def _strike(fault: Fault, event: str, arguments: Sequence[Any]) -> None:
         _limit(resource.RLIMIT_FSIZE)
 
 
-def _limit(what: int) -> None:
-    resource.setrlimit(what, (0, resource.getrlimit(what)[1]))
+def _limit(resource_number: int) -> None:
+    resource.setrlimit(resource_number, (0, resource.getrlimit(resource_number)[1]))
 
 
 def fill(file: Path) -> None:

@@ -39,7 +39,7 @@ def server_process(folder: Path, *words: str, files: int | None = None) -> Itera
 def said(server: Process, pattern: str) -> str:
     """Wait for a line of its standard error; its part in brackets."""
     end = time.monotonic() + PATIENCE
-    while (found := re.search(pattern, server.text)) is None:
+    while (match := re.search(pattern, server.text)) is None:
         assert server.wait(0.02) is None, server.text
         assert time.monotonic() < end, server.text[-2000:]
-    return found[1]
+    return match[1]

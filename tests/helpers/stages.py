@@ -85,8 +85,8 @@ class Stages:
     def work(self, name: str, output: Path) -> Work:
         """The stage's command, which writes ``output``."""
         stage = STAGES[name]
-        given = () if stage.reads is None else ("--data", str(self.whole(stage.reads).folder))
-        return command(*stage.words, *given, "--device", "cpu", "--output", str(output))
+        data_flags = () if stage.reads is None else ("--data", str(self.whole(stage.reads).folder))
+        return command(*stage.words, *data_flags, "--device", "cpu", "--output", str(output))
 
     def start(self, name: str, output: Path, fault: Fault | None = None) -> Process:
         return Process(self.work(name, output), output, fault)

@@ -55,11 +55,13 @@ SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again whe
 
 def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
     """A model as it is on a GPU, but for the graphs."""
-    found = CausalLM(model)
-    found.packed = model
-    found.strategy = FixedShapes(found, "a test asks for it", FusedLayers(model) if FusedLayers.fits(model) else None)
-    found.snapshot = ModelSnapshot(model, hooks=True)
-    return found
+    wrapped = CausalLM(model)
+    wrapped.packed = model
+    wrapped.strategy = FixedShapes(
+        wrapped, "a test asks for it", FusedLayers(model) if FusedLayers.fits(model) else None
+    )
+    wrapped.snapshot = ModelSnapshot(model, hooks=True)
+    return wrapped
 
 
 def operations(seed: int) -> Iterator[tuple[str, Any]]:
@@ -105,16 +107,18 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
         pytest.skip("its texts do not share a forward")
     caches = static.new_cache(), plain.new_cache()
     read = 0
-    for what, arguments in operations(seed):
-        if what == "read":
-            found, expected = (model.forward(c, arguments) for model, c in zip((static, plain), caches, strict=True))
-            for one, other in zip(found, expected, strict=True):
-                given = other.isfinite()
-                torch.testing.assert_close(one[given], other[given], rtol=1e-3, atol=1e-3)
+    for operation, arguments in operations(seed):
+        if operation == "read":
+            result, expected = (model.forward(c, arguments) for model, c in zip((static, plain), caches, strict=True))
+            for one, other in zip(result, expected, strict=True):
+                finite = other.isfinite()
+                torch.testing.assert_close(one[finite], other[finite], rtol=1e-3, atol=1e-3)
             read += 1
             continue
-        for own in caches:
-            {"add": own.add, "crop": own.crop_text, "keep": own.keep, "remove": own.remove}[what](*arguments)
+        for key_cache in caches:
+            {"add": key_cache.add, "crop": key_cache.crop_text, "keep": key_cache.keep, "remove": key_cache.remove}[
+                operation
+            ](*arguments)
     assert isinstance(static.strategy, FixedShapes)
     assert static.strategy.fused is not None or name not in FUSED
     assert static.strategy.fixed is not None or name not in GROUPED
@@ -142,17 +146,17 @@ def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObje
             trunk, count = past, 0
             cache.lengths[row] = past + cached
         above = [[trunk + a for a in ancestors_of(parents, node)] for node in range(len(parents))]
-        own = [[*range(past + i + 1)] for i in range(count)]
-        own += [[*range(trunk), *above[node], trunk + node] for node in range(cached, len(parents))]
-        paths[row] = own
+        visible_columns = [[*range(past + i + 1)] for i in range(count)]
+        visible_columns += [[*range(trunk), *above[node], trunk + node] for node in range(cached, len(parents))]
+        paths[row] = visible_columns
         tree = TreeMask(trunk, above[cached:]) if parents else None
-        reads.append(Read(row, [0] * len(own), 1, tree))
+        reads.append(Read(row, [0] * len(visible_columns), 1, tree))
     plan = cache.plan_forward(reads)
     types = MaskTypes({FULL: None, SLIDING: window, CHUNKED: chunk}, True)
     tokens = place_tokens(plan, reads, cache)
     masks = layer_masks(types, tokens, torch.arange(plan.width))
-    for row, own in paths.items():
-        for place, path in enumerate(own, plan.new - len(own)):
+    for row, visible_columns in paths.items():
+        for place, path in enumerate(visible_columns, plan.new - len(visible_columns)):
             last = len(path) - 1
             assert tokens[row, place, 1] == last
             expected = {
@@ -162,7 +166,7 @@ def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObje
             }
             for name, columns in expected.items():
                 assert masks[name][row, place].nonzero().squeeze(1).tolist() == sorted(columns), name
-        for place in range(plan.new - len(own)):  # padding attends to something, or attention would be NaN
+        for place in range(plan.new - len(visible_columns)):  # padding attends to something, or attention would be NaN
             assert all(mask[row, place].any() for mask in masks.values())
 
 
@@ -331,14 +335,14 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
         for turn, sampling in enumerate(SAMPLINGS):
             if turn % 2 == number % 2 and not THOROUGH:
                 continue
-            found = []
+            outputs = []
             for one in decoders:
                 one.stop_tokens = frozenset(STOPS)
-                found.append(one.generate(PROMPTS, max_new_tokens=24, seed=turn, **sampling))
-            (same, ratios), (expected, given) = map(rounds, found)
+                outputs.append(one.generate(PROMPTS, max_new_tokens=24, seed=turn, **sampling))
+            (same, ratios), (expected, expected_ratios) = map(rounds, outputs)
             assert same == expected
-            assert ratios == pytest.approx(given, rel=1e-3)
-            stops += sum(bool(STOPS & {*r.drafted}) for output in found[0] for r in output.rounds)
+            assert ratios == pytest.approx(expected_ratios, rel=1e-3)
+            stops += sum(bool(STOPS & {*r.drafted}) for output in outputs[0] for r in output.rounds)
     assert stops > 0 or draft == "trimmed"
 
 
@@ -356,7 +360,7 @@ def without_drafts(way: str) -> SpeculativeDecoder:
 @pytest.mark.parametrize("verifier", ["token-wise", pytest.param("block", marks=pytest.mark.slow), "invariant"])
 def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[str, Any]) -> None:
     """Every token is a round, also where the host looks at several at once; texts end where they end on the host."""
-    found = []
+    drawn = []
     for way in ("host", "static"):
         one = without_drafts(way)
         outputs = [
@@ -368,9 +372,9 @@ def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[
             (o.stats.n_generated, o.stats.n_target_forwards, o.stats.n_verified_tokens, o.stats.n_draft_forwards)
             for o in outputs
         ]
-        found.append((rounds(outputs), stats, [output.finish_reason for output in outputs]))
-    assert found[0] == found[1]
-    assert {"eos", "length"} <= {*found[0][2]} or sampling["temperature"] == 0
+        drawn.append((rounds(outputs), stats, [output.finish_reason for output in outputs]))
+    assert drawn[0] == drawn[1]
+    assert {"eos", "length"} <= {*drawn[0][2]} or sampling["temperature"] == 0
 
 
 def test_the_host_looks_at_several_steps_of_a_target_alone() -> None:
@@ -528,12 +532,12 @@ def tree_decoder(tree: str, way: str, draft: str = "whole") -> SpeculativeDecode
 def test_a_seed_gives_the_same_trees(tree: str, draft: str) -> None:
     nodes = 0
     for seed, sampling in enumerate(SAMPLINGS):
-        found = [
+        outputs = [
             rounds(tree_decoder(tree, way, draft).generate(PROMPTS, max_new_tokens=24, seed=seed, **sampling))[0]
             for way in ("host", "static")
         ]
-        assert found[0] == found[1]
-        nodes += sum(len(drafted) for trace in found[0][1] for drafted, _, _ in trace)
+        assert outputs[0] == outputs[1]
+        nodes += sum(len(drafted) for trace in outputs[0][1] for drafted, _, _ in trace)
     assert nodes > 100
 
 
@@ -571,7 +575,7 @@ def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeyp
 
 @pytest.mark.parametrize("seed", range(3))
 def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int) -> None:
-    found = []
+    outputs = []
     for way in ("host", "static"):
         one = decoder("4", way=way)
         kinds = [one.setup, *(one.setup_for(length=make_rule()) for make_rule in ASKING.values())]
@@ -581,15 +585,17 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
             for i, sampling in enumerate(samplings)
         ]
         one.scheduler.run(requests)
-        found.append(rounds([request.output for request in requests])[0])
-    assert found[0] == found[1]
+        outputs.append(rounds([request.output for request in requests])[0])
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("way", ["host", "static"])
 @pytest.mark.parametrize("which", ["target", "draft"])
-def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_numbers_fails_its_request_alone(
+    broken_model: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = decoder("4", way=way)
-    model = one.target if which == "target" else one.setup.arms[0].drafter.model  # type: ignore[attr-defined]
+    model = one.target if broken_model == "target" else one.setup.arms[0].drafter.model  # type: ignore[attr-defined]
     forward = model.forward
 
     def failing(cache: Any, reads: Any) -> Any:
@@ -616,7 +622,7 @@ def test_a_model_without_numbers_fails_its_request_alone(which: str, way: str, m
     with pytest.raises(InputError, match="NaN"):
         one.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
-    assert bool(drafting) == (which == "draft" and way == "static")
+    assert bool(drafting) == (broken_model == "draft" and way == "static")
 
 
 def test_a_target_alone_without_numbers_fails_its_request_alone() -> None:
@@ -650,10 +656,10 @@ def test_signals_are_the_same_however_they_are_read(kind: str) -> None:
         token = int(logits.argmax())
         kept = torch.tensor(sorted({token, *range(0, 64, 3)}))
         excluded = torch.full_like(logits, -torch.inf).index_copy(1, kept, logits[:, kept])
-        for own in (logits, excluded):
-            q = {"few": own.topk(4).values.softmax(-1), "all": own.softmax(-1), "greedy": torch.ones(1, 1)}[kind]
+        for scores in (logits, excluded):
+            q = {"few": scores.topk(4).values.softmax(-1), "all": scores.softmax(-1), "greedy": torch.ones(1, 1)}[kind]
             listed, match = None if kind == "all" else q[0].tolist(), partial(index.match, [token])
-            step = Step(place, token, float(q.max()), q, own, hidden, match, listed=listed)
+            step = Step(place, token, float(q.max()), q, scores, hidden, match, listed=listed)
             one_by_one = step.confidence(), step.top_probability(), step.entropy()
             assert step.signals_tensor()[0].tolist() == pytest.approx(one_by_one, abs=1e-6)
             assert step.signals() == pytest.approx(one_by_one, abs=1e-6)

@@ -37,8 +37,8 @@ from ..helpers.training import accepted, assert_labels
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
     prompts = (f"prompt {i} {'word ' * (i % 5)}" for i in range(24))
-    given = pair_and_prompts(tmp_path_factory.mktemp("pair"), prompts)
-    return AcceptanceDataOptions(**given, max_new_tokens=12, batch_size=5, shard_size=4, top_k=20, seed=3)
+    paths = pair_and_prompts(tmp_path_factory.mktemp("pair"), prompts)
+    return AcceptanceDataOptions(**paths, max_new_tokens=12, batch_size=5, shard_size=4, top_k=20, seed=3)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -51,13 +51,13 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_rows_by_direct_computation(sampling: dict[str, Any], base: AcceptanceDataOptions, tmp_path: Path) -> None:
     """Whether or not the rollouts keep the target's distributions, as they do where few tokens are left."""
     base = replace(base, **sampling)
-    made = AcceptanceDatasetBuilder(base)
+    dataset_builder = AcceptanceDatasetBuilder(base)
     rows = read_dataset(make_acceptance_data(base, tmp_path / "data"), AcceptanceRow)
-    assert [row.prompt_id for row in rows] == [item.id for item in made.prompts.items]
-    assert_labels(made, rows)
+    assert [row.prompt_id for row in rows] == [item.id for item in dataset_builder.prompts.items]
+    assert_labels(dataset_builder, rows)
     for row in rows:
         assert 1 <= len(row.x) == len(row.y) == len(row.p) <= 12
-        assert made.stop_tokens.isdisjoint(row.x[:-1])
+        assert dataset_builder.stop_tokens.isdisjoint(row.x[:-1])
 
 
 @pytest.mark.parametrize("sampling", [{}, {"top_k": None}, {"temperature": 0.0}], ids=str)
@@ -88,8 +88,8 @@ def test_data_of_two_rules_is_not_mixed(base: AcceptanceDataOptions, tmp_path: P
 def test_rounds_are_what_the_decoder_did(
     verifier: Any, top_k: int | None, base: AcceptanceDataOptions, tmp_path: Path
 ) -> None:
-    given = {"target": base.target, "draft": base.draft, "prompts": base.prompts, "chat": False, "device": "cpu"}
-    settings = OnPolicyDataOptions(**given, verifier=verifier, top_k=top_k, max_new_tokens=24, batch_size=3,  # type: ignore[arg-type]
+    base_options = {"target": base.target, "draft": base.draft, "prompts": base.prompts, "chat": False, "device": "cpu"}
+    settings = OnPolicyDataOptions(**base_options, verifier=verifier, top_k=top_k, max_new_tokens=24, batch_size=3,  # type: ignore[arg-type]
                                    shard_size=3, length=5, limit=8)  # fmt: skip
     folder = make_on_policy_data(settings, tmp_path / "rounds")
     rows = read_dataset(folder, RoundsRow)

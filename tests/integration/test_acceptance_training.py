@@ -202,8 +202,13 @@ def test_run_folder(finished: Path, settings: specdec_head.TrainingOptions, work
         expected = settings.lr * 0.5 * (1 + math.cos(math.pi * (int(row["step"]) - 1) / steps))
         assert float(row["lr"]) == pytest.approx(expected)
     written = yaml.safe_load((finished / "run.yaml").read_text(encoding="utf-8"))
-    made = {"draft": str(work / "draft"), "target": "some/target", "mixing": 0.15, "validation_fraction": 0.2}
-    assert specdec_head.TrainingOptions(**written) == replace(settings, traced=0, **made)
+    expected_settings = {
+        "draft": str(work / "draft"),
+        "target": "some/target",
+        "mixing": 0.15,
+        "validation_fraction": 0.2,
+    }
+    assert specdec_head.TrainingOptions(**written) == replace(settings, traced=0, **expected_settings)
     assert json.loads((finished / "env.json").read_text(encoding="utf-8"))["versions"]["torch"] == version("torch")
     assert (finished / "command.txt").read_text(encoding="utf-8").count("\n") == 1
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
@@ -320,9 +325,9 @@ def test_features_are_made_in_the_run_folder(
     assert_same_run(tmp_path / "run", finished)
     rows = read_dataset(work / "data", AcceptanceRow)
     trained = {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, 0.2)}
-    found = load_controller(export(str(tmp_path / "run"), str(tmp_path / "controller"))).config.provenance.prompts
-    assert found == tuple(sorted(trained))
-    assert 0 < len(found) < len(rows)
+    digests = load_controller(export(str(tmp_path / "run"), str(tmp_path / "controller"))).config.provenance.prompts
+    assert digests == tuple(sorted(trained))
+    assert 0 < len(digests) < len(rows)
     for file in (work / "features").iterdir():
         assert file.read_bytes() == (tmp_path / "run" / "features" / file.name).read_bytes()
     shutil.rmtree(tmp_path / "run" / "features")
@@ -369,10 +374,10 @@ def test_tensorboard(
     )
     train_acceptance(replace(settings, tensorboard=True), output=run, resume=True)
     assert_same_run(run, finished)
-    found = events.EventAccumulator(str(run / "tensorboard")).Reload()
+    logged = events.EventAccumulator(str(run / "tensorboard")).Reload()
     for name in ("epoch", "loss", "val_kl"):
         rows = {int(row["step"]): float(row[name]) for row in metrics_rows(run) if row[name]}
-        scalars = found.Scalars(name)
+        scalars = logged.Scalars(name)
         assert name == "epoch" or [one.step for one in scalars] == sorted(rows)
         assert {one.step: one.value for one in scalars} == pytest.approx(rows)
 
@@ -421,9 +426,9 @@ def test_the_best_epoch_is_stored_with_metrics_that_are_not_defined(tmp_path: Pa
     torch.save(BestCheckpoint({"weight": torch.ones(2)}, best).to_dict(), run.best)
     stored = read_best(run.best)
     assert torch.equal(stored.head["weight"], torch.ones(2))
-    for found in (stored.epoch, run.result()):
-        assert math.isnan(found.metrics["auroc"])
-        assert replace(found, metrics={}) == replace(best, metrics={})
+    for record in (stored.epoch, run.result()):
+        assert math.isnan(record.metrics["auroc"])
+        assert replace(record, metrics={}) == replace(best, metrics={})
     keys = ["epoch", "step", "metrics", "reliability", "mean", "examples", "hidden_size"]  # no scale, as of a router
     assert [*json.loads((tmp_path / "result.json").read_text())] == keys
 

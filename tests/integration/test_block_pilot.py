@@ -113,32 +113,32 @@ def test_survivals_are_those_of_the_head() -> None:
 
 
 def test_outcomes_of_drafts() -> None:
-    *_, text, found = traced_text()
-    examples = round_examples(found)
-    kept, asked = examples.kept, decided(examples.kept)
+    *_, text, trace = traced_text()
+    examples = round_examples(trace)
+    kept, is_decided = examples.kept, decided(examples.kept)
     assert kept.shape == (len(text) - 1, ROUND_TOKENS)
     for row in range(len(text) - 1):
         accepted = 0
-        while row + 1 + accepted < len(text) and accepted < ROUND_TOKENS and found.kept[row + 1 + accepted]:
+        while row + 1 + accepted < len(text) and accepted < ROUND_TOKENS and trace.kept[row + 1 + accepted]:
             accepted += 1
         assert (kept[row] == 1).sum() == accepted
         ends = row + 1 + accepted == len(text) or accepted == ROUND_TOKENS
-        assert asked[row].sum() == accepted + (not ends)
+        assert is_decided[row].sum() == accepted + (not ends)
     head, options = LengthHead(8, 4), TrainingOptions(data="rounds")
     batch = Batch((torch.rand(len(kept), 2), torch.randn(len(kept), 8)), kept, 0, len(kept))
     labels, predicted = predictions(head, batch, options)
-    assert torch.equal(predicted["head"], network_logits(head, batch)[asked])
-    assert torch.equal(labels.bool(), (kept == 1)[asked])
-    assert torch.equal(examples.states, found.target_states[:-1])
+    assert torch.equal(predicted["head"], network_logits(head, batch)[is_decided])
+    assert torch.equal(labels.bool(), (kept == 1)[is_decided])
+    assert torch.equal(examples.states, trace.target_states[:-1])
     last = examples.places == 1
     assert last.tolist() == [True] + [False] * (len(text) - 2)
 
 
 def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
-    *_, found = traced_text()
-    examples, length = round_examples(found), told([0.9] * ROUND_TOKENS, "round")
+    *_, trace = traced_text()
+    examples, length = round_examples(trace), told([0.9] * ROUND_TOKENS, "round")
     rates = outcome_rates(examples.places, examples.kept)
-    for row, kept in enumerate(found.kept[1:-1]):
+    for row, kept in enumerate(trace.kept[1:-1]):
         assert rates[row].tolist() == pytest.approx(length.outcomes.rates)
         length.end_round(1, int(kept))
     longer, single = (told([0.9] * ROUND_TOKENS, "round") for _ in range(2))
@@ -149,16 +149,17 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
 
 
 @pytest.mark.parametrize(("every", "known"), [("round", [0, 1, 2, 3, 4]), ("prompt", [0, 0, 0, 3, 3])])
-def test_a_plan_knows_what_came_before_it(every: Any, known: list[int]) -> None:
+def test_a_plan_knows_what_came_before_it(every: Any, known_lengths: list[int]) -> None:
     """For a prompt: what is known before its text's first round."""
     places, kept = torch.tensor([1, 2, 3, 1, 2]), torch.tensor([1, 0, 1, 0, 1]).unsqueeze(1)
     examples = Examples(torch.rand(5), torch.randn(5, 16), places=places, kept=kept)
-    taken = inputs(examples, TrainingOptions(data="rounds", every=every))
+    planned_inputs = inputs(examples, TrainingOptions(data="rounds", every=every))
     rates = outcome_rates(places, kept)
     assert len(set(map(tuple, rates.tolist()))) == 4  # of each text's first round the same
-    assert [torch.equal(*pair) for pair in zip(taken, (rates[known], examples.states[known]), strict=True)] == [
-        True
-    ] * 2
+    assert [
+        torch.equal(*pair)
+        for pair in zip(planned_inputs, (rates[known_lengths], examples.states[known_lengths]), strict=True)
+    ] == [True] * 2
 
 
 # The commands

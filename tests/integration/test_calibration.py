@@ -125,9 +125,9 @@ def test_features_are_trained(data: Path, tmp_path: Path) -> None:
 
 def test_data_of_another_pair_or_sampling_is_refused(data: Path, tmp_path: Path) -> None:
     old = load_controller(FOLDER / "tiny-head")
-    known = old.config.provenance
-    sampled = replace(known, sampling=SamplingParams(2.0))
-    strange = replace(known, fingerprint=replace(known.fingerprint, draft="0" * 64))
+    old_provenance = old.config.provenance
+    sampled = replace(old_provenance, sampling=SamplingParams(2.0))
+    strange = replace(old_provenance, fingerprint=replace(old_provenance.fingerprint, draft="0" * 64))
     for provenance, words in ((sampled, "the head was trained with"), (strange, "another draft is given")):
         config = replace(old.config, provenance=provenance)
         controller = save_controller(tmp_path / "head", old.head, config, overwrite=True)
@@ -171,9 +171,9 @@ def test_brier_score_reliability_and_calibration_error() -> None:
     assert measured("brier", torch.zeros(2), torch.tensor([1.0, 0.25])) == pytest.approx((0.25 + 0.0625) / 2)
     a = torch.tensor([0.10, 0.12, 0.70, 0.72])
     p = torch.tensor([0.20, 0.00, 1.00, 0.60])
-    found = Metrics(torch.logit(a), p)
-    table = found.reliability()
+    metrics = Metrics(torch.logit(a), p)
+    table = metrics.reliability()
     assert [(row.low, row.high, row.count) for row in table] == [(1 / 15, 2 / 15, 2), (10 / 15, 11 / 15, 2)]
     assert (table[0].predicted, table[0].observed) == (pytest.approx(0.11), pytest.approx(0.10))
-    assert found.ece() == pytest.approx((2 * 0.01 + 2 * 0.09) / 4, abs=1e-6)
+    assert metrics.ece() == pytest.approx((2 * 0.01 + 2 * 0.09) / 4, abs=1e-6)
     assert Metrics(torch.tensor([100.0]), torch.ones(1)).reliability()[0].high == 1  # certainty: the last bin

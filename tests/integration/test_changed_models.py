@@ -49,9 +49,9 @@ def inner(model: Any) -> Any:
     return layer(model).mlp.down_proj if model.config.model_type == "llama" else layer(model).mlp.c_proj
 
 
-def negated(*given: Any) -> Any:
+def negated(*arguments: Any) -> Any:
     """The output or inputs of a module, as a hook gets them last, with another sign."""
-    value = given[-1]
+    value = arguments[-1]
     if hasattr(value, "logits"):
         value.logits = -value.logits
         return value
@@ -201,11 +201,11 @@ def test_settings_of_generation_are_those_of_the_moment() -> None:
 
 def test_another_threads_forward_is_no_change() -> None:
     """On a GPU prompts are read by the model's own forward, with hooks that capture its states."""
-    target, found = make("gpt2"), []
-    layer(target).register_forward_hook(lambda *_: found.append(given.change()))
-    given = ModelSnapshot(target, hooks=True)
+    target, changes = make("gpt2"), []
+    layer(target).register_forward_hook(lambda *_: changes.append(guarded.change()))
+    guarded = ModelSnapshot(target, hooks=True)
     forward_with_hidden(target, layers=[layer(target)], input_ids=torch.tensor([PROMPT]))
-    assert found == [None]
+    assert changes == [None]
 
 
 def test_hooks_of_all_modules_are_noticed_while_they_are_there() -> None:

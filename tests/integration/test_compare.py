@@ -73,9 +73,9 @@ def test_decoders_have_what_the_comparison_has_in_common() -> None:
 
 @pytest.mark.parametrize("kind", [GenerateOptions, ServeOptions, ComparedDecoder])
 def test_decoding_options_are_the_same_everywhere(kind: type[DecodingOptions]) -> None:
-    own = {entry.name: (entry.type, entry.default) for entry in fields(kind)}
+    own_fields = {entry.name: (entry.type, entry.default) for entry in fields(kind)}
     common = {entry.name: (entry.type, entry.default) for entry in fields(DecodingOptions)}
-    assert own | common == own
+    assert own_fields | common == own_fields
 
 
 def test_decoders_of_a_file(tmp_path: Path) -> None:
@@ -116,16 +116,16 @@ def test_models_are_shared(tmp_path: Path) -> None:
 
 def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
     """Against trying all lengths: 1 + Σ Π a tokens in the time of the round."""
-    *_, found = traced_text(budget=16)
+    *_, trace = traced_text(budget=16)
     cost, rate = CostModel(0.15, 1.0, 0.05, 0.1), 0.9
-    lengths = Informed.of(found, cost, rate).lengths
-    for start in range(1, len(found.text)):
+    lengths = Informed.of(trace, cost, rate).lengths
+    for start in range(1, len(trace.text)):
         node, gain, survival, values = start, 1.0, 1.0, [1.0 - rate * cost.round(0)]
         while node >= 0 and len(values) < 21:
-            survival *= found.accept[node]
+            survival *= trace.accept[node]
             gain += survival
             values.append(gain - rate * cost.round(len(values)))
-            node = found.after[node]
+            node = trace.after[node]
         assert lengths[start] == int(np.argmax(values))
 
 
@@ -177,8 +177,8 @@ def test_intervals_cover() -> None:
         tokens = rng.integers(20, 120, 30)
         pace = rng.lognormal(0, 0.3, 30)
         seconds = [tokens * pace * rng.lognormal(0, 0.1, 30) / speed for speed in (1.3, 1.0)]
-        found = ratio_interval(tokens, seconds[0], tokens, seconds[1])
-        covered += found.low <= 1.3 <= found.high
+        estimate = ratio_interval(tokens, seconds[0], tokens, seconds[1])
+        covered += estimate.low <= 1.3 <= estimate.high
     assert 0.90 <= covered / times <= 0.98
 
 
@@ -189,11 +189,11 @@ def test_configurations_take_turns_and_warm_up_is_not_counted() -> None:
         log.append(name)
         return f"{name}{item}{repeat}"
 
-    found = interleave(
+    timings = interleave(
         {name: partial(run, name) for name in "abc"}, 2, QUIET,
         repeats={"a": 2}, pending={"a": [0, 1], "b": [1], "c": []},
     )  # fmt: skip
-    reported = [(name, item, timed.value) for name, item, timed in found]
+    reported = [(name, item, timed.value) for name, item, timed in timings]
     assert "".join(log) == "ababaaa"
     assert reported == [("a", 0, "a00"), ("b", 1, "b10"), ("a", 1, "a10"), ("a", 0, "a01"), ("a", 1, "a11")]
 
@@ -218,9 +218,9 @@ def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
         return generate
 
     decoders = {"a": decoder([3, 5, 1, 9, 2, 7]), "b": decoder([4, 6])}
-    found = decode_all(decoders, [[1], [2]], {}, QUIET, repeats={"a": 3})
-    assert [run.seconds for run in found["a"]] == [2, 7]
-    assert [run.seconds for run in found["b"]] == [4, 6]
+    counters = decode_all(decoders, [[1], [2]], {}, QUIET, repeats={"a": 3})
+    assert [run.seconds for run in counters["a"]] == [2, 7]
+    assert [run.seconds for run in counters["b"]] == [4, 6]
 
 
 # energy, of a known power by a monitor with the interface of zeus
@@ -247,15 +247,15 @@ class Monitor:
 @pytest.mark.parametrize(("cpu", "watts"), [(True, 100), (False, 60)])
 def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None:
     monitor = Monitor(cpu=cpu)
-    meter, found = Meter(monitor), []
+    meter, energies = Meter(monitor), []
     for work, pause in [(7.5, 1.0), (2.25, 5.5), (12.0, 0.5)]:
         meter.begin()
         monitor.sleep(pause)
         meter.begin()  # an interval that failed is begun again
         monitor.sleep(work)
-        found.append(meter.end())
+        energies.append(meter.end())
         monitor.sleep(pause)
-    assert found == [7.5 * watts, 2.25 * watts, 12 * watts]
+    assert energies == [7.5 * watts, 2.25 * watts, 12 * watts]
     none = Meter()  # without counters nothing is made up
     none.begin()
     assert none.end() is None
@@ -284,10 +284,10 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
 
 
 def test_the_table_fits_eighty_columns() -> None:
-    found = comparison_report(
+    report = comparison_report(
         {"some-controller[/x]|+ngram": (1.5, True), "cumulative confidence": (1.2, False)}, informed=1.6
     )
-    document, console = document_of(concluded(found, {"Decode": "specpilot generate"})), Console(record=True, width=80)
+    document, console = document_of(concluded(report, {"Decode": "specpilot generate"})), Console(record=True, width=80)
     console.print(document.sections[0].table)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
@@ -312,14 +312,14 @@ def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.Monke
     assert plans[1][0] < plans[2][0] <= plans[3][0] == 120
     assert plans[3][1] > 1
     assert "longer than" not in lines.export_text()
-    said = []
+    printed_texts = []
     for spent in (30.0, 45.0, 3000.0):  # seconds of a minute and a half that loading and measuring took
         clock.now = spent
         plans.append(comparison._Comparing._plan(one, {}, True, 1.5))
-        said.append(lines.export_text())
+        printed_texts.append(lines.export_text())
     assert plans[4][0] > plans[5][0] == plans[6][0] > 0  # half of the time is left
-    assert ["longer than minutes=1.5" in text for text in said] == [False, False, True]
-    assert "about 1 min at most after 50.0 min of loading and measuring" in said[2]
+    assert ["longer than minutes=1.5" in text for text in printed_texts] == [False, False, True]
+    assert "about 1 min at most after 50.0 min of loading and measuring" in printed_texts[2]
 
 
 def test_the_minutes_count_from_the_start_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -409,20 +409,20 @@ def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also of decoders that did not win: with costs, copies and another precision."""
     base = DecodingOptions(draft="tiny-draft")
-    loader, own = Loader(base), partial(ComparedDecoder.of, base)
+    loader, decoder_spec = Loader(base), partial(ComparedDecoder.of, base)
     cost = tmp_path / "cost.json"
     cost.write_text(json.dumps({"cost": CostModel(0.2, 1.0, 0.0).to_dict()}))
     for spec in (
-        own(NONE, draft=None),
-        own("a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
-        own("b", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
-        own("c", length="tiny-head", threshold=0.7),
+        decoder_spec(NONE, draft=None),
+        decoder_spec("a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
+        decoder_spec("b", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
+        decoder_spec("c", length="tiny-head", threshold=0.7),
     ):
         words = shlex.split(" ".join(["generate", *spec.words(cost), "--max-new-tokens", "4", "Hi."]))
         assert cli.main([*words, "--seed", "3"]) == 0
-        found = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
+        output = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
         printed_text = capsys.readouterr().out.rstrip("\n")
-        assert printed_text == found.text or spec.adapt
+        assert printed_text == output.text or spec.adapt
 
 
 def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,8 +433,8 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
     base, task = DecodingOptions(target=target, draft=draft), Task(SamplingParams(1.0, 8), 6)
 
     def replayed(folder: str) -> Any:
-        given = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
-        report = compare_decoders(*given, clock=False, cost=CostModel.load(0.1), console=QUIET)
+        arguments = [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder
+        report = compare_decoders(*arguments, clock=False, cost=CostModel.load(0.1), console=QUIET)
         return report.decoders["2"].replay
 
     begun = replayed("begun")

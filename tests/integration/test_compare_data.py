@@ -74,17 +74,17 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     prompts = place / "prompts.jsonl"
     lines = [{"id": str(i), "domain": "xy"[i % 3 == 0], "prompt": f"{i * 7919} is"} for i in range(60)]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = {}
+    folders = {}
     for name, temperature in (("warm", 1.0), ("cold", 0.1)):
         settings = OnPolicyDataOptions(
             target=target, draft=draft, prompts=str(prompts), length="3", max_new_tokens=24, temperature=temperature,
             top_k=None, shard_size=60,
         )  # fmt: skip
-        found[name] = make_on_policy_data(settings, place / name, console=QUIET)
-    rows, manifest = read_dataset(found["warm"], RoundsRow), read_manifest(found["warm"])
+        folders[name] = make_on_policy_data(settings, place / name, console=QUIET)
+    rows, manifest = read_dataset(folders["warm"], RoundsRow), read_manifest(folders["warm"])
     for name, half in (("even", rows[::2]), ("odd", rows[1::2])):
-        found[name] = write(place / name, half, manifest)
-    return found
+        folders[name] = write(place / name, half, manifest)
+    return folders
 
 
 def test_a_planted_drift_is_found_and_halves_have_none(
@@ -108,12 +108,12 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     points = [f"{word}: 1, {row['acceptance']:.3f}" for word, row in
               ((side["data"], side["acceptance"]["depth"]["1"]) for side in (report, report["against"]))]  # fmt: skip
     assert all(any(title.startswith(point) for title in page.of("title")) for point in points)
-    found = specpilot.compare(data=str(rounds["warm"]), against=str(rounds["cold"]), output=tmp_path / "python")
-    assert found.report.to_dict() == report
-    assert DataReport.from_dict(report) == found.report
+    comparison = specpilot.compare(data=str(rounds["warm"]), against=str(rounds["cold"]), output=tmp_path / "python")
+    assert comparison.report.to_dict() == report
+    assert DataReport.from_dict(report) == comparison.report
     with pytest.raises(InputError, match="nothing is decoded"):
         specpilot.compare({"a": 3}, data=str(rounds["warm"]))
-    assert report["sentences"][0] in ParsedPage(found._repr_html_()).of("p")
+    assert report["sentences"][0] in ParsedPage(comparison._repr_html_()).of("p")
 
     halves = [read_labelled([str(rounds[name])], options(), QUIET) for name in ("even", "odd")]
     same = drift_of(*(half.drafted for half in halves))
@@ -147,15 +147,15 @@ def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int], monkeypatc
     """Of datasets without a drift at most 5 % raise any alarm, be their prompts the same or not, or few in one."""
     monkeypatch.setattr(drift, "ASSIGNMENTS", 400)  # the level is the same with fewer
     random, repeats = np.random.default_rng(0), 480
-    alarms = found = 0
+    alarms = detections = 0
     for repeat in range(repeats):
         prefixes = ("a", "a" if shared else "b")
         one, other = (named(clusters(random, size), prefix) for size, prefix in zip(sizes, prefixes, strict=True))
         alarms += any(group.is_significant for group in drifts(one, other, seed=repeat))
         if repeat < 20 and sizes == (20, 20):
-            found += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
+            detections += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
     assert alarms <= binom.ppf(0.95, repeats, 0.05)
-    assert found >= 18 or sizes != (20, 20)
+    assert detections >= 18 or sizes != (20, 20)
 
 
 def test_p_values_are_those_of_two_families_with_half_of_the_level_each() -> None:
@@ -215,10 +215,12 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
     for row, reading in zip(rows, data.readings, strict=True):
         logits = model(torch.tensor([[*row.prompt_ids, *row.x]])).logits[0, len(row.prompt_ids) - 1 : -1]
         q = sampling(logits).gather(1, torch.tensor(row.y)[:, None])[:, 0]
-        own = torch.tensor([signals[0] for signals in reading.signals])
-        torch.testing.assert_close(own[q < 1], q[q < 1].to(own), rtol=1e-4, atol=1e-6)
-    own = data.drafted.predictions[DRAFT_CONFIDENCE]
-    assert report.predictors[DRAFT_CONFIDENCE][ALL].brier == pytest.approx(np.mean((own - every) ** 2), abs=1e-6)
+        confidences = torch.tensor([signals[0] for signals in reading.signals])
+        torch.testing.assert_close(confidences[q < 1], q[q < 1].to(confidences), rtol=1e-4, atol=1e-6)
+    confidences = data.drafted.predictions[DRAFT_CONFIDENCE]
+    assert report.predictors[DRAFT_CONFIDENCE][ALL].brier == pytest.approx(
+        np.mean((confidences - every) ** 2), abs=1e-6
+    )
     assert [*report.decoders] == [NONE, FIXED, CONFIDENCE]
     assert report.best is not None
     assert report.best == NONE or "replayed on the labels at costs" in " ".join(report.sentences)
@@ -296,21 +298,23 @@ def test_cards_warn_of_worse_predictors(metrics: dict[str, float | None], warnin
     assert len(weaknesses) == warnings
     assert all(phrase in judgement(metrics) for phrase in weaknesses)
     config = read_config(ROOT / "checkpoints/tiny-lag-free")
-    known = {name: value for name, value in metrics.items() if value is not None}
-    assert model_card(replace(config, metrics=known)).count("**Warning**") == min(warnings, 1)
+    defined_metrics = {name: value for name, value in metrics.items() if value is not None}
+    assert model_card(replace(config, metrics=defined_metrics)).count("**Warning**") == min(warnings, 1)
 
 
 def test_prompts_of_the_training_are_named(tmp_path: Path) -> None:
     trained = load_controller("tiny-lag-free")
-    known = replace(trained.config.provenance, prompts=(prompt_digest("prompt 1"), prompt_digest("another")))
-    folder = save_controller(tmp_path / "own", trained.head, replace(trained.config, provenance=known))
+    provenance = replace(trained.config.provenance, prompts=(prompt_digest("prompt 1"), prompt_digest("another")))
+    folder = save_controller(tmp_path / "own", trained.head, replace(trained.config, provenance=provenance))
     base = DecodingOptions(target="tiny", draft="tiny-draft")
     words = ["2", str(folder), "tiny-lag-free", "online-confidence"]
     specs = {word: ComparedDecoder.parse(word, base) for word in words}
     rows = [PromptRow(f"id-{i}", "all", f"prompt {i}") for i in range(3)]
     assert trained_on(specs, rows) == {str(folder): ["id-1"]}
-    (found,) = trained_on(specs, load_prompts("builtin-large", split="train", domains=("sql",), limit=9)).items()
-    assert (found[0], len(found[1]) > 5) == ("tiny-lag-free", True)
+    (training_prompts,) = trained_on(
+        specs, load_prompts("builtin-large", split="train", domains=("sql",), limit=9)
+    ).items()
+    assert (training_prompts[0], len(training_prompts[1]) > 5) == ("tiny-lag-free", True)
 
 
 def test_controllers_for_another_rule_are_named(tmp_path: Path) -> None:
@@ -384,14 +388,14 @@ def outcomes(row: RoundsRow) -> list[int]:
 def response_to(row: RoundsRow, detailed: bool) -> dict[str, Any]:
     """A response as vLLM 0.33 writes it, of a text whose rounds drafted three tokens each."""
     accepted = outcomes(row)
-    found: dict[str, Any] = {
+    response: dict[str, Any] = {
         "acceptance_histogram": [accepted.count(j) for j in range(4)], "num_spec_steps": len(accepted),
         "num_draft_tokens": 3 * len(accepted), "num_spec_tokens": 3, "mean_acceptance_length": 0.0,
         "per_step_accepted": accepted if detailed else None,
         "per_step_drafted": [3] * len(accepted) if detailed else None,
     }  # fmt: skip
     return {
-        "object": "text_completion", "model": "target", "metrics": {"speculative_decoding": found},
+        "object": "text_completion", "model": "target", "metrics": {"speculative_decoding": response},
         "choices": [{"prompt_token_ids": row.prompt_ids}],
         "usage": {"completion_tokens": min(len(row.x), row.starts[-1] + accepted[-1] + 1)},
     }  # fmt: skip
@@ -417,26 +421,26 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
     within = np.array([i < len(text.x) for text, i, _ in drafted])
     kept = np.array([text.x[i] == y for text, i, y in drafted if i < len(text.x)])
     lines = [{"custom_id": "a", "response": {"body": response_to(row, True)}} for row in rows["warm"]]
-    found = read_responses([save(tmp_path / "responses.jsonl", [*lines, {"response": {"body": None}}])])
+    responses = read_responses([save(tmp_path / "responses.jsonl", [*lines, {"response": {"body": None}}])])
     folder = Path(save(tmp_path / "all" / "1.json", [response_to(row, False) for row in rows["warm"]])).parent
     summary = read_responses([str(folder)])
-    assert f"1 of the {count + 1} responses" in found.notes[0]
+    assert f"1 of the {count + 1} responses" in responses.notes[0]
     assert summary.notes[-1].endswith(f"known for 0 of its {count} texts.")
-    assert (found.prompts, found.is_rounds) == (data.prompts, True)
-    assert tokens_per_draft_round(found) == pytest.approx(tokens_per_draft_round(data))
-    for side, ways in ((found, ["depth", "position"]), (summary, ["depth"])):
+    assert (responses.prompts, responses.is_rounds) == (data.prompts, True)
+    assert tokens_per_draft_round(responses) == pytest.approx(tokens_per_draft_round(data))
+    for side, ways in ((responses, ["depth", "position"]), (summary, ["depth"])):
         assert [way for way in ("depth", "position") if any(side.drafted.groups[way])] == ways
         for way in ways:
-            labels, own = data.drafted.groups[way][within], side.drafted.groups[way]
-            for name in {*labels.tolist(), *own.tolist()}:
-                assert side.drafted.accept[own == name].tolist().count(1) == kept[labels == name].sum()
-                assert (own == name).sum() == (labels == name).sum()
+            labels, response_labels = data.drafted.groups[way][within], side.drafted.groups[way]
+            for name in {*labels.tolist(), *response_labels.tolist()}:
+                assert side.drafted.accept[response_labels == name].tolist().count(1) == kept[labels == name].sum()
+                assert (response_labels == name).sum() == (labels == name).sum()
 
     cold = [{"request": {"temperature": 0.1}, "response": response_to(row, True)} for row in rows["cold"]]
     report = report_of([data, read_responses([save(tmp_path / "cold.jsonl", cold)])])
     assert report.drift[ALL][ALL].is_significant
     assert report.differs == ["temperature 1.0 against 0.1"]
-    assert not report_of([data, found]).drift[ALL][ALL].is_significant
+    assert not report_of([data, responses]).drift[ALL][ALL].is_significant
 
 
 @pytest.mark.parametrize(
@@ -455,6 +459,6 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
 )
 def test_responses_that_do_not_tell(metrics: dict[str, Any], message: str, tmp_path: Path) -> None:
     file = save(tmp_path / "responses.jsonl", [{"metrics": {"speculative_decoding": metrics}}])
-    with pytest.raises(InputError, match=message) as found:
+    with pytest.raises(InputError, match=message) as raised:
         read_responses([file])
-    assert "--per-request-spec-decode-metrics detailed" in str(found.value)
+    assert "--per-request-spec-decode-metrics detailed" in str(raised.value)

@@ -186,9 +186,9 @@ class Sometimes(LengthController):
 
 def test_rounds_without_a_draft_are_not_charged_for_starting_one() -> None:
     """Else what drafts seldom, such as the informed bound, seems slower than it is."""
-    *_, found = traced_text(budget=30)
+    *_, trace = traced_text(budget=30)
     cost, rule = CostModel(0.1, 1.0, 0.02, 0.3), Sometimes()
-    stats = replay(found, rule, frozenset())
+    stats = replay(trace, rule, frozenset())
     seconds = (stats.n_target_forwards - 1) * cost.round(0) + sum(cost.round(n) - cost.round(0) for n in rule.drafts)
     assert speed_of([Counts.of(stats)], cost).value == pytest.approx((stats.n_generated - 1) * cost.round(0) / seconds)
 
@@ -205,45 +205,45 @@ class Twice(AcceptancePredictor):
         return self.accept[step.node] / 2
 
 
-def walked(found: Any) -> Iterator[tuple[int, float]]:
+def walked(trace: Any) -> Iterator[tuple[int, float]]:
     """Positions and acceptances of the checked tokens, by the trace alone; a budget's last draft token is none."""
     index = 1
-    for position in range(1, found.budget - 2):
-        yield index, found.accept[position]
-        index = index + 1 if found.kept[position] else 1
+    for position in range(1, trace.budget - 2):
+        yield index, trace.accept[position]
+        index = index + 1 if trace.kept[position] else 1
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_every_checked_token_is_observed_once(lag: int) -> None:
-    *_, found = traced_text(budget=30)
-    observer = Observer(found, Twice(lag, found.accept))
-    replay(found, observer, frozenset())
-    seen = [(check.position, check.accept) for check in observer.checks]
-    expected = [(position, round(accept, 5)) for position, accept in walked(found)]
+    *_, trace = traced_text(budget=30)
+    observer = Observer(trace, Twice(lag, trace.accept))
+    replay(trace, observer, frozenset())
+    observed = [(check.position, check.accept) for check in observer.checks]
+    expected = [(position, round(accept, 5)) for position, accept in walked(trace)]
     if lag == 0:
-        assert seen == expected
+        assert observed == expected
         assert all(check.predicted == pytest.approx(check.accept / 2, abs=1e-5) for check in observer.checks)
     else:  # the last one has no token after it
-        assert seen == expected[: len(seen)]
-        assert len(seen) >= len(expected) - 1
-    (checks,) = observing(Twice(lag, found.accept), {}, frozenset()).of([found])
+        assert observed == expected[: len(observed)]
+        assert len(observed) >= len(expected) - 1
+    (checks,) = observing(Twice(lag, trace.accept), {}, frozenset()).of([trace])
     assert checks == observer.checks
-    own = observing(None, {}, frozenset()).of([found])
-    both = drafted_of({DRAFT_CONFIDENCE: own, "lags": [checks]}, ROWS)
-    known = ~np.isnan(both.predictions["lags"])
-    assert both.predictions["lags"][known].tolist() == [check.predicted for check in checks]
-    assert both.accept[known].tolist() == [check.accept for check in checks]
+    confidence_checks = observing(None, {}, frozenset()).of([trace])
+    both = drafted_of({DRAFT_CONFIDENCE: confidence_checks, "lags": [checks]}, ROWS)
+    has_prediction = ~np.isnan(both.predictions["lags"])
+    assert both.predictions["lags"][has_prediction].tolist() == [check.predicted for check in checks]
+    assert both.accept[has_prediction].tolist() == [check.accept for check in checks]
 
 
 def test_acceptance_and_quality_are_by_position() -> None:
     places = ["1", "2", "3", "4", "5", "6", "7", "8 and more"]
-    found, accepted = FOUND.quality()[DRAFT_CONFIDENCE], FOUND.acceptance()
-    assert list(found) == ["all", *places]
+    quality, accepted = FOUND.quality()[DRAFT_CONFIDENCE], FOUND.acceptance()
+    assert list(quality) == ["all", *places]
     assert list(accepted["depth"]) == list(FOUND.lines()["code"]) == places
-    assert sum(found[place].tokens for place in places) == found["all"].tokens == 2400
+    assert sum(quality[place].tokens for place in places) == quality["all"].tokens == 2400
     later = [check for of in CHECKS for check in of if check.position >= 8]
     brier = sum((check.predicted - check.accept) ** 2 for check in later) / len(later)
-    assert found["8 and more"].brier == pytest.approx(brier)
+    assert quality["8 and more"].brier == pytest.approx(brier)
     assert accepted["depth"]["8 and more"].acceptance == pytest.approx(np.mean([c.accept for c in later]))
     assert accepted["domain"]["code"].prompts == 6
 
@@ -284,13 +284,13 @@ def test_a_comparison_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     target, draft = save_pair(tmp_path)
     output = tmp_path / "out"
     options: dict[str, Any] = {"target": target, "draft": draft, "chat": False, "max_new_tokens": 8, "cost": 0.1}
-    found = specpilot.compare(
+    comparison = specpilot.compare(
         {"two": 2, "three": {"length": "3"}}, ["one", "two", "three"], output=output, wandb="p", **options
     )
-    assert [name for name in found.report.decoders if name in ("none", "two", "three")] == ["none", "two", "three"]
-    assert json.loads((output / "report.json").read_text()) == found.report.to_dict()
-    assert (output / "report.html").read_text() == whole(found.report)
-    assert found.sentences[0] in " ".join(ParsedPage(found._repr_html_()).of("p"))
+    assert [name for name in comparison.report.decoders if name in ("none", "two", "three")] == ["none", "two", "three"]
+    assert json.loads((output / "report.json").read_text()) == comparison.report.to_dict()
+    assert (output / "report.html").read_text() == whole(comparison.report)
+    assert comparison.sentences[0] in " ".join(ParsedPage(comparison._repr_html_()).of("p"))
     assert len([*(output / "wandb").glob("offline-run-*")]) == 1
     rows = [{"messages": [{"role": "user", "content": text}]} for text in ("one", "two")]
     other = options | {"chat": True, "output": str(tmp_path / "other"), "clock": False, "limit": 1}

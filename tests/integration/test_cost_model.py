@@ -53,9 +53,9 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     _, *pair = timed_pair(monkeypatch, *KNOWN)
     result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
     assert result.warnings == []
-    known = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
-    assert result.cost.to_dict() == pytest.approx(known | {"t_draft_start": 0.0}, abs=1e-7)
-    assert {name: result.to_dict()["forward"][name] for name in known} == pytest.approx(known)
+    true_costs = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
+    assert result.cost.to_dict() == pytest.approx(true_costs | {"t_draft_start": 0.0}, abs=1e-7)
+    assert {name: result.to_dict()["forward"][name] for name in true_costs} == pytest.approx(true_costs)
     assert result.forward.t_v == pytest.approx({str(n): 0.010 + 0.001 * n for n in range(1, 22)})
     assert [part.r_squared for part in (result.forward, result.loop)] == pytest.approx([1.0, 1.0])
     measured_over_fitted = result.loop.measured_over_fitted
@@ -123,9 +123,9 @@ def test_the_quick_measurement_takes_turns_as_decoding_does(monkeypatch: pytest.
         return 0.002 + 0.1 * (last[-2] not in (model, target))
 
     time_forwards(monkeypatch, takes)
-    found = step_times(target, [*drafts, None], [5, 6, 7, 8], SamplingParams(), repeats=2)
-    assert found.cost.to_dict() == pytest.approx(CostModel(0.002, 0.010, 0.001, 0.003).to_dict())
-    assert found.models == pytest.approx([0.002, 0.002, 0.011])
+    times = step_times(target, [*drafts, None], [5, 6, 7, 8], SamplingParams(), repeats=2)
+    assert times.cost.to_dict() == pytest.approx(CostModel(0.002, 0.010, 0.001, 0.003).to_dict())
+    assert times.models == pytest.approx([0.002, 0.002, 0.011])
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.03, 0.1, 0.2, 0.25, 0.3, 0.9, 3.0])
@@ -242,11 +242,11 @@ models = st.builds(CostModel, seconds, seconds, seconds)
 @given(low=models, high=models, rows=st.integers(1, 200))
 def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, rows: int) -> None:
     costs = BatchCosts((2, 64), (low, high))
-    found = costs.at(rows)
+    interpolated = costs.at(rows)
     if rows <= 2:
-        assert found == low
+        assert interpolated == low
     elif rows >= 64:
-        assert found == high
+        assert interpolated == high
     else:  # the time of a whole round lies on the line between those of 2 and 64 requests
         line = {
             name: 2 * vars(low)[name] + (rows - 2) / 62 * (64 * vars(high)[name] - 2 * vars(low)[name])
@@ -254,7 +254,7 @@ def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, ro
         }
         if high.t_draft >= high.t_verify:  # drafts do not pay with 64 requests, and so not here
             line |= {"t_draft": line["t_verify"], "t_verify_token": 0.0}
-        assert {name: rows * cost for name, cost in vars(found).items()} == pytest.approx(line)
+        assert {name: rows * cost for name, cost in vars(interpolated).items()} == pytest.approx(line)
 
 
 def test_cost_files(tmp_path: Path) -> None:
@@ -275,8 +275,12 @@ def test_cost_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dear", [DEAR, CostModel(0.7, 0.7, 0.0)])
 def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel, kind: type) -> None:
     """Where a token is at least as dear as a round not even one that is certain would pay: there are no probes."""
-    given: dict[str, Any] = {"cost": CHEAP, "batch": BatchCosts((1, 64), (CHEAP, dear))}
-    rule = RateOptimal(TablePredictor(0.99, mean=0.99), **given) if kind is RateOptimal else OnlineConfidence(**given)
+    cost_options: dict[str, Any] = {"cost": CHEAP, "batch": BatchCosts((1, 64), (CHEAP, dear))}
+    rule = (
+        RateOptimal(TablePredictor(0.99, mean=0.99), **cost_options)
+        if kind is RateOptimal
+        else OnlineConfidence(**cost_options)
+    )
     rule.start_text()
     for rows, drafts in ((1, True), (64, False), (1, True)):
         for _ in range(300):
@@ -351,10 +355,10 @@ STARTING = replace(FIRST, t_draft_start=0.3)
 def test_costs_are_learned(
     first: CostModel, truth: CostModel, rounds: tuple[tuple[int, int], ...], count: int, rel: float
 ) -> None:
-    found = play(RunningCost(first), truth, count, rounds)
+    learned = play(RunningCost(first), truth, count, rounds)
     chains = all(tokens == forwards for tokens, forwards in rounds)
     for tokens, forwards in CHAINS if chains else CHAINS + APART + TOGETHER:
-        assert found.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=rel)
+        assert learned.round(tokens, forwards) == pytest.approx(truth.round(tokens, forwards), rel=rel)
 
 
 def test_an_interruption_leaves_little_trace() -> None:
@@ -446,8 +450,8 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monk
     decoder.generate([1, 2, 3], max_new_tokens=50)
     monkeypatch.undo()
     # A draft's first forward may read two tokens, which costs nothing here.
-    found = rule.running.at(1 + batched).cost
-    assert (found.per_token, found.round(0)) == pytest.approx((truth.per_token, truth.round(0)), rel=0.05)
+    learned = rule.running.at(1 + batched).cost
+    assert (learned.per_token, learned.round(0)) == pytest.approx((truth.per_token, truth.round(0)), rel=0.05)
     assert fixed.cost == slower(truth, 0.5)
 
 
@@ -517,7 +521,7 @@ def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: 
             if kind is RateOptimal
             else OnlineConfidence(cost=cost, adapt=True)
         )
-        found = []
+        counts = []
         for _ in range(60):  # texts
             rule.start_text()
             for n in range(100):
@@ -530,8 +534,8 @@ def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: 
                     rule.end_round(tokens, min(tokens, (0, 8, 2, 5, 1, 8, 3)[n % 7]))
                 seconds = TRUTH.round(tokens)
                 rule.timed(tokens, tokens, seconds)
-                found.append((tokens, seconds))
-        return found[-1000:]
+                counts.append((tokens, seconds))
+        return counts[-1000:]
 
     right, corrected = (sum(tokens > 0 for tokens, _ in rounds(cost)) for cost in (TRUTH, first))
     assert right > 900

@@ -56,8 +56,8 @@ def compared(word: str | dict[str, Any]) -> SpeculativeDecoder:
     ],
     ids=["Python", "generate", "serve", "compare", "a mapping"],
 )
-def test_the_same_from_every_door(made: Callable[[], SpeculativeDecoder]) -> None:
-    decoder = made()
+def test_the_same_from_every_door(build: Callable[[], SpeculativeDecoder]) -> None:
+    decoder = build()
     (arm,) = decoder.setup.arms
     assert isinstance(arm.length, OnlineConfidence)
     assert arm.length.running is not None
@@ -83,8 +83,8 @@ def test_the_same_from_every_door(made: Callable[[], SpeculativeDecoder]) -> Non
         {"threshold": 0.5},
     ],
 )
-def test_what_says_how_to_draft_is_followed(given: dict[str, Any]) -> None:
-    options = replace(BASE, **given)
+def test_what_says_how_to_draft_is_followed(settings: dict[str, Any]) -> None:
+    options = replace(BASE, **settings)
     assert with_defaults(options) is options
 
 
@@ -98,23 +98,23 @@ def test_what_says_how_to_draft_is_followed(given: dict[str, Any]) -> None:
         ({"verifier": "block"}, {"draft": "tiny-draft+ngram", "cost": "auto", "draft_dtype": "auto"}),
     ],
 )
-def test_what_is_left_open_is_filled_in(given: dict[str, Any], changed: dict[str, Any]) -> None:
-    options = replace(BASE, **given)
+def test_what_is_left_open_is_filled_in(settings: dict[str, Any], changed: dict[str, Any]) -> None:
+    options = replace(BASE, **settings)
     filled = with_defaults(options)
     assert filled == replace(options, length="online-confidence", adapt=True, **changed)
-    if given.keys() & {"tree", "verifier"}:
+    if settings.keys() & {"tree", "verifier"}:
         decoder = SpeculativeDecoder.from_options(options)
         assert decoder.generate([1, 2, 3], max_new_tokens=8).stats.n_drafted > 0
 
 
 def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
-    own: dict[str, Any] = {"chat": True, "max_new_tokens": 48, "temperature": 0}
+    call_options: dict[str, Any] = {"chat": True, "max_new_tokens": 48, "temperature": 0}
     prompts = ["What is 12 plus 30?", "Repeat this: one two three four one two three four", "List all files."]
-    texts = decoder.generate(prompts, **own)
+    texts = decoder.generate(prompts, **call_options)
     assert any(round.copied for text in texts for round in text.rounds)
     for prompt, text in zip(prompts, texts, strict=True):
-        assert text.tokens == decoder.generate(prompt, length="none", **own).tokens
+        assert text.tokens == decoder.generate(prompt, length="none", **call_options).tokens
     assert isinstance(decoder.setup_for(verifier="block").plan.drafting, Mixed)
     assert decoder.setup_for(verifier="mtad:0.5").plan.drafting.length == 4
     copying = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram:6").setup_for(length="3")
@@ -136,22 +136,22 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
     ],
     ids=str,
 )
-def test_a_calls_length_is_of_chains_and_none_drafts_nothing(own: dict[str, Any]) -> None:
-    steered = {} if own.get("tree") != "auto" else {"length": "tiny-lag-free", "cost": 0.2}
-    decoder = SpeculativeDecoder.from_pretrained("tiny", **{"draft": "tiny-draft"} | own | steered)
+def test_a_calls_length_is_of_chains_and_none_drafts_nothing(options: dict[str, Any]) -> None:
+    length_options = {} if options.get("tree") != "auto" else {"length": "tiny-lag-free", "cost": 0.2}
+    decoder = SpeculativeDecoder.from_pretrained("tiny", **{"draft": "tiny-draft"} | options | length_options)
     some = {"max_new_tokens": 12, "temperature": 0.0}
     text = decoder.generate("one two one two one two one", length="none", **some)
     assert text.stats.n_drafted == 0
     chain = decoder.generate("one two one two one two one", length=3, **some)
     assert chain.tokens == text.tokens
     assert chain.stats.n_drafted > 0
-    assert "ngram" in str(own) or not any(round.copied for round in chain.rounds)
+    assert "ngram" in str(options) or not any(round.copied for round in chain.rounds)
     assert decoder.setup_for(length=3).plan.drafts_chains
 
 
 def test_the_fastest_precision_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(**given: Any) -> str:
-        (draft,) = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2, **given).drafts
+    def chosen(**options: Any) -> str:
+        (draft,) = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=2, **options).drafts
         return draft.precision
 
     assert chosen() == "float32"  # a fixed length asks for no time
@@ -190,8 +190,8 @@ def test_logged_rounds_hold_the_models_tokens_alone() -> None:
         Round([5, 6], [0], [5, 8], [3.0, 0.2], copied=2),  # only copies
         Round([7, 7], [0, 1], [7, 7, 1], [0.7, 0.8]),
     ]
-    found = rounds_of(Generation([1], [1, 2, 3, 9, 5, 8, 7, 7, 1], rounds=rounds))
-    assert found == ([3, 6], [[4], [7, 7]], [[0.1], [0.7, 0.8]])
+    logged = rounds_of(Generation([1], [1, 2, 3, 9, 5, 8, 7, 7, 1], rounds=rounds))
+    assert logged == ([3, 6], [[4], [7, 7]], [[0.1], [0.7, 0.8]])
 
 
 def test_shared_rounds_have_costs_of_their_own() -> None:

@@ -142,11 +142,11 @@ def test_features_of_positions_are_those_of_the_labels_distribution(pair: Pair, 
     manifest = read_manifest(data)
     assert (manifest.vocab_size is not None) == (pair.sizes[1] > pair.sizes[0])
     draft, rows = load_draft(None, manifest, device="cpu"), load_rows(str(data))
-    found = read_positions(draft, rows, SamplingParams(1.0, None), manifest.vocab_size)
+    positions = read_positions(draft, rows, SamplingParams(1.0, None), manifest.vocab_size)
     row = rows[0]
     logits = draft.model(input_ids=torch.tensor([row.prompt_ids + row.x])).logits[0, len(row.prompt_ids) - 1]
     q = logits[: pair.sizes[0]].softmax(-1)
-    assert float(found.evidence[0, 0]) == pytest.approx(float(q[row.tokens[0]].log()), abs=1e-4)
+    assert float(positions.evidence[0, 0]) == pytest.approx(float(q[row.tokens[0]].log()), abs=1e-4)
 
 
 def test_transformers_assistance_is_refused(tmp_path: Path) -> None:

@@ -106,10 +106,10 @@ LAWS = [
 
 
 @cache
-def models(make: Callable[[str, Any, Path], tuple[Any, Any]], kind: str, which: int | str) -> tuple[Any, Any]:
+def models(make: Callable[[str, Any, Path], tuple[Any, Any]], kind: str, size: int | str) -> tuple[Any, Any]:
     """A target and drafts of :func:`small` or :func:`real`, shared by all ways: what they remember is computed once."""
     with TemporaryDirectory() as folder:
-        return make(kind, which, Path(folder))
+        return make(kind, size, Path(folder))
 
 
 @cache
@@ -261,12 +261,12 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
         decoder = SpeculativeDecoder(target, model, **options_of(way))
         decoder.stop_tokens = frozenset(range(0, 64, 13))  # texts end at different times
         if alone:
-            made = [decoder.generate(prompt, seed=sample_seed(3, i), **SAMPLED) for i, prompt in enumerate(PROMPTS)]
+            texts = [decoder.generate(prompt, seed=sample_seed(3, i), **SAMPLED) for i, prompt in enumerate(PROMPTS)]
         else:
-            made = decoder.generate(PROMPTS, seed=3, **SAMPLED)
-        counted = [[getattr(one.stats, name) for name in COUNTERS] for one in made]
-        outputs.append([(one.tokens, one.rounds, one.finish_reason) for one in made] + counted)
-        produced += made
+            texts = decoder.generate(PROMPTS, seed=3, **SAMPLED)
+        counted = [[getattr(one.stats, name) for name in COUNTERS] for one in texts]
+        outputs.append([(one.tokens, one.rounds, one.finish_reason) for one in texts] + counted)
+        produced += texts
     assert outputs[:-1] == outputs[1:]
     accepted = sum(one.stats.n_accepted for one in produced)
     # Of EAGLE-3's random weights none may be; where q is compared with them, some are.

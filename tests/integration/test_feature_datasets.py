@@ -86,10 +86,10 @@ def test_shards_hold_the_states_at_mixed_tokens(dataset: FeatureDataset) -> None
             expected.append(states[drafted])
             accept += [row.p[i] for i in np.flatnonzero(drafted)]
             counts.append(int(drafted.sum()))
-        found = part(dataset, name)
-        torch.testing.assert_close(found["states"], torch.cat(expected), atol=1e-5, rtol=1e-5)
-        assert found["accept"].tolist() == pytest.approx(accept)
-        assert found["counts"].tolist() == counts
+        shard = part(dataset, name)
+        torch.testing.assert_close(shard["states"], torch.cat(expected), atol=1e-5, rtol=1e-5)
+        assert shard["accept"].tolist() == pytest.approx(accept)
+        assert shard["counts"].tolist() == counts
     assert torch.equal(dataset.embedding, draft.get_output_embeddings().weight)
 
 
@@ -115,9 +115,9 @@ def test_all_of_the_target_s_is_every_token_after_its_text(
             ids = torch.tensor([[*row.prompt_ids, *row.x[:i], row.y[i]]])
             expected.append(forward_with_hidden(draft, input_ids=ids)[1][0, -1])
             p.append(row.p[i])
-    found = part(dataset, f"{TRAIN}0")
-    torch.testing.assert_close(found["states"], torch.stack(expected), atol=1e-5, rtol=1e-4)
-    assert found["accept"].tolist() == pytest.approx(p)
+    shard = part(dataset, f"{TRAIN}0")
+    torch.testing.assert_close(shard["states"], torch.stack(expected), atol=1e-5, rtol=1e-4)
+    assert shard["accept"].tolist() == pytest.approx(p)
 
 
 def test_prompts_that_are_all_as_long_as_max_length(work: Path, options: FeatureDataOptions, tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_small_shards_give_the_same_batches(
     divided, whole = small.part(f"{TRAIN}0"), dataset.part(f"{TRAIN}0")
     assert len(divided.shards) > 20 > len(whole.shards)
     rows = torch.randperm(sum(divided.rows), generator=torch.Generator().manual_seed(0))
-    for mine in (rows, rows[:0]):
-        ours, theirs = divided.gather(mine), whole.gather(mine)
+    for local_rows in (rows, rows[:0]):
+        ours, theirs = divided.gather(local_rows), whole.gather(local_rows)
         assert torch.equal(ours["accept"], theirs["accept"])
         torch.testing.assert_close(ours["states"], theirs["states"], atol=1e-5, rtol=1e-5)  # read in other company
     texts = torch.tensor([40, 0, 17])

@@ -217,11 +217,11 @@ def containers(value: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def all_readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     torch.manual_seed(0)
-    found = readers(tmp_path_factory.mktemp("fuzz"))
-    assert tuple(found) == NAMES
-    for reader in found.values():
+    by_name = readers(tmp_path_factory.mktemp("fuzz"))
+    assert tuple(by_name) == NAMES
+    for reader in by_name.values():
         reader.read()
-    return found
+    return by_name
 
 
 def damaged_gguf(old: bytes, new: bytes) -> bytes:
@@ -265,7 +265,7 @@ def test_yaml_that_cannot_be_converted(tmp_path: Path, value: str) -> None:
 def test_mutated_files_are_read_or_refused(all_readers: dict[str, Reader], name: str) -> None:
     reader = all_readers[name]
     valid = reader.file.read_bytes()
-    others = {path: path.read_bytes() for path in reader.file.parent.glob("*.json")}
+    contents = {path: path.read_bytes() for path in reader.file.parent.glob("*.json")}
 
     @given(mutations())
     @settings(
@@ -287,5 +287,5 @@ def test_mutated_files_are_read_or_refused(all_readers: dict[str, Reader], name:
     try:
         check()
     finally:
-        for path, content in {**others, reader.file: valid}.items():
+        for path, content in {**contents, reader.file: valid}.items():
             path.write_bytes(content)

@@ -54,8 +54,8 @@ SPREAD = {
 @torch.inference_mode()
 def logits(model: Any) -> Tensor:
     inputs = {"decoder_input_ids": IDS} if model.config.is_encoder_decoder else {}
-    found: Tensor = model(IDS, **inputs).logits
-    return found
+    result: Tensor = model(IDS, **inputs).logits
+    return result
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def folder(tmp_path: Path) -> Path:
 
 def edit_config(folder: Path, name: str = "config.json", **settings: Any) -> None:
     file = folder / name
-    found = json.loads(file.read_text()) | settings
-    file.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+    content = json.loads(file.read_text()) | settings
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
 def test_text_and_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,16 +181,16 @@ def test_a_launcher_does_not_choose_the_device(
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(names, "check_device_map", lambda *_: None)  # there may be no such device here
-    taken = []
+    devices = []
 
     def from_pretrained(path: str, **options: Any) -> NoReturn:
-        taken.append(options["device_map"])
+        devices.append(options["device_map"])
         raise OSError
 
     monkeypatch.setattr(names.AutoModelForCausalLM, "from_pretrained", from_pretrained)
     with pytest.raises(InputError):
         load_model(folder, device_map=device_map)
-    assert taken == [expected]
+    assert devices == [expected]
 
 
 @pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])

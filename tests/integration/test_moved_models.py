@@ -33,9 +33,9 @@ def moved(tmp_path: Path) -> str:
 
 def test_features_of_models_that_have_moved(moved: str, tmp_path: Path) -> None:
     options = FeatureDataOptions(data=moved, predictor="lag-free", traced=2, **SPLIT)
-    for given, missing in (({"draft": "tiny-draft"}, "target"), ({"target": "tiny"}, "draft")):
+    for replaced, missing in (({"draft": "tiny-draft"}, "target"), ({"target": "tiny"}, "draft")):
         with refused(f"gone/{missing}"):
-            make_features(replace(options, **given), tmp_path / "features")
+            make_features(replace(options, **replaced), tmp_path / "features")
     make_features(replace(options, target="tiny", draft="tiny-draft"), tmp_path / "features")
 
 

@@ -53,11 +53,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"copies": "tiny-copies", "length": "models/beside"}, "models/target", "models/draft"),
     ],
 )
-def test_the_pair_that_is_decoded_with(place: Path, given: dict[str, str], target: str, draft: str | None) -> None:
-    options = DecodingOptions(**given)
-    found = with_models(options)
-    assert asdict(found) == asdict(replace(options, target=target, draft=draft))
-    assert with_models(found) == found
+def test_the_pair_that_is_decoded_with(place: Path, names: dict[str, str], target: str, draft: str | None) -> None:
+    options = DecodingOptions(**names)
+    completed = with_models(options)
+    assert asdict(completed) == asdict(replace(options, target=target, draft=draft))
+    assert with_models(completed) == completed
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,12 @@ from ..helpers.training import differ, last_weights
     longest=st.integers(1, 5),
     asked=st.booleans(),
 )
-def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int, asked: bool) -> None:
+def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int, is_whole: bool) -> None:
     growing = text[:start]
     index = NgramIndex(growing, before, longest)
     lookup = PromptLookup(index, longest)
     growing += text[start:]
-    if asked:  # features are read in between, for which the index is brought up to date
+    if is_whole:  # features are read in between, for which the index is brought up to date
         index.match([0])
     predicted = lookup.extend()
     tokens = [*before, *text]
@@ -112,9 +112,9 @@ def test_sources_learn_what_the_model_yields() -> None:
     for _ in range(60):
         sources.end_round(0, 4, 4)
     assert sources.plan([1.0]) == Plan(0, True)
-    known, below = sources.accepted.value, sources.rate.below * sources.rate.keep
+    accepted_before, below = sources.accepted.value, sources.rate.below * sources.rate.keep
     sources.end_round(3, 4, 2)  # the model's tokens were not looked at
-    assert sources.accepted.value == known
+    assert sources.accepted.value == accepted_before
     assert sources.rate.below - below == pytest.approx(sources.cost.round(7, 4))
 
 
@@ -134,20 +134,20 @@ def test_rules_steer_copies_as_certain_tokens(rule: LengthController) -> None:
 
 def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And their n-gram matches after the copy before them; a draft that is the target is always right there."""
-    seen, told = list[tuple[int, int]](), list[tuple[int, int]]()
+    observed, ended_rounds = list[tuple[int, int]](), list[tuple[int, int]]()
     monkeypatch.setattr(
         prompt_lookup, "PRIOR", (0.05, 0.9, 0.9, 0.9, 0.05, 0.05, 0.05)
     )  # copies end, the model goes on
     monkeypatch.setattr(
-        Fixed, "observe", lambda self, s: bool(seen.append((s.index, s.match().matches))) or s.index < 2
+        Fixed, "observe", lambda self, s: bool(observed.append((s.index, s.match().matches))) or s.index < 2
     )
-    monkeypatch.setattr(Fixed, "end_round", lambda self, *round: told.append(round))
+    monkeypatch.setattr(Fixed, "end_round", lambda self, *round: ended_rounds.append(round))
     decoder = SpeculativeDecoder(make(), make(), ngram=Ngram(4, CHEAP), length=Fixed(2))
     rounds = decoder.generate(repetitive(4, 1), max_new_tokens=100, temperature=0).rounds[1:]
     assert any(len(round.drafted) > 2 for round in rounds)
-    assert ({index for index, _ in seen}, max(matches for _, matches in seen)) == ({1, 2}, 4)
-    assert {*told} <= {(1, 1), (2, 2)}
-    assert 0 < len(told) < len([round for round in rounds if round.drafted])
+    assert ({index for index, _ in observed}, max(matches for _, matches in observed)) == ({1, 2}, 4)
+    assert {*ended_rounds} <= {(1, 1), (2, 2)}
+    assert 0 < len(ended_rounds) < len([round for round in rounds if round.drafted])
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +174,9 @@ def test_ngram_drafts_by_name(
     options: dict[str, Any], drafts: int, ngrams: list[Ngram | None], plain: list[int]
 ) -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", **options)
-    found = decoder.setup.arms
-    assert (len(decoder.drafts), [getattr(one.drafter, "options", None) for one in found]) == (drafts, ngrams)
-    assert isinstance(found[0].length, RateOptimal) == (options.get("length") == "tiny-lag-free")
+    arms = decoder.setup.arms
+    assert (len(decoder.drafts), [getattr(one.drafter, "options", None) for one in arms]) == (drafts, ngrams)
+    assert isinstance(arms[0].length, RateOptimal) == (options.get("length") == "tiny-lag-free")
     assert decoder.generate("def add(a, b):", max_new_tokens=24, temperature=0).tokens == plain
 
 
@@ -194,9 +194,9 @@ def by_hand(text: list[int], token: int) -> NgramMatch:
     lengths = [n for n in range(1, min(MAX_NGRAM, len(text)) + 1) if followers(text, n)]
     if not lengths:
         return NOTHING
-    found = followers(text, max(lengths))
+    matches = followers(text, max(lengths))
     agrees = max((n for n in lengths if token in followers(text, n)), default=0)
-    return NgramMatch(agrees, max(lengths), found.count(token) / len(found), found[-1])
+    return NgramMatch(agrees, max(lengths), matches.count(token) / len(matches), matches[-1])
 
 
 @settings(max_examples=200)
@@ -215,8 +215,8 @@ def test_drafts_come_and_go(
     """
     text = [*prompt]
     index = NgramIndex(text, before, longest)
-    for draft, accepted, bonus, asked in rounds:
-        for k in range(1, len(draft) + 1) if asked else ():
+    for draft, accepted, bonus, is_copied in rounds:
+        for k in range(1, len(draft) + 1) if is_copied else ():
             assert index.match(draft[:k]) == by_hand([*text, *draft[: k - 1]], draft[k - 1])
         text += [*draft[:accepted], bonus]
     assert index.match([0]) == by_hand(text, 0)
@@ -232,9 +232,11 @@ def test_predictions_are_the_heads(seed: int, vocab: int) -> None:
     evidence = torch.randn(6, EVIDENCE, generator=generator)
     tokens, last = torch.randint(vocab, (2, 6), generator=generator)
     predictor = CopyPredictor(head, embedding)
-    found = [predictor.predict(*one) for one in zip(evidence.tolist(), tokens.tolist(), last.tolist(), strict=True)]
+    predictions = [
+        predictor.predict(*one) for one in zip(evidence.tolist(), tokens.tolist(), last.tolist(), strict=True)
+    ]
     expected = torch.sigmoid(head(evidence, embedding[tokens], embedding[last]))
-    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+    assert predictions == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_an_embedding_that_does_not_fit() -> None:
@@ -296,10 +298,10 @@ def test_training_sees_what_decoding_does(model: bool, monkeypatch: pytest.Monke
     acceptance = TextCopies._acceptance
 
     def listened(text: TextCopies, match: Match, copied: list[int]) -> float:
-        found = acceptance(text, match, copied)
+        acceptances = acceptance(text, match, copied)
         if len(copied) == 1:
             firsts.append(predictor.asked[-1])
-        return found
+        return acceptances
 
     monkeypatch.setattr(TextCopies, "_acceptance", listened)
     target, draft = make(vocab=12, seed=3), make(vocab=12, seed=4, layers=1) if model else None
@@ -328,10 +330,10 @@ def test_copied_tokens_by_hand() -> None:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of a target, and its pair."""
     folder = tmp_path_factory.mktemp("copies")
-    given = pair_and_prompts(folder, (f"one two {i} one two" for i in range(30)))
-    del given["draft"]
+    paths = pair_and_prompts(folder, (f"one two {i} one two" for i in range(30)))
+    del paths["draft"]
     for name, temperature in (("data", 1.0), ("greedy", 0.0)):
-        make_answers(AnswersDataOptions(**given, max_new_tokens=16, temperature=temperature), folder / name)
+        make_answers(AnswersDataOptions(**paths, max_new_tokens=16, temperature=temperature), folder / name)
     return folder
 
 

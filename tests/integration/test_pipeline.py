@@ -65,10 +65,10 @@ KINDS = {
 def test_the_class_of_the_options_names_the_function(kind: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Any, Any]] = []
     for name in KINDS.values():
-        monkeypatch.setattr(pipeline, name, lambda *given, name=name, **_: calls.append((name, given)))
+        monkeypatch.setattr(pipeline, name, lambda *arguments, name=name, **_: calls.append((name, arguments)))
     training = kind.endswith("TrainingOptions")
-    given = {"data": "d"} if training or kind == "FeatureDataOptions" else {}
-    options = getattr(specpilot, kind)(**given)
+    arguments = {"data": "d"} if training or kind == "FeatureDataOptions" else {}
+    options = getattr(specpilot, kind)(**arguments)
     (specpilot.train if training else specpilot.make_dataset)(options, "folder")
     assert calls == [(function, (options, "folder"))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -411,10 +412,10 @@ def test_a_comparison_prints_the_plans(tmp_path: Path, capsys: pytest.CaptureFix
             output=tmp_path / "out",
         )
     )  # fmt: skip
-    lines = capsys.readouterr().err.splitlines()
-    assert any(line.startswith("target: tiny, float32") for line in lines)
-    (three,) = (line for line in lines if line.startswith("3: "))
-    assert "a draft ends: after 3 tokens" in three
-    (copies,) = (line for line in lines if line.startswith("ngram: "))
+    printed = capsys.readouterr().err
+    assert any(line.startswith("target: tiny, float32") for line in printed.splitlines())
+    plans = dict(re.findall(r"^decoder (.*):\n((?:  .*\n)*)", printed, re.M))
+    assert "  a draft ends: after 3 tokens" in plans["3"]
+    copies = plans["ngram"]
     assert "0.20 of a verification" in copies
     assert f"the costs of {file}, measured on some GPU" in copies

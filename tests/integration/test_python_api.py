@@ -168,11 +168,13 @@ def test_length_and_rule_of_one_call() -> None:
     decoder = SpeculativeDecoder(target, draft)
     rules = {"length": Fixed(2)}, {"length": Fixed(5), "verifier": "block"}, {"length": "heuristic:3"}
     for options in (*rules, {"verifier": "typical:0.2"}):
-        made = SpeculativeDecoder(target, draft, **options).generate([1, 2, 3], max_new_tokens=20, seed=4)
-        assert decoder.generate([1, 2, 3], max_new_tokens=20, seed=4, **options).rounds == made.rounds
+        expected = SpeculativeDecoder(target, draft, **options).generate([1, 2, 3], max_new_tokens=20, seed=4)
+        assert decoder.generate([1, 2, 3], max_new_tokens=20, seed=4, **options).rounds == expected.rounds
     tree = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="spec-infer")
-    made = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="mcss").generate([1, 2], max_new_tokens=12, seed=1)
-    assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == made.rounds
+    expected = SpeculativeDecoder(target, draft, tree=(2, 2), verifier="mcss").generate(
+        [1, 2], max_new_tokens=12, seed=1
+    )
+    assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == expected.rounds
     chain = SpeculativeDecoder(target, draft, length=3, verifier="spec-infer")
     chosen = [one.generate([1, 2], max_new_tokens=12, seed=1, length=3).rounds for one in (tree, chain)]
     assert chosen[0] == chosen[1]

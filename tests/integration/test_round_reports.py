@@ -74,13 +74,13 @@ def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
     outputs: list[Generation] = decoder.generate(
         PROMPTS[:2], max_new_tokens=NEW, temperature=0.8, seed=1, verifier="token-wise"
     )
-    told = told_by(decoder)
+    reports = told_by(decoder)
     turns = max(len(one.rounds) for one in outputs)
     drafts = [[len(one.rounds[i].drafted) for one in outputs if i < len(one.rounds)] for i in range(turns)]
     # Between the marks of a round's start and end the clock is read once more.
-    assert told.times == [None, *((max(lengths), max(lengths), 2.0) for lengths in drafts[2:])]
+    assert reports.times == [None, *((max(lengths), max(lengths), 2.0) for lengths in drafts[2:])]
     assert any(len(lengths) == 2 and lengths[0] != lengths[1] for lengths in drafts[2:])
-    assert told.rows == [len(lengths) for lengths in drafts[1:] for _ in lengths]
+    assert reports.rows == [len(lengths) for lengths in drafts[1:] for _ in lengths]
 
 
 @pytest.mark.parametrize("draft", ["model", "states"])  # the target returns all states to drafts that read them

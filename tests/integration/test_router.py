@@ -60,8 +60,8 @@ def test_greedy_and_sampled() -> None:
 
 def test_arms_as_users_write_them() -> None:
     """A draft may be a folder named exit, and may have moved."""
-    found = [*map(parse_arm, ("tiny-draft", "autoregressive", "exit:3", "exit"))]
-    assert found == [("draft", 0), ("autoregressive", 0), ("exit", 3), ("draft", 0)]
+    parsed = [*map(parse_arm, ("tiny-draft", "autoregressive", "exit:3", "exit"))]
+    assert parsed == [("draft", 0), ("autoregressive", 0), ("exit", 3), ("draft", 0)]
     check_arms(ARMS, [replace(arm, name=f"elsewhere/{arm.name}") for arm in ARMS])
     moved = shorten_names([Arm("draft", name) for name in ("/a/draft", "/b/draft", "/b/c/small", "c/draft")])
     assert [arm.name for arm in moved] == ["a/draft", "b/draft", "small", "c/draft"]
@@ -75,8 +75,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: replace(CONFIGS["router"], arms=(ARMS[0], ARMS[0])), "'small': named twice"),
     (lambda: RouterPolicy(8, 1), "arms=1:"),
     *(
-        (partial(check_arms, ARMS, given), f"^draft: arm number {words}")
-        for given, words in (
+        (partial(check_arms, ARMS, arm_text), f"^draft: arm number {words}")
+        for arm_text, words in (
             (ARMS[:3], "4 is missing, where the router was trained with 'autoregressive'; give its arms"),
             (ARMS[1:], "1 is 'large', where the router was trained with 'small'"),
             ((replace(ARMS[0], fingerprint="c" * 64), *ARMS[1:]), "1 is 'small' of other weights or configuration"),

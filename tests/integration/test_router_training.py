@@ -112,9 +112,9 @@ def test_the_sampled_gradient_is_the_exact_one_on_average(baseline: str, entropy
     mean = torch.zeros(2, 3)
     for actions in itertools.product(range(3), repeat=2):
         before = torch.stack([policy[i, :a].sum() for i, a in enumerate(actions)])
-        own = torch.stack([policy[i, a] for i, a in enumerate(actions)])
-        batch = Batch(torch.zeros(2, 1), r, before + own / 2)  # a uniform that draws this action
-        mean += own.prod() * gradient(logits, batch, "sampled", baseline, entropy)
+        chosen_probabilities = torch.stack([policy[i, a] for i, a in enumerate(actions)])
+        batch = Batch(torch.zeros(2, 1), r, before + chosen_probabilities / 2)  # a uniform that draws this action
+        mean += chosen_probabilities.prod() * gradient(logits, batch, "sampled", baseline, entropy)
     exact = gradient(logits, Batch(torch.zeros(2, 1), r, torch.zeros(2)), "exact", "none", entropy)
     torch.testing.assert_close(mean, exact, rtol=1e-4, atol=1e-6)
     if not entropy:

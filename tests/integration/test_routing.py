@@ -51,8 +51,8 @@ def test_distribution_under_a_random_router(architecture: str, sampling: Samplin
     lengths = [Fixed(2), CumulativeConfidence(0.35), Fixed(2), Fixed(0)]
     copies = LoadedArm(Arm("ngram", "ngram"), None, Fixed(20), Ngram(2, EVEN))
     decoder = routed(target, drafts, RandomRouter(5), lengths, copies)
-    found = decoder_distribution(decoder, sampling, 4, REPEATING)
-    assert_same(found, target_distribution(CausalLM(target), sampling, REPEATING))
+    distribution = decoder_distribution(decoder, sampling, 4, REPEATING)
+    assert_same(distribution, target_distribution(CausalLM(target), sampling, REPEATING))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "bloom", "t5"])
@@ -222,17 +222,17 @@ def test_an_exit_is_layer_norm_and_head(architecture: str) -> None:
     model = make(architecture, layers=3)
     target = CausalLM(model)
     exit = EarlyExit(target, 2)
-    found = read(exit, TOKENS, 4, 3)
+    exit_logits = read(exit, TOKENS, 4, 3)
     whole, text = TextReader.begin(target, TOKENS[:4])
     whole.read(text)
     beside = TextReader(exit, whole.cache, whole.text).read(TOKENS[4:])[0]  # in the target's cache
-    torch.testing.assert_close(beside, found[4:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(beside, exit_logits[4:], rtol=1e-4, atol=1e-4)
     ids = torch.tensor([TOKENS])
     if architecture in NORMS:
         with torch.inference_mode():
             hidden = model(input_ids=ids, output_hidden_states=True).hidden_states[2]
             expected = model.get_output_embeddings()(model.get_submodule(NORMS[architecture])(hidden))
-        torch.testing.assert_close(found, expected[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(exit_logits, expected[0], rtol=1e-4, atol=1e-4)
     full = model(input_ids=ids).logits[0]  # the model itself is as it was
-    assert not torch.allclose(found, full)
+    assert not torch.allclose(exit_logits, full)
     torch.testing.assert_close(read(target, TOKENS), full, rtol=1e-4, atol=1e-4)

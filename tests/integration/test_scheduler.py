@@ -37,7 +37,7 @@ def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data
     decoder = SpeculativeDecoder(target, draft, length=Fixed(3))
     engine = decoder.scheduler.engine
     decoder.scheduler.max_running = data.draw(st.integers(1, 5))
-    made: list[tuple[Request, dict[str, Any]]] = []
+    submitted: list[tuple[Request, dict[str, Any]]] = []
     for seed in range(data.draw(st.integers(2, 9))):
         kind: dict[str, Any] = {
             "prompt": data.draw(st.sampled_from(PROMPTS)),
@@ -51,16 +51,16 @@ def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data
         }
         request = asked(decoder, kind)
         decoder.scheduler.submit([request])
-        made.append((request, kind))
+        submitted.append((request, kind))
         for _ in range(data.draw(st.integers(0, 3))):
             decoder.scheduler.step()
             assert len(decoder.scheduler.running) <= decoder.scheduler.max_running
-    while not all(request.finished for request, _ in made):
+    while not all(request.finished for request, _ in submitted):
         decoder.scheduler.step()
     decoder.scheduler.step()
     assert not engine.cache.texts
     assert engine.cache.n_rows == engine.cache.n_columns == 0
-    for request, kind in made:
+    for request, kind in submitted:
         alone = asked(decoder, kind)
         decoder.scheduler.run([alone])
         assert request.output.tokens == alone.output.tokens
@@ -120,10 +120,10 @@ def test_as_finished() -> None:
         decoder.new_request([1], GREEDY, budget, RandomSource(0), stop_tokens=frozenset())
         for budget in (90, *range(1, 21))
     ]
-    found = decoder.scheduler.as_finished(requests)
-    assert [next(found) for _ in range(10)] == requests[1:11]
+    finished = decoder.scheduler.as_finished(requests)
+    assert [next(finished) for _ in range(10)] == requests[1:11]
     assert not requests[0].finished
-    found.close()
+    finished.close()
     assert not decoder.scheduler.running
     assert [len(request.output.tokens) for request in (requests[10], requests[-1])] == [10, 0]
 
@@ -172,14 +172,14 @@ def test_a_thread_that_runs_rounds_gathers_no_news_of_them() -> None:
 
 def test_a_draft_reads_a_prompt_when_it_first_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the third round, whose time is a prefill's; no cost is learned from it."""
-    target, draft, told = CausalLM(make()), CausalLM(make(layers=1)), list[object]()
-    monkeypatch.setattr(Sometimes, "timed", lambda self, *round: told.append(round))
-    monkeypatch.setattr(Sometimes, "untimed", lambda self: told.append(None))
+    target, draft, reads = CausalLM(make()), CausalLM(make(layers=1)), list[object]()
+    monkeypatch.setattr(Sometimes, "timed", lambda self, *round: reads.append(round))
+    monkeypatch.setattr(Sometimes, "untimed", lambda self: reads.append(None))
     decoder = SpeculativeDecoder(target, draft, length=Sometimes())
     time_forwards(monkeypatch, lambda model, longest: 1.0 if model is target else 10.0 if longest > 3 else 0.25)
     stats = decoder.generate(PROMPTS[4], max_new_tokens=6, temperature=0).stats
     assert (stats.prefill_seconds, stats.n_draft_forwards) == (11.0, 2)
-    assert told[:3] == [(0, 0, 1.0), (0, 0, 1.0), None]
+    assert reads[:3] == [(0, 0, 1.0), (0, 0, 1.0), None]
 
 
 def test_long_batches_close_their_holes() -> None:

@@ -47,10 +47,17 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_pair(folder)
     save_pair(folder / "other", draft_seed=2)
     (folder / "p.txt").write_text("".join(f"prompt number {i}\n" for i in range(24)))
-    for name, own in DATASETS.items():
-        given = {"target": f"{folder}/target", "draft": f"{folder}/draft", "prompts": f"{folder}/p.txt", "chat": False}
-        given |= {"draft": f"{folder}/other/draft"} if name == "other-draft" else {}
-        make_acceptance_data(AcceptanceDataOptions(**given, max_new_tokens=10, device="cpu", **own), folder / name)
+    for name, settings in DATASETS.items():
+        base_options = {
+            "target": f"{folder}/target",
+            "draft": f"{folder}/draft",
+            "prompts": f"{folder}/p.txt",
+            "chat": False,
+        }
+        base_options |= {"draft": f"{folder}/other/draft"} if name == "other-draft" else {}
+        make_acceptance_data(
+            AcceptanceDataOptions(**base_options, max_new_tokens=10, device="cpu", **settings), folder / name
+        )
     return folder
 
 

@@ -42,19 +42,19 @@ def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[tuple
     These are the text before the round, and of each first child the tokens down to it and the q it was drawn from.
     """
     (arm,) = decoder.setup.arms
-    propose, seen = arm.drafter.propose, list[tuple[list[int], Draft]]()
+    propose, proposals = arm.drafter.propose, list[tuple[list[int], Draft]]()
 
     def watched(requests: Sequence[Request]) -> list[Draft]:
         texts = [list(request.text) for request in requests]
         drafts = propose(requests)
-        seen.extend(zip(texts, drafts, strict=True))
+        proposals.extend(zip(texts, drafts, strict=True))
         return drafts
 
     arm.drafter.propose = watched  # type: ignore[method-assign]
     sampling: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": None}
     outputs = [*decoder.generate(PROMPTS, seed=[3, 4, 5, 6], **sampling), decoder.generate([7], seed=8, **sampling)]
     assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
-    for text, draft in seen:
+    for text, draft in proposals:
         children = [node for node, parent in enumerate(draft.parents) if draft.parents.index(parent) == node]
         paths = ([*ancestors_of(draft.parents, node), node] for node in children if not draft.copied)
         yield text, [([draft.tokens[node] for node in path], draft.q[path[-1]]) for path in paths]
@@ -115,12 +115,12 @@ def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: P
         read.add(0, len(text))
         _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
         before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-        logits, own = draft.forward(cache, [Read(0, text, states=before)])
-        found = [logits[0]]
+        logits, draft_states = draft.forward(cache, [Read(0, text, states=before)])
+        rows = [logits[0]]
         for token in path[:-1]:
-            logits, own = draft.forward(cache, [Read(0, [token], states=own)])
-            found.append(logits[0])
-        return [row.softmax(-1) for row in found]
+            logits, draft_states = draft.forward(cache, [Read(0, [token], states=draft_states)])
+            rows.append(logits[0])
+        return [row.softmax(-1) for row in rows]
 
     assert max(compare(decoder, in_one_go)) > 1
 
@@ -204,8 +204,8 @@ def loaded(folder: Path, target: PreTrainedModel | None = None, dtype: str = "fl
 
 def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]) -> torch.Tensor:
     """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
-    found = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
-    return torch.stack([found[layer][0] for layer in layers], 1)
+    hidden_states = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    return torch.stack([hidden_states[layer][0] for layer in layers], 1)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_without_lm_head_the_targets_is_meant(name: str, kept: list[int] | None,
         folder = write_draft(tmp_path / f"{shards} shards", **settings, head=head[:0], shards=shards)
         draft = loaded(folder, target)
         assert model_fingerprint(draft) == model_fingerprint(written_out)
-        others = drafted(SpeculativeDecoder(target, draft, length=3))
-        for (text, nodes), (other_text, other_nodes) in zip(drafted(decoder), others, strict=True):
+        expected_drafts = drafted(SpeculativeDecoder(target, draft, length=3))
+        for (text, nodes), (other_text, other_nodes) in zip(drafted(decoder), expected_drafts, strict=True):
             assert text == other_text
             for (path, q), (other_path, other_q) in zip(nodes, other_nodes, strict=True):
                 assert path == other_path

@@ -233,16 +233,16 @@ def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_training_continues_a_draft(
-    own: bool, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+    has_own_vocabulary: bool, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
     """A model of its own is distilled: all its weights are trained, and none is shared."""
-    draft = work / "draft" if own else trained
+    draft = work / "draft" if has_own_vocabulary else trained
     settings = continued(settings, draft)
     result = train_draft(settings, output=tmp_path / "run")
     export(tmp_path / "run", tmp_path / "draft")
     before, after = acceptance(draft, settings), acceptance(tmp_path / "draft", settings)
     assert after == pytest.approx(result.metrics["acceptance"], abs=0.01)
-    assert result.metrics["acceptance"] > before + (0.01 if own else -0.002)
+    assert result.metrics["acceptance"] > before + (0.01 if has_own_vocabulary else -0.002)
     target = load_model(settings.target, device="cpu")
     begun = load_initial(target, load_tokenizer(settings.target), settings)
     untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
@@ -252,7 +252,7 @@ def test_training_continues_a_draft(
     accept, *_ = untrained.agreement(data_of(settings).validation)
     assert float(accept.mean()) == pytest.approx(before, abs=1e-5)
     description = json.loads((tmp_path / "draft" / "draft.json").read_text())
-    if own:
+    if has_own_vocabulary:
         assert description["target"] is None
         weights = [load_model(folder, device="cpu").state_dict() for folder in (draft, tmp_path / "draft")]
         assert not any(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
@@ -265,16 +265,16 @@ def test_unsupported_trainings_are_refused(
 ) -> None:
     save_pair(tmp_path / "padded", draft_vocab=264)
     write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
-    own = {"layers": None, "vocabulary": 8192}  # of an initial draft
+    initial_settings = {"layers": None, "vocabulary": 8192}  # of an initial draft
     changes: list[tuple[dict[str, Any], str]] = [
         ({"positions": 2}, "positions=2:"),
         ({"vocabulary": 258}, "vocabulary=258:"),
         ({"data": str(work / "others")}, "contains answers of another target, "),
         ({"initial": trained, "vocabulary": 8192}, "layers=1:"),
-        (own | {"initial": trained, "positions": 2}, "positions=2:"),
-        (own | {"initial": tmp_path / "padded" / "draft"}, "initial='.*':"),
-        (own | {"initial": tmp_path / "eagle"}, "initial='.*':"),
-        (own | {"initial": tmp_path / "nothing"}, "no such model folder"),
+        (initial_settings | {"initial": trained, "positions": 2}, "positions=2:"),
+        (initial_settings | {"initial": tmp_path / "padded" / "draft"}, "initial='.*':"),
+        (initial_settings | {"initial": tmp_path / "eagle"}, "initial='.*':"),
+        (initial_settings | {"initial": tmp_path / "nothing"}, "no such model folder"),
     ]
     for change, words in changes:
         if "initial" in change:
@@ -329,10 +329,10 @@ def test_states_are_computed_once(work: Path, settings: DraftTrainingOptions, tm
     written = first.stat().st_mtime_ns
     StateFolder(tmp_path / "states", len(data.windows.tokens)).fill(teacher, data.windows, console)
     assert first.stat().st_mtime_ns == written
-    found = states.take(torch.tensor([3, 1]))
+    taken_states = states.take(torch.tensor([3, 1]))
     windows = data.windows.take(torch.tensor([3, 1]))
     output = target(input_ids=windows.tokens.long(), output_hidden_states=True)
-    torch.testing.assert_close(found.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
+    torch.testing.assert_close(taken_states.states, output.hidden_states[-1].bfloat16(), rtol=2e-2, atol=1e-2)
 
 
 def test_logits_that_are_no_projection_of_states_are_refused(tmp_path: Path) -> None:
@@ -366,7 +366,9 @@ def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
         cache = DynamicCache()
         inputs = fuse(embeddings[:, : start + 1], before[:, : start + 1])
         for place in range(places):
-            logits, own = forward_with_hidden(draft, inputs_embeds=inputs, past_key_values=cache, use_cache=True)
+            logits, draft_states = forward_with_hidden(
+                draft, inputs_embeds=inputs, past_key_values=cache, use_cache=True
+            )
             torch.testing.assert_close(together[place, start + place], logits[0, -1], rtol=1e-4, atol=1e-4)
             if place + 1 < places:
-                inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], own[:, -1:])
+                inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], draft_states[:, -1:])

@@ -70,16 +70,16 @@ def served(decoder: SpeculativeDecoder, predictor: AcceptancePredictor, batched:
         generations = decoder.generate(prompts, **options)
     else:
         generations = [decoder.generate(prompt, seed=sample_seed(0, i), **options) for i, prompt in enumerate(prompts)]
-    texts, found = list[Text](), list[list[float]]()
+    texts, predictions = list[Text](), list[list[float]]()
     for generation, rounds in zip(generations, recording.texts, strict=True):
         before, waiting = [*generation.prompt_tokens], iter(rounds)
         for round in generation.rounds:
             if y := round.drafted:
                 texts.append(text_of(AcceptanceRow(str(len(texts)), "", [*before], y, y, [0.5] * len(y))))
-                found.append(next(waiting))
+                predictions.append(next(waiting))
             before += round.emitted
-    assert sum(map(len, found)) > 150
-    return texts, found
+    assert sum(map(len, predictions)) > 150
+    return texts, predictions
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +114,11 @@ def trained(predictor: AcceptancePredictor, draft: CausalLM, texts: list[Text]) 
         return torch.sigmoid(logits).tolist()
     positions = read_positions(draft, texts, SAMPLING)
     if isinstance(predictor, HeadPredictor):
-        found = np.array([predictor.calibration(logit) for logit in CONTROLLER.head(positions.states).tolist()])
+        predictions = np.array([predictor.calibration(logit) for logit in CONTROLLER.head(positions.states).tolist()])
     else:
         evidence = positions.evidence[:, :3].double().numpy()
-        found = 1 / (1 + np.exp(-evidence @ [0.7, -0.9, -0.4] - 0.3))
-    return found.tolist()
+        predictions = 1 / (1 + np.exp(-evidence @ [0.7, -0.9, -0.4] - 0.3))
+    return predictions.tolist()
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_predictor_serves_what_it_was_trained_as(decoder: SpeculativeDecoder, 
     (draft,) = decoder.drafts
     assert isinstance(draft, CausalLM)
     predictor = predictor_of(name, draft)
-    texts, found = served(decoder, predictor, batched)
+    texts, served_predictions = served(decoder, predictor, batched)
     expected = iter(trained(predictor, draft, texts))
-    for text, probabilities in zip(texts, found, strict=True):
+    for text, probabilities in zip(texts, served_predictions, strict=True):
         of_round = [next(expected) for _ in text.tokens]
         assert len(probabilities) >= len(of_round) - 2
         np.testing.assert_allclose(probabilities, of_round[: len(probabilities)], rtol=0, atol=TOLERANCE)

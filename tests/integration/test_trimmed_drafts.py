@@ -42,10 +42,10 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
             cache.add(text, 100)
         reads = [[Read("a", long, 3), Read("b", TEXT, 2)], [Read("a", [1, 2], 2), Read("b", [4], 1)]]
         results.append([model.forward(cache, each) for each in reads])
-    others = torch.ones(cut.vocab_size, dtype=torch.bool)
-    others[kept] = False
+    is_removed = torch.ones(cut.vocab_size, dtype=torch.bool)
+    is_removed[kept] = False
     for (theirs, their_states), (ours, our_states) in zip(*results, strict=True):
-        assert bool((ours[:, others] == -torch.inf).all())
+        assert bool((ours[:, is_removed] == -torch.inf).all())
         torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
 
@@ -67,10 +67,10 @@ def test_a_draft_with_the_targets_embedding_loads_with_it(
     assert {parameter.dtype for parameter in loaded.parameters()} == {getattr(torch, dtype)}
     embedding: Any = target.get_input_embeddings()
     assert loaded.get_input_embeddings().weight.data_ptr() == embedding.weight.data_ptr()  # type: ignore[operator]
-    expected, found = logits_of(draft.to(getattr(torch, dtype))), logits_of(loaded)
+    expected, loaded_logits = logits_of(draft.to(getattr(torch, dtype))), logits_of(loaded)
     if dtype != "bfloat16":  # whose products are rounded otherwise
-        torch.testing.assert_close(found if kept is None else found[:, kept], expected)
-    assert (found == -torch.inf).any() == (kept is not None)
+        torch.testing.assert_close(loaded_logits if kept is None else loaded_logits[:, kept], expected)
+    assert (loaded_logits == -torch.inf).any() == (kept is not None)
     stored = (tmp_path / "draft" / "draft.safetensors").stat().st_size
     assert stored < sum(4 * parameter.numel() for parameter in draft.parameters()) - embedding.weight.numel() * 4
     by_name = load_model(tmp_path / "draft", device="cpu", target=str(tmp_path / "target"))

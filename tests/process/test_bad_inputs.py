@@ -299,7 +299,7 @@ DIVERGING = (
     "acceptance --predictor lag-free --weight-decay 1e30 --data @files/acceptance",
     "router --entropy 1e300 --data @files/router-data",
 )
-ROWS = [(command.replace("{}", what), message) for command, rows in TABLES.items() for what, message in rows]
+ROWS = [(command.replace("{}", arguments), message) for command, rows in TABLES.items() for arguments, message in rows]
 
 
 @pytest.fixture(scope="module")

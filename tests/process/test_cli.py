@@ -170,14 +170,14 @@ def test_types_are_shown_in_plain_words(capsys: pytest.CaptureFixture[str], monk
 
 @pytest.mark.parametrize("name", ["generate", "train acceptance", "data router"])
 def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    given = [*flags(COMMANDS[name]), "--seed", "7"]
+    arguments = [*flags(COMMANDS[name]), "--seed", "7"]
     with pytest.raises(SystemExit) as stop:
-        cli.main([*name.split(), *given, "--print-config"])
+        cli.main([*name.split(), *arguments, "--print-config"])
     assert stop.value.code == 0
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
     command = train.of_predictor([]) if name == "train acceptance" else COMMANDS[name]
     printed = CommandParser(command, "x").read(["--config", str(tmp_path / "printed.yaml")])
-    assert printed == CommandParser(command, "x").read(given)
+    assert printed == CommandParser(command, "x").read(arguments)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_a_command_ends_without_a_search_for_cycles() -> None:
         "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
         "from specpilot.cli.main import main\nmain(['--version'])\nprint(gc.get_freeze_count())"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[1:] == ["0", "True"]
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines()[1:] == ["0", "True"]
 
 
 def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
@@ -370,11 +370,11 @@ def test_options_are_described_once_and_inherit_their_defaults(kind: type) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_null_is_an_error_where_a_key_cannot_be_null(name: str) -> None:
-    given, parser = flags(COMMANDS[name]), CommandParser(COMMANDS[name], "x")
+    arguments, parser = flags(COMMANDS[name]), CommandParser(COMMANDS[name], "x")
     for kind in parser.kinds.values():
         hints = get_type_hints(kind)
         for key, hint in ((entry.name, hints[entry.name]) for entry in fields(kind)):
-            words = [*[word for word in given if not word.startswith(f"--{key}=")], "--config", f"{{{key}: null}}"]
+            words = [*[word for word in arguments if not word.startswith(f"--{key}=")], "--config", f"{{{key}: null}}"]
             if type(None) in get_args(hint):
                 parser.read(words)
                 continue

@@ -43,8 +43,8 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Block(one["language"], dedent(one["code"]), one["reason"]) for one in found]
+    matches = BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [Block(one["language"], dedent(one["code"]), one["reason"]) for one in matches]
 
 
 def runnable(page: Path) -> list[Block]:
@@ -245,28 +245,30 @@ INTERVAL = re.compile(r"(\d+\.\d+)(?: ×|×)? \((\d+\.\d+)–(\d+\.\d+)\)")
 TABLE = re.compile(r"<!-- results: .*?<!-- end -->", re.DOTALL)
 
 
-def intervals(found: Any) -> Iterator[tuple[str, str, str]]:
+def intervals(content: Any) -> Iterator[tuple[str, str, str]]:
     """Every estimate with its interval in a result, as it may be written."""
-    if isinstance(found, list):
-        for entry in found:
+    if isinstance(content, list):
+        for entry in content:
             yield from intervals(entry)
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return
     for name in ("ratio", "value"):
-        if name in found and "low" in found:
-            numbers = [found[name], found["low"], found["high"]]
+        if name in content and "low" in content:
+            numbers = [content[name], content["low"], content["high"]]
             for digits in (2, 3):
                 yield tuple(f"{number:.{digits}f}" for number in numbers)
-    for sentence in found.get("sentences", []):
+    for sentence in content.get("sentences", []):
         yield from INTERVAL.findall(sentence)
-    for entry in found.values():
+    for entry in content.values():
         yield from intervals(entry)
 
 
 def test_intervals_in_the_text_are_those_of_results() -> None:
     """All but those of list items that say that no command prints them."""
     files = (ROOT / "docs" / "results").glob("*.json")
-    known = {interval for file in files for interval in intervals(json.loads(file.read_text(encoding="utf-8")))}
+    stored_intervals = {
+        interval for file in files for interval in intervals(json.loads(file.read_text(encoding="utf-8")))
+    }
     checked = 0
     for page in PAGES:
         text = TABLE.sub("", page.read_text(encoding="utf-8"))
@@ -275,7 +277,7 @@ def test_intervals_in_the_text_are_those_of_results() -> None:
             written = INTERVAL.findall(words)
             checked += len(written)
             if not re.search(r"[Nn]o command prints", words):
-                assert [interval for interval in written if interval not in known] == [], page.name
+                assert [interval for interval in written if interval not in stored_intervals] == [], page.name
     assert checked > 20
 
 
@@ -332,7 +334,7 @@ def test_errors_have_a_place(hooks: ModuleType) -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     homes = {module: hooks.home(module) for module in hooks.raising()}
     assert [module for module, home in homes.items() if not home] == []
-    patterns = [pattern for found in hooks.ERRORS.findall(page) for pattern in found.split()]
+    patterns = [pattern for error_list in hooks.ERRORS.findall(page) for pattern in error_list.split()]
     assert sorted(patterns) == sorted(set(homes.values()))
 
 

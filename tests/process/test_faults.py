@@ -59,8 +59,8 @@ def test_damaged_shards_are_named_and_made_again(
     stages: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, damage: Damage
 ) -> None:
     folder = Path(shutil.copytree(stages.whole(name).folder, tmp_path / "data"))
-    first, *others = sorted(folder.glob("shard-*"))
-    for shard in others[:2]:
+    first, *later_shards = sorted(folder.glob("shard-*"))
+    for shard in later_shards[:2]:
         shard.write_bytes(damage(shard.read_bytes(), Random(0)))
     if name == "data acceptance":
         first.unlink()

@@ -33,20 +33,20 @@ def compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
 @pytest.mark.thorough
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
-    pair, folder, seen = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
+    pair, folder, stored = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
 
     def check(folder: Path) -> None:
         files = {file.name: file.read_bytes() for file in (folder / "records").glob("*.json")}
-        assert seen.items() <= files.items()
-        seen.update(files)
+        assert stored.items() <= files.items()
+        stored.update(files)
 
     kill_and_resume(partial(compare, pair), folder, check)
-    assert seen
+    assert stored
     check(folder)
-    found, whole = compare(pair, folder), compare(pair, folder.with_name("killed-whole"))
-    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (found, whole)]
+    resumed, whole = compare(pair, folder), compare(pair, folder.with_name("killed-whole"))
+    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (resumed, whole)]
     assert replays[0] == replays[1]
-    assert found.informed == whole.informed
-    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (found, whole)]
+    assert resumed.informed == whole.informed
+    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (resumed, whole)]
     assert tokens[0] == tokens[1]  # the same seeds
     assert whole.informed is None or whole.informed >= max(row.value for row in replays[1].values() if row)

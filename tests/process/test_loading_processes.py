@@ -22,9 +22,9 @@ def test_weights_in_pickles_are_refused_with_what_converts_them(tmp_path: Path) 
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as found:
+    with pytest.raises(InputError, match=r"in \.bin files, pickles, which are not read; convert them: ") as raised:
         load_model(tmp_path)
-    command = str(found.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
+    command = str(raised.value).partition("convert them: ")[2].replace("python -c", f"{sys.executable} -c")
     subprocess.run(command, shell=True, check=True)
     assert all(map(torch.equal, load_model(tmp_path).parameters(), model.parameters()))
     with refused("convert them: hf download gpt2 --revision old --local-dir gpt2 && cd gpt2 && python -c"):

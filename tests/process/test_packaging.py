@@ -133,12 +133,12 @@ def test_unpacked_once_and_again_when_it_has_changed(folder: Path) -> None:
 def test_elsewhere_if_the_package_cannot_be_written_to(folder: Path) -> None:
     (folder / "model.safetensors").mkdir()  # nobody can replace it by a file
     (folder / "model.safetensors" / "full").touch()
-    found = checkpoints.shipped("tiny-model")
-    assert found != folder
-    assert {path.name: path.read_bytes() for path in found.iterdir()} == {
+    model_folder = checkpoints.shipped("tiny-model")
+    assert model_folder != folder
+    assert {path.name: path.read_bytes() for path in model_folder.iterdir()} == {
         "config.json": b"{}", "model.safetensors": b"weights"
     }  # fmt: skip
-    assert checkpoints.shipped("tiny-model") == found
+    assert checkpoints.shipped("tiny-model") == model_folder
 
 
 # Without an extra what needs it is refused at once

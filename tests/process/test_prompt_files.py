@@ -34,7 +34,7 @@ def answer(folder: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose texts were written by a run that was killed, beside the one of a run that was not."""
     top = tmp_path_factory.mktemp("batch")
     (top / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS * TIMES))
@@ -53,20 +53,22 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.thorough
-def test_killed_is_the_same_in_the_end(made: Path) -> None:
-    whole = made.with_name("texts-whole")
-    assert (made / "texts.jsonl").read_bytes() == (whole / "texts.jsonl").read_bytes()
-    assert sorted(path.name for path in made.rglob("*")) == sorted(path.name for path in whole.rglob("*"))
+def test_killed_is_the_same_in_the_end(texts_file: Path) -> None:
+    whole = texts_file.with_name("texts-whole")
+    assert (texts_file / "texts.jsonl").read_bytes() == (whole / "texts.jsonl").read_bytes()
+    assert sorted(path.name for path in texts_file.rglob("*")) == sorted(path.name for path in whole.rglob("*"))
 
 
-def test_each_text_is_the_one_made_alone(made: Path) -> None:
+def test_each_text_is_the_one_made_alone(texts_file: Path) -> None:
     """With its seed; rounds make up the text, and equal prompts have different texts."""
-    rows = read(made)
+    rows = read(texts_file)
     prompts = [*(row["prompt"] for row in ROWS[:3]), ROWS[3]["messages"], ROWS[4]["conversations"][0]["value"]]
     assert [row["prompt"] for row in rows] == prompts * TIMES
     assert rows[3]["id"] == "talk"
     assert rows[1]["completion"] != rows[2]["completion"]
-    assert json.loads(settings_file(made / "texts.jsonl").read_text())["chat"] is True  # not "auto", the tokenizer's
+    assert (
+        json.loads(settings_file(texts_file / "texts.jsonl").read_text())["chat"] is True
+    )  # not "auto", the tokenizer's
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
     for row in rows[: len(ROWS)]:
         alone = decoder.generate(row["prompt"], chat=True, seed=row["seed"], max_new_tokens=10)
@@ -74,18 +76,18 @@ def test_each_text_is_the_one_made_alone(made: Path) -> None:
         assert row["tokens"] == alone.tokens == [token for one in row["rounds"] for token in one["emitted"]]
 
 
-def test_torn_lines_and_other_settings(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = made / "texts.jsonl"
+def test_torn_lines_and_other_settings(texts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = texts_file / "texts.jsonl"
     content = file.read_bytes()
     lines = content.splitlines(keepends=True)
-    again = words(made, "--trace")
+    again = words(texts_file, "--trace")
     file.write_bytes(b"".join(lines[:3]) + lines[3][:20])
     assert main(again) == 0
     assert "3 texts found" in " ".join(capsys.readouterr().err.split())  # long paths wrap
     assert file.read_bytes() == content
     for words_of, message in (
         ([*again, "--temperature", "0"], "temperature was 1.0 and is 0.0"),
-        (words(made), "trace was True and is False"),
+        (words(texts_file), "trace was True and is False"),
     ):
         assert main(words_of) == 2
         assert message in capsys.readouterr().err
@@ -99,9 +101,9 @@ def test_torn_lines_and_other_settings(made: Path, capsys: pytest.CaptureFixture
     file.write_bytes(content)
 
 
-def test_several_samples(made: Path) -> None:
+def test_several_samples(texts_file: Path) -> None:
     """Of each prompt are rows of their own; a file that is complete is left as it is."""
-    folder = made.with_name("samples")
+    folder = texts_file.with_name("samples")
     for limit, samples in (("1", [0, 1]), ("2", [0, 1, 0, 1]), ("2", [0, 1, 0, 1])):
         assert main(words(folder, "--n", "2", "--limit", limit)) == 0
         assert [row["sample"] for row in read(folder)] == samples

@@ -43,10 +43,10 @@ def parse(kind: type[GenerationRequest], **fields: Any) -> Any:
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_answers_come_back(answer: dict[str, Any]) -> None:
-    found = parse(ChatCompletionRequest, messages=[USER, answer | {"role": "assistant"}, USER])
-    assert found.messages[0].to_dict() == USER
-    assert text_of(found.messages[1].to_dict()["content"]).replace("\n", "") == "42"
-    assert set(found.messages[1].to_dict()) == {"role", "content"}
+    parsed = parse(ChatCompletionRequest, messages=[USER, answer | {"role": "assistant"}, USER])
+    assert parsed.messages[0].to_dict() == USER
+    assert text_of(parsed.messages[1].to_dict()["content"]).replace("\n", "") == "42"
+    assert set(parsed.messages[1].to_dict()) == {"role", "content"}
 
 
 def test_reasoning_goes_to_the_template_and_no_text_is_empty() -> None:
@@ -94,11 +94,11 @@ def test_neutral_fields_are_accepted(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("fields", "name"), TELLING, ids=[row[1] for row in TELLING])
 def test_unsupported_fields_are_refused(fields: dict[str, Any], name: str) -> None:
-    with pytest.raises(ApiError) as found:
+    with pytest.raises(ApiError) as raised:
         parse(ChatCompletionRequest, **{"messages": [USER]} | fields)
-    assert found.value.status == 400
-    assert found.value.body["error"]["param"] == name
-    assert found.value.body["error"]["message"].startswith(name)
+    assert raised.value.status == 400
+    assert raised.value.body["error"]["param"] == name
+    assert raised.value.body["error"]["message"].startswith(name)
 
 
 def test_best_of_is_all_that_is_generated() -> None:
@@ -114,13 +114,13 @@ def test_best_of_is_all_that_is_generated() -> None:
         (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
     ],
 )
-def test_every_field_of_the_openai_client_is_known(kind: type[GenerationRequest], known: type) -> None:
+def test_every_field_of_the_openai_client_is_known(kind: type[GenerationRequest], client_type: type) -> None:
     needed: dict[str, Any] = {"messages": [USER]} if kind is ChatCompletionRequest else {"prompt": "a"}
-    for name in known.__annotations__:
+    for name in client_type.__annotations__:
         if name not in IGNORED and name not in needed:
-            with pytest.raises(ApiError) as found:
+            with pytest.raises(ApiError) as raised:
                 parse(kind, **needed | {name: [0]})
-            assert found.value.code != "unknown_field", name
+            assert raised.value.code != "unknown_field", name
 
 
 HALVES: list[tuple[str, str]] = [
@@ -134,11 +134,11 @@ HALVES: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("body", "message"), HALVES)
 def test_half_a_character_is_refused(body: str, message: str) -> None:
-    with pytest.raises(ApiError) as found:
+    with pytest.raises(ApiError) as raised:
         parse_request(CompletionRequest, body.encode())
-    assert found.value.status == 400
-    assert message in found.value.body["error"]["message"]
-    json.dumps(found.value.body, ensure_ascii=False).encode()
+    assert raised.value.status == 400
+    assert message in raised.value.body["error"]["message"]
+    json.dumps(raised.value.body, ensure_ascii=False).encode()
 
 
 def test_whole_characters_are_read() -> None:
@@ -184,13 +184,13 @@ FITTING: dict[str, st.SearchStrategy[Any]] = {  # values that a field takes, or 
 } | {name: st.sampled_from([None, *values, True, "x", 0.5]) for name, values in NEUTRAL.items()}
 
 
-def objects(names: list[str], **given: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def objects(names: list[str], **strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Objects of the fields ``given``, some of ``names``, and a few that are wrong or unknown."""
-    others = st.lists(st.sampled_from(names), max_size=3).flatmap(
+    extra_fields = st.lists(st.sampled_from(names), max_size=3).flatmap(
         lambda some: st.fixed_dictionaries({name: FITTING.get(name, ATOMS) for name in some})
     )
-    strange = st.dictionaries(st.sampled_from([*names, *given, "\ud83d", "", "a.b"]), JSON, min_size=1, max_size=1)
-    plain = st.tuples(others, st.fixed_dictionaries(given)).map(lambda two: two[0] | two[1])
+    strange = st.dictionaries(st.sampled_from([*names, *strategies, "\ud83d", "", "a.b"]), JSON, min_size=1, max_size=1)
+    plain = st.tuples(extra_fields, st.fixed_dictionaries(strategies)).map(lambda two: two[0] | two[1])
     return plain | plain | plain | st.tuples(plain, strange).map(lambda two: two[0] | two[1])
 
 
@@ -211,9 +211,9 @@ BODIES = {
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=3)
-    with serving(decoder, max_queue=8) as (_, address), httpx.Client(timeout=PATIENCE) as found:
-        found.base_url = httpx.URL(f"{address}/v1/")
-        yield found
+    with serving(decoder, max_queue=8) as (_, address), httpx.Client(timeout=PATIENCE) as connection:
+        connection.base_url = httpx.URL(f"{address}/v1/")
+        yield connection
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -32,14 +32,14 @@ from ..helpers.training import assert_labels
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDataOptions:
     prompts = (f"the number {i}" for i in range(10) for _ in range(i % 2 + 1))
-    given = pair_and_prompts(tmp_path_factory.mktemp("responses"), prompts)
-    return AcceptanceDataOptions(**given, max_new_tokens=12, batch_size=3, shard_size=4)
+    paths = pair_and_prompts(tmp_path_factory.mktemp("responses"), prompts)
+    return AcceptanceDataOptions(**paths, max_new_tokens=12, batch_size=3, shard_size=4)
 
 
 @pytest.fixture(scope="module")
 def running(base: AcceptanceDataOptions) -> Iterator[tuple[Server, str]]:
-    with serving(SpeculativeDecoder.from_pretrained(base.target, base.draft, device="cpu", length=4)) as found:
-        yield found
+    with serving(SpeculativeDecoder.from_pretrained(base.target, base.draft, device="cpu", length=4)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_labels_are_those_of_our_own_forwards(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_acceptance_data(base, str(tmp_path / "data"), responses=options)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "0 of 10 texts were tokenised again; 0 of these have another number of tokens now; the target" in said
+    messages = " ".join(capsys.readouterr().err.split())
+    assert "0 of 10 texts were tokenised again; 0 of these have another number of tokens now; the target" in messages
     texts = {row.prompt_id: row for row in read_dataset(tmp_path / "data-responses", ResponseRow)}
     source = read_manifest(folder).responses
     assert (source.source, source.base_url, source.model) == ("openai", options.base_url, "tiny")
@@ -86,12 +86,12 @@ def test_a_server_that_fails_for_a_while(
 ) -> None:
     """Texts of finished shards are not asked for again; a busy server is asked again."""
     send = responses.OpenAIResponses._send
-    asked: list[list[int]] = []
+    requests: list[list[int]] = []
     down = True
 
     def failing(self: responses.OpenAIResponses, body: dict[str, object]) -> object:
-        asked.append(body["prompt"])  # type: ignore[arg-type]
-        if down and len(asked) > 6:
+        requests.append(body["prompt"])  # type: ignore[arg-type]
+        if down and len(requests) > 6:
             raise ConnectionRefusedError(111, "Connection refused")
         return send(self, body)
 
@@ -100,18 +100,18 @@ def test_a_server_that_fails_for_a_while(
     with pytest.raises(InputError, match=r"base_url='http://\S+':"):
         make_acceptance_data(base, tmp_path / "data", responses=options)
     assert not (tmp_path / "data").exists()
-    first = [tuple(prompt) for prompt in asked[:4]]
-    asked.clear()
+    first = [tuple(prompt) for prompt in requests[:4]]
+    requests.clear()
     down = False
     make_acceptance_data(base, tmp_path / "data", responses=options)
-    assert len(asked) == 6
-    assert not {*first} & {tuple(prompt) for prompt in asked}
+    assert len(requests) == 6
+    assert not {*first} & {tuple(prompt) for prompt in requests}
     assert contents(whole) == contents(tmp_path / "data")
     assert contents(tmp_path / "whole-responses") == contents(tmp_path / "data-responses")
     shutil.rmtree(tmp_path / "data")
-    asked.clear()
+    requests.clear()
     make_acceptance_data(base, tmp_path / "data", responses=options)
-    assert asked == []
+    assert requests == []
     assert contents(whole) == contents(tmp_path / "data")
 
 
@@ -134,10 +134,10 @@ def test_a_request_is_sent_again(
     answers = iter([*FLAWS, {"choices": [WHOLE]}, {"choices": [WHOLE | {"finish_reason": "stop"}], "usage": None}])
 
     def answer(self: responses.OpenAIResponses, body: dict[str, object]) -> object:
-        found = next(answers)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        status = next(answers)
+        if isinstance(status, Exception):
+            raise status
+        return status
 
     monkeypatch.setattr(responses.OpenAIResponses, "_send", answer)
     one = replace(base, batch_size=1, limit=2)

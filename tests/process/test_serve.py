@@ -74,8 +74,8 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
     assert texts == [choice.message.content for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
     assert usage == whole.usage
-    told = [*before, {"role": "assistant", "content": "42"}, *MESSAGES]
-    expected = decoder.generate(told, n=2, seed=3, max_new_tokens=24)
+    conversation = [*before, {"role": "assistant", "content": "42"}, *MESSAGES]
+    expected = decoder.generate(conversation, n=2, seed=3, max_new_tokens=24)
     assert texts == [one.text for one in expected]
     assert usage.prompt_tokens == len(expected[0].prompt_tokens)
 
@@ -149,8 +149,8 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
     logprobs = text.choices[0].logprobs
     special = decoder.tokenizer.all_special_tokens
     assert "".join(token for token in logprobs.tokens if token not in special) == text.choices[0].text
-    seen = ["" if token in special else token for token in logprobs.tokens]
-    assert logprobs.text_offset == [len("".join(seen[:i])) for i in range(len(seen))]
+    shown_tokens = ["" if token in special else token for token in logprobs.tokens]
+    assert logprobs.text_offset == [len("".join(shown_tokens[:i])) for i in range(len(shown_tokens))]
 
 
 def chunks_of(response: str) -> list[dict[str, Any]]:
@@ -262,8 +262,11 @@ def test_texts_wait_in_turn_or_the_limit_is_named(decoder: SpeculativeDecoder) -
         body = {"prompt": [QUESTION] * 8, "max_tokens": 2, "n": most // 8 + 1}
         reply = http.post(f"{address}/v1/completions", json=body)
         assert (reply.status_code, len(reply.json()["choices"])) == (200, most + 8)
-        for path, given in (("completions", {"prompt": [QUESTION] * 8}), ("chat/completions", {"messages": MESSAGES})):
-            reply = http.post(f"{address}/v1/{path}", json=given | {"max_tokens": 2, "n": 128})
+        for path, content in (
+            ("completions", {"prompt": [QUESTION] * 8}),
+            ("chat/completions", {"messages": MESSAGES}),
+        ):
+            reply = http.post(f"{address}/v1/{path}", json=content | {"max_tokens": 2, "n": 128})
             assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many_texts")
             assert f"runs and queues at most {most + 8}" in reply.json()["error"]["message"]
 
@@ -364,8 +367,8 @@ def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "log")
     assert manifest.complete
     assert [shard.rows for shard in manifest.shards] == [2, 1, 2, 1]
-    others = [reply.parent for reply in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
-    rows_of = {read_manifest(one).sampling.temperature: len(read_dataset(one, RoundsRow)) for one in others}
+    other_folders = [reply.parent for reply in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
+    rows_of = {read_manifest(one).sampling.temperature: len(read_dataset(one, RoundsRow)) for one in other_folders}
     assert rows_of == {0.3: 2, 0: 4}
     data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
     assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0", "0.3", "1"}, 12)

@@ -77,9 +77,9 @@ def test_with_a_key_only_the_password_of_a_browser_is_bound_to_the_page(decoder:
         bearer, basic = {"Authorization": "Bearer secret"}, {"Authorization": "Basic OnNlY3JldA=="}
         assert call(address, "POST", "/v1/completions", **headers, **bearer).status_code == 200
         assert call(address, "POST", "/v1/completions", **headers, **basic).status_code == 403
-        own = headers | {"Origin": "https://any.example.org"}
-        assert call(address, "POST", "/v1/completions", **own, **basic).status_code == 200
-        assert call(address, "POST", "/v1/completions", **own).status_code == 401
+        foreign_headers = headers | {"Origin": "https://any.example.org"}
+        assert call(address, "POST", "/v1/completions", **foreign_headers, **basic).status_code == 200
+        assert call(address, "POST", "/v1/completions", **foreign_headers).status_code == 401
 
 
 @pytest.mark.parametrize(

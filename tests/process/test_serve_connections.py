@@ -157,11 +157,11 @@ def test_a_client_that_leaves_inside_its_body_is_no_fault(
     running: tuple[Server, str],
 ) -> None:
     _, address = running
-    seen = []
+    faults = []
 
     class Watch(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record.getMessage())
+            faults.append(record.getMessage())
 
     watch = Watch()
     logging.getLogger("uvicorn.error").addHandler(watch)
@@ -173,7 +173,7 @@ def test_a_client_that_leaves_inside_its_body_is_no_fault(
         text = http.get(f"{address}/metrics").text
     finally:
         logging.getLogger("uvicorn.error").removeHandler(watch)
-    assert seen == []
+    assert faults == []
     assert 'status="500"' not in text
 
 

@@ -27,8 +27,8 @@ def decoder() -> SpeculativeDecoder:
 
 @pytest.fixture(scope="module")
 def address(decoder: SpeculativeDecoder) -> Iterator[str]:
-    with serving(decoder, length="tiny-lag-free") as (_, found):
-        yield found
+    with serving(decoder, length="tiny-lag-free") as (_, url):
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,8 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
     page.click("#new")
     generate(page, "And 5 more?")
     first = expected([PROMPT], 1)
-    asked = [([message["content"] for message in body["messages"]], body["seed"]) for body in page.bodies]
-    assert asked == [
+    requests = [([message["content"] for message in body["messages"]], body["seed"]) for body in page.bodies]
+    assert requests == [
         ([PROMPT], 1),
         ([PROMPT, first, "And 5 more?"], 1),
         ([PROMPT, first, "And 5 more?"], 2),

@@ -20,8 +20,10 @@ BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
 
 def test_a_signal_lets_running_requests_finish(tmp_path: Path) -> None:
     with server_process(tmp_path) as (server, address):
-        with http.stream("POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}) as found:
-            lines = found.iter_lines()
+        with http.stream(
+            "POST", f"{address}/v1/completions", json=BODY | {"stream": True, "max_tokens": 300}
+        ) as response:
+            lines = response.iter_lines()
             next(lines)
             server.send(signal.SIGTERM)
             rest = [line for line in lines if line]
@@ -52,8 +54,8 @@ def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
 
 
 def test_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         assert cli.main(["serve", "--port", str(port)]) == 2
     assert f"port={port}, host='127.0.0.1': Address already in use; choose another" in capsys.readouterr().err
 

@@ -32,8 +32,8 @@ from ..helpers.training import metrics_rows
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Acceptance data of a pair, and features of the target's own text with traces."""
     folder = tmp_path_factory.mktemp("processes")
-    given = pair_and_prompts(folder, (f"{word} {i}" for i in range(20) for word in ("one", "two")), draft_seed=3)
-    make_acceptance_data(AcceptanceDataOptions(**given, max_new_tokens=12, shard_size=8, batch_size=8), folder / "data")
+    paths = pair_and_prompts(folder, (f"{word} {i}" for i in range(20) for word in ("one", "two")), draft_seed=3)
+    make_acceptance_data(AcceptanceDataOptions(**paths, max_new_tokens=12, shard_size=8, batch_size=8), folder / "data")
     options = FeatureDataOptions(
         data=str(folder / "data"), predictor="lag-free", validation_fraction=0.3, traced=4, device="cpu"
     )
@@ -50,9 +50,9 @@ def settings(work: Path) -> lag_free_head.TrainingOptions:
 
 
 def assert_same_metrics(one: Path, two: Path) -> None:
-    found, expected = (json.loads((run / "result.json").read_text()) for run in (two, one))
-    assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-5)
-    assert found["epoch"] == expected["epoch"]
+    result, expected = (json.loads((run / "result.json").read_text()) for run in (two, one))
+    assert result["metrics"] == pytest.approx(expected["metrics"], abs=1e-5)
+    assert result["epoch"] == expected["epoch"]
     for a, b in zip(metrics_rows(one), metrics_rows(two), strict=True):
         numbers = [[float(value or np.nan) for value in row.values()] for row in (a, b)]
         np.testing.assert_allclose(*numbers, atol=1e-5)
@@ -76,9 +76,9 @@ def test_two_processes_and_two_machines_do_what_one_does(
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
-    folder, given = tmp_path / "machines", tmp_path / "settings.yaml"
-    given.write_text(json.dumps(asdict(replace(ours, num_nodes=2))))  # JSON is YAML
-    words = ["train", "acceptance", "--predictor", "lag-free", "--config", str(given), "--output", str(folder)]
+    folder, settings_file = tmp_path / "machines", tmp_path / "settings.yaml"
+    settings_file.write_text(json.dumps(asdict(replace(ours, num_nodes=2))))  # JSON is YAML
+    words = ["train", "acceptance", "--predictor", "lag-free", "--config", str(settings_file), "--output", str(folder)]
     where = SLURM | {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     machines = [Process(command(*words), folder, environment=where | {"NODE_RANK": str(rank)}) for rank in range(2)]
     assert [machine.end().code for machine in machines] == [0, 0]
@@ -115,10 +115,10 @@ def test_settings_required_on_every_machine(
         with pytest.raises(InputError, match=words):
             train_acceptance(replace(settings, **changes), output=tmp_path / "run")
 
-    known = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name in known:
+    variables = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name in variables:
         monkeypatch.delenv(name, raising=False)
-    for name, value in known.items():
+    for name, value in variables.items():
         refused(f"num_nodes=2: {name} is not set")
         monkeypatch.setenv(name, value)
     for rank in ("2", "-1", "first"):
@@ -144,5 +144,5 @@ def test_an_error_of_one_of_several_processes_is_one_line() -> None:
      ("cpu", 1, 2, ("cpu", 1, "ddp_spawn")), ("mps", 1, 1, ("mps", 1, "auto"))],
 )  # fmt: skip
 def test_the_devices_that_were_asked_for(device: str, count: int, nodes: int, expected: tuple[str, Any, str]) -> None:
-    found = lightning_devices(torch.device(device), count, nodes, "auto")
-    assert (found["accelerator"], found["devices"], found["strategy"]) == expected
+    devices = lightning_devices(torch.device(device), count, nodes, "auto")
+    assert (devices["accelerator"], devices["devices"], devices["strategy"]) == expected

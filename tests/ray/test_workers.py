@@ -61,8 +61,8 @@ def patient_start(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[AcceptanceDataOptions, Path]:
     folder = tmp_path_factory.mktemp("data")
-    given = pair_and_prompts(folder, (f"prompt number {i}" for i in range(24) for _ in range(i % 3 + 1)))
-    options = AcceptanceDataOptions(**given, max_new_tokens=12, batch_size=3, shard_size=4)
+    paths = pair_and_prompts(folder, (f"prompt number {i}" for i in range(24) for _ in range(i % 3 + 1)))
+    options = AcceptanceDataOptions(**paths, max_new_tokens=12, batch_size=3, shard_size=4)
     return options, make_acceptance_data(options, folder / "data")
 
 
@@ -162,9 +162,9 @@ def make_all(new_maker: Callable[[], Maker], console: Console) -> dict[int, int]
         assert workers.description.identity["kind"] == "square"
         assert workers.ask(lambda maker: maker.folder.is_dir())
         tokens: list[int] = []
-        made = dict(workers.make_all({i: partial(int, unit) for i, unit in UNITS.items()}, tokens.append))
+        results = dict(workers.make_all({i: partial(int, unit) for i, unit in UNITS.items()}, tokens.append))
         assert sorted(tokens) == sorted(UNITS)
-        return made
+        return results
 
 
 @pytest.mark.parametrize("accident", [killed_once, short_of_memory_once])
@@ -209,21 +209,21 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setenv(MARK, uuid4().hex)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a worker takes as many CPUs as it has threads
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made
-    made.shutdown()
+    local_cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    local_cluster.add_node(num_cpus=1)
+    yield local_cluster
+    local_cluster.shutdown()
 
 
 def making() -> list[int]:
     """The cluster's workers that are making a shard."""
-    mark, found = f"{MARK}={os.environ[MARK]}".encode(), []
+    mark, processes = f"{MARK}={os.environ[MARK]}".encode(), []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             title, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
             if title.startswith(b"ray::Actor.make") and mark in environment.split(b"\0"):
-                found.append(int(place.name))
-    return found
+                processes.append(int(place.name))
+    return processes
 
 
 @pytest.mark.timeout(900)

@@ -40,7 +40,7 @@ async def good(port: int, body: dict[str, Any], text: str, slow: float = 0.0) ->
 async def leaves(port: int, body: dict[str, Any], text: str) -> bool:
     """After the first bytes of a long answer."""
     long = body | {"stream": True, "max_tokens": 256}
-    async with client(port) as own, own.stream("POST", "/v1/completions", json=long) as answer:
+    async with client(port) as connection, connection.stream("POST", "/v1/completions", json=long) as answer:
         await anext(answer.aiter_raw(), b"")
     return True
 

@@ -50,10 +50,10 @@ def test_one_file_in_every_precision_is_one_model(name: str, stored: torch.dtype
             parameter.mul_(1e-5 if i % 3 == 1 else 1)  # of what is so small float16 keeps a bit or two
         next(model.parameters()).view(-1)[0] = 1e5 if stored != torch.float16 else 1.0  # and of this nothing
     model.to(stored)
-    found = {dtype: reload(model, tmp_path, dtype) for dtype in PRECISIONS}
-    assert {str(one.dtype).removeprefix("torch.") for one in found.values()} == set(PRECISIONS)
-    assert {model_fingerprint(one) for one in found.values()} == {model_fingerprint(model)}
-    assert model_fingerprint(found["float32"].to(torch.float16)) == model_fingerprint(model)
+    reloaded = {dtype: reload(model, tmp_path, dtype) for dtype in PRECISIONS}
+    assert {str(one.dtype).removeprefix("torch.") for one in reloaded.values()} == set(PRECISIONS)
+    assert {model_fingerprint(one) for one in reloaded.values()} == {model_fingerprint(model)}
+    assert model_fingerprint(reloaded["float32"].to(torch.float16)) == model_fingerprint(model)
 
 
 def test_a_float16_model_is_told_from_others_of_its_shape(tmp_path: Path) -> None:

@@ -84,20 +84,20 @@ def test_settings_that_change_the_text_are_refused_by_name(name: str) -> None:
     model = make()
     model.generation_config.do_sample = True
     setattr(model.generation_config, name, REFUSED[name])
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as raised:
         generation_defaults(model)
     setting = re.escape(f"model.generation_config.{name}")
-    remedy = re.search(rf"sets {name}=.*; set {setting}=(.*), or pass generation_config='ignore'", str(found.value))
+    remedy = re.search(rf"sets {name}=.*; set {setting}=(.*), or pass generation_config='ignore'", str(raised.value))
     setattr(model.generation_config, name, ast.literal_eval(remedy[1]))
     generation_defaults(model)
 
 
 def test_every_setting_is_accounted_for() -> None:
     """A setting new in transformers is refused until it is entered in a list here and there."""
-    known = vars(GenerationConfig()).keys()
-    taken = defaults.SUPPORTED | defaults.IDLE | defaults.RUNTIME
-    assert sorted(known - taken - REFUSED.keys()) == []
-    assert not taken & REFUSED.keys()
+    transformers_settings = vars(GenerationConfig()).keys()
+    handled_settings = defaults.SUPPORTED | defaults.IDLE | defaults.RUNTIME
+    assert sorted(transformers_settings - handled_settings - REFUSED.keys()) == []
+    assert not handled_settings & REFUSED.keys()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -42,8 +42,8 @@ def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[flo
         mass = sum(weights.values())
         for one, weight in weights.items():
             rest = {other: w for other, w in weights.items() if other != one}
-            for probability, others in draws(rest, count - 1):
-                yield weight / mass * probability, [one, *others]
+            for probability, remaining in draws(rest, count - 1):
+                yield weight / mass * probability, [one, *remaining]
 
     def levels(beams: list[Text], left: int) -> Iterator[tuple[float, Text]]:
         if left == 0:

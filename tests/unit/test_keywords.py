@@ -43,16 +43,16 @@ def members(hint: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("function", "kind", "without"), FUNCTIONS, ids=["from_pretrained", "compare", "load_prompts"])
 def test_keywords_are_those_of_the_options(function: Callable[..., Any], kind: type, without: set[str]) -> None:
-    given, types, of_fields = keywords(function), get_type_hints(function), get_type_hints(kind)
-    assert {*given} == {entry.name for entry in fields(kind)} - without
+    keyword_types, types, of_fields = keywords(function), get_type_hints(function), get_type_hints(kind)
+    assert {*keyword_types} == {entry.name for entry in fields(kind)} - without
     for entry in fields(kind):
         if entry.name in without:
             continue
-        own = OWN_DEFAULT if function == SpeculativeDecoder.from_pretrained else {}
-        expected = own.get(entry.name, inspect.Parameter.empty if entry.default is MISSING else entry.default)
-        assert given[entry.name].default == expected, entry.name
-        taken = {*members(types[entry.name])}
-        assert {*members(of_fields[entry.name])} <= taken, entry.name
+        own_defaults = OWN_DEFAULT if function == SpeculativeDecoder.from_pretrained else {}
+        expected = own_defaults.get(entry.name, inspect.Parameter.empty if entry.default is MISSING else entry.default)
+        assert keyword_types[entry.name].default == expected, entry.name
+        accepted_types = {*members(types[entry.name])}
+        assert {*members(of_fields[entry.name])} <= accepted_types, entry.name
 
 
 def test_generate_and_stream_have_the_keywords_of_the_command() -> None:

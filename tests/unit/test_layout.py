@@ -112,17 +112,19 @@ def place(source: Source, line: int) -> str:
 def wrong(is_wrong: Callable[[Source, Import], bool]) -> list[str]:
     """The imports that are so."""
     return [
-        f"{place(source, found.line)}: {found.target}"
+        f"{place(source, imported.line)}: {imported.target}"
         for source in SOURCES
-        for found in imports_of(source)
-        if is_wrong(source, found)
+        for imported in imports_of(source)
+        if is_wrong(source, imported)
     ]
 
 
 def test_who_imports_whom() -> None:
     assert {source.part for source in SOURCES} == set(LAYERS)
     allowed = {part: {*below, part} | GROUND for part, below in LAYERS.items()}
-    assert wrong(lambda source, found: found.relative and part_of(found.target) not in allowed[source.part]) == []
+    assert (
+        wrong(lambda source, imported: imported.relative and part_of(imported.target) not in allowed[source.part]) == []
+    )
 
 
 def test_imports_inside_the_package_are_relative_and_exist() -> None:
@@ -135,8 +137,8 @@ def test_imports_inside_the_package_are_relative_and_exist() -> None:
         *(folder.partition("/")[0] for folder in FOLDERS.values()),
     }
 
-    def is_wrong(source: Source, found: Import) -> bool:
-        return found.target not in BY_NAME if found.relative else found.target.partition(".")[0] in outside
+    def is_wrong(source: Source, imported: Import) -> bool:
+        return imported.target not in BY_NAME if imported.relative else imported.target.partition(".")[0] in outside
 
     assert wrong(is_wrong) == []
 
@@ -155,9 +157,9 @@ def test_no_circular_imports() -> None:
 
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:
-    def is_wrong(source: Source, found: Import) -> bool:
-        own = SERVER if source.part == "serve" else set()
-        return not found.lazy and found.target.partition(".")[0] in OPTIONAL - own
+    def is_wrong(source: Source, imported: Import) -> bool:
+        server_packages = SERVER if source.part == "serve" else set()
+        return not imported.lazy and imported.target.partition(".")[0] in OPTIONAL - server_packages
 
     assert wrong(is_wrong) == []
 
@@ -204,10 +206,10 @@ def test_published_rivals_use_no_private_names() -> None:
     """What they need is what users need for controllers of their own."""
     for path in (ROOT / "experiments" / "rivals").glob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
-        own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined_names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         used |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-        assert {name for name in used - own if re.match(r"_[^_]", name)} == set(), path
+        assert {name for name in used - defined_names if re.match(r"_[^_]", name)} == set(), path
 
 
 @pytest.mark.parametrize(("folder", "files"), [("controllers/length", LENGTH_FILES), ("infer/verify", VERIFIER_FILES)])
@@ -218,7 +220,7 @@ def test_every_file_of_a_rule_is_named_once(folder: str, files: tuple[str, ...])
 
 def test_no_code_for_vllm_is_in_the_package() -> None:
     """The plugin has it; the package only names the plugin."""
-    assert wrong(lambda source, found: found.target.partition(".")[0] in ("vllm", "specpilot_vllm")) == []
+    assert wrong(lambda source, imported: imported.target.partition(".")[0] in ("vllm", "specpilot_vllm")) == []
 
 
 SERIALIZERS = {"to_dict", "from_dict"}

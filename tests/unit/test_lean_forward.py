@@ -22,11 +22,11 @@ def read_in_chunks(model: CausalLM, text: torch.Tensor, chunks: list[int]) -> li
     cache = model.new_cache()
     for row in range(len(text)):
         cache.add(row, text.shape[1])
-    found = []
+    parts = []
     for part in text.split(chunks, 1):
         logits, _ = model.forward(cache, [Read(row, tokens.tolist(), len(tokens)) for row, tokens in enumerate(part)])
-        found.append(logits.view(*part.shape, -1))
-    return found
+        parts.append(logits.view(*part.shape, -1))
+    return parts
 
 
 SCALED = {"rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 16}
@@ -47,8 +47,8 @@ def test_lean_forward_rounds_no_worse_than_transformers(
     """Against the float64 model: packed or plain, in float32 and bfloat16, one row or several, prompt or pieces."""
     monkeypatch.setattr(linear, "FEW", few)
     sizes = {"num_key_value_heads": kv_heads, "head_dim": 16, "hidden_size": 64}
-    made = target_of(family if family == "llama" else f"{family}-full", rope_parameters=ROPES[rope], **sizes)
-    exact = made.to(torch.bfloat16).double()  # weights that all precisions hold
+    target = target_of(family if family == "llama" else f"{family}-full", rope_parameters=ROPES[rope], **sizes)
+    exact = target.to(torch.bfloat16).double()  # weights that all precisions hold
     text = torch.randint(50, (3, 40), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         truth = exact(input_ids=text).logits
@@ -90,16 +90,16 @@ def test_models_that_cannot_be_rolled_back_are_refused() -> None:
 
 def test_hidden_states_are_those_of_the_thread_that_asked() -> None:
     """Another thread's forward of the same model comes between this one's output embedding and its return."""
-    model, found = make("gpt2"), list[torch.Tensor]()
+    model, recorded = make("gpt2"), list[torch.Tensor]()
     texts = torch.tensor([[1, 2, 3]]), torch.tensor([[9, 8, 7]])
     expected = [forward_with_hidden(model, input_ids=text)[1] for text in texts]
     first = threading.get_ident()
 
     def interrupt(*unused: object) -> None:
         if threading.get_ident() == first:
-            found.append(pool.submit(forward_with_hidden, model, input_ids=texts[1]).result(timeout=60)[1])
+            recorded.append(pool.submit(forward_with_hidden, model, input_ids=texts[1]).result(timeout=60)[1])
 
     with ThreadPoolExecutor(1) as pool:
         model.get_output_embeddings().register_forward_hook(interrupt)
-        found.append(forward_with_hidden(model, input_ids=texts[0])[1])
-    torch.testing.assert_close(found, expected[::-1])
+        recorded.append(forward_with_hidden(model, input_ids=texts[0])[1])
+    torch.testing.assert_close(recorded, expected[::-1])

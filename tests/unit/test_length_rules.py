@@ -153,27 +153,27 @@ def test_adaptive_length_by_its_formula() -> None:
 def test_the_fit_is_the_minimum_of_its_objective(seed: int, slope: float, shift: float, certain: float) -> None:
     """Also where many confidences are near 1 and mean little, as at temperature 1: a whole Newton step overshoots."""
     rng = Random(seed)
-    seen: list[tuple[int, Evidence, bool]] = []
+    observations: list[tuple[int, Evidence, bool]] = []
     for _ in range(500):
         position, logit = rng.randint(1, 3), 9.2 if rng.random() < certain else rng.gauss(0.5, 1.5)
         agrees, matches, share = rng.randint(0, 4), 4, rng.random()
         probability = 1 / (1 + math.exp(-slope * logit - share - shift * (position == 2)))
-        seen.append((position, (logit, agrees, matches, share), rng.random() < probability))
+        observations.append((position, (logit, agrees, matches, share), rng.random() < probability))
     prior = AcceptanceFit().parameters  # predicts the confidence itself
-    found = torch.tensor(refit(refit(prior, seen), seen), dtype=torch.float64)
+    coefficients = torch.tensor(refit(refit(prior, observations), observations), dtype=torch.float64)
 
     def objective(parameters: torch.Tensor) -> torch.Tensor:
         omega, beta = parameters[:4], parameters[3:]
-        x = torch.tensor([evidence for _, evidence, _ in seen], dtype=torch.float64)
-        z = x @ omega + beta[[position for position, *_ in seen]]
-        labels = torch.tensor([float(kept) for *_, kept in seen], dtype=torch.float64)
+        x = torch.tensor([evidence for _, evidence, _ in observations], dtype=torch.float64)
+        z = x @ omega + beta[[position for position, *_ in observations]]
+        labels = torch.tensor([float(kept) for *_, kept in observations], dtype=torch.float64)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(z, labels, reduction="sum")
         return loss + 0.5 * (parameters - torch.tensor(prior, dtype=torch.float64)).square().sum()
 
-    found.requires_grad_(True)
-    (gradient,) = torch.autograd.grad(objective(found), found)
+    coefficients.requires_grad_(True)
+    (gradient,) = torch.autograd.grad(objective(coefficients), coefficients)
     assert float(gradient.abs().max()) < 1e-5
-    assert not found[7:].any()  # nothing was seen there
+    assert not coefficients[7:].any()  # nothing was seen there
 
 
 def test_a_fit_comes_every_hundred_tokens_and_is_bounded() -> None:
@@ -221,8 +221,8 @@ def test_trees_teach_the_confidence_of_first_children() -> None:
     assert first.accept == pytest.approx(0.75)
     first.kept, second.kept = 0, 1  # a sibling
     tree.end_tree([-1, 0, 0], [first, second])
-    seen = [(position, evidence[0], kept) for position, evidence, kept in chain.fit.verified_tokens]
-    assert seen == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
+    observations = [(position, evidence[0], kept) for position, evidence, kept in chain.fit.verified_tokens]
+    assert observations == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
 
 
 def taught(make_rule: Callable[[], LengthController], tree: str | None = None) -> LengthController:
@@ -309,7 +309,7 @@ number = 3
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with modules."""
     for name, text in {
         "rules": MODULE,
@@ -341,12 +341,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("own_rules:Two:1:x", r"Two\(1, x\) fails with ValueError: two lines; mend that"),
     ],
 )
-def test_rules_of_users_that_are_refused(mine: Path, spec: str, message: str) -> None:
+def test_rules_of_users_that_are_refused(user_module: Path, spec: str, message: str) -> None:
     with refused(message, f"length={spec!r}:"):
         load_rule(spec)
 
 
-def test_names_of_user_rules(mine: Path) -> None:
+def test_names_of_user_rules(user_module: Path) -> None:
     """A name of the form of a class is a rule, and is imported when the rule is made."""
     names = ("own_rules:Two:3", "oracle", "runs/own:Two", "own-three", "own-three:0.4")
     assert [names_rule(name) for name in names] == [True, True, False, False, False]
@@ -356,23 +356,23 @@ def test_names_of_user_rules(mine: Path) -> None:
     assert type(load_rule("oracle")).__name__ == "Oracle"
 
 
-def test_costs_and_digest(mine: Path) -> None:
+def test_costs_and_digest(user_module: Path) -> None:
     """One that goes by costs is given them; what a class decides may change with its file."""
     assert [takes_cost(f"own_rules:{name}") for name in ("Two", "Priced")] == [False, True]
     cost = CostModel(0.2, 1.0, 0.0)
     assert vars(load_rule("own_rules:Priced", cost))["cost"] == cost
     before = length_digest("own_rules:Two")
     assert before == length_digest("own_rules:Two:3") != length_digest("4")
-    with (mine / "own_rules.py").open("a") as file:
+    with (user_module / "own_rules.py").open("a") as file:
         file.write("# another\n")
     assert length_digest("own_rules:Two") != before
 
 
-def test_user_rules_on_the_command_line(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_user_rules_on_the_command_line(user_module: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It decides how much is drafted; bad input is one line."""
     words = ["generate", "What is 12 plus 30?", "--max-new-tokens", "8", "--seed", "1", "--stats", "--length"]
     assert main([*words, "own_rules:Two:1"]) == main([*words, "1"]) == 0
-    own, plain = [line for line in capfd.readouterr().err.splitlines() if "draft and" in line]
-    assert own.partition("), ")[2] == plain.partition("), ")[2]
+    with_user_rule, plain = [line for line in capfd.readouterr().err.splitlines() if "draft and" in line]
+    assert with_user_rule.partition("), ")[2] == plain.partition("), ")[2]
     assert main([*words, "own_rules:Two", "--cost", "0.2"]) == 2
     assert "the rule 'own_rules:Two' does not use costs" in capfd.readouterr().err

@@ -50,14 +50,14 @@ def test_equals_the_plain_product(
     bound = (inputs + biased) * torch.finfo(dtype).eps * size
     with patch.multiple(linear, PLAIN_ROWS=plain_rows, FULL_ROWS=4, LARGE=linear.FEW):
         layer = PackedLinear(weight, bias)
-    seen: list[int] = []  # numbers of rows for which oneDNN generates code
+    row_counts: list[int] = []  # numbers of rows for which oneDNN generates code
     if layer.packed is not None:
         product = layer.product
-        layer.product = lambda x, *rest: seen.append(len(x)) or product(x, *rest)
+        layer.product = lambda x, *rest: row_counts.append(len(x)) or product(x, *rest)
     got = layer(x)
     assert (got.dtype, len(got)) == (dtype, rows)
     assert bool(((got.double() - expected).abs() <= bound).all())
-    assert all(n <= linear.STEP or n % linear.STEP == 0 for n in seen)
+    assert all(n <= linear.STEP or n % linear.STEP == 0 for n in row_counts)
 
 
 # Models of transformers whose linear layers compute with reordered weights
@@ -97,11 +97,11 @@ def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = inputs["input_ids"]
     with torch.inference_mode():
-        found, expected = (one(**inputs).logits.float() for one in (packed, model))
+        packed_logits, expected = (one(**inputs).logits.float() for one in (packed, model))
         exact = target_of(name).to(torch.bfloat16).float()(**inputs).logits if dtype == torch.bfloat16 else expected
     # In float32 the same; in bfloat16 as far from float32 as the model's own forward is, up to chance.
-    error, own = (float((logits - exact).square().mean().sqrt()) for logits in (found, expected))
-    assert error <= 1.5 * own + 1e-5 * float(exact.square().mean().sqrt())
+    error, plain_error = (float((logits - exact).square().mean().sqrt()) for logits in (packed_logits, expected))
+    assert error <= 1.5 * plain_error + 1e-5 * float(exact.square().mean().sqrt())
 
 
 @pytest.mark.usefixtures("every_layer")
@@ -155,10 +155,10 @@ def test_weights_are_rounded_to_the_nearest_for_products_of_all_numbers_of_rows(
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed)).bfloat16()
     if cut:
         x = torch.cat([x, x], -1)[:, :inputs]  # not contiguous
-    found, shift = layer(x), biased * bias.float()
-    assert found.dtype == torch.bfloat16
+    product, shift = layer(x), biased * bias.float()
+    assert product.dtype == torch.bfloat16
     bound = 2 * torch.finfo(torch.bfloat16).eps * F.linear(x.float().abs(), weight.abs(), shift)
-    assert bool(((found.float() - F.linear(x.float(), weight, shift)).abs() <= bound + 1e-6).all())
+    assert bool(((product.float() - F.linear(x.float(), weight, shift)).abs() <= bound + 1e-6).all())
 
 
 def kinds(model: LanguageModel) -> tuple[type, type]:

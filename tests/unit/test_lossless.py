@@ -63,17 +63,17 @@ def draw_dynamic_tree(q: Table, depth: int, shape: Callable[..., int], rng: Rand
     for _ in range(depth):
         coming = []
         for node, path in level:
-            left, seen = q[path], set[int]()
-            while bool(left.any()) and shape(path, sorted(seen), tokens) % 3:  # the first as well may not be drawn
+            left, drawn = q[path], set[int]()
+            while bool(left.any()) and shape(path, sorted(drawn), tokens) % 3:  # the first as well may not be drawn
                 token = rng.sample(left)
-                seen.add(token)
+                drawn.add(token)
                 coming.append((len(tokens), (*path, token)))
                 tokens.append(token)
                 parents.append(node)
                 rows.append(as_distribution(left[None]))
                 left = without(left, token)
             for token in range(len(left)):
-                if token not in seen and shape(path, token, tokens) % 2:
+                if token not in drawn and shape(path, token, tokens) % 2:
                     coming.append((len(tokens), (*path, token)))
                     tokens.append(token)
                     parents.append(node)
@@ -112,10 +112,10 @@ def assert_lossless(
             tokens.append(rng.sample(p[tuple(tokens)]))
         return tuple(tokens)
 
-    found = output_distribution(run)
+    actual = output_distribution(run)
     for tokens in itertools.product(range(vocab), repeat=depth + 1):
         expected = float(torch.stack([p[tokens[:i]][token] for i, token in enumerate(tokens)]).prod())
-        assert found.get(tokens, 0.0) == pytest.approx(expected, abs=tolerance)
+        assert actual.get(tokens, 0.0) == pytest.approx(expected, abs=tolerance)
 
 
 def by_tensors(rule: Verifier) -> Verifier:
@@ -131,9 +131,9 @@ def by_tensors(rule: Verifier) -> Verifier:
         source.give_back(rng.uniforms[earlier:])
         tokens = torch.tensor(draft.tokens)
         q = torch.cat([one.row(0)[[y]] for one, y in zip(draft.distributions, draft.tokens, strict=True)])
-        (found,) = verify_drawn([Drafted(p, draft, Drawn(tokens, q, []), rule, source, frozenset())])
-        assert isinstance(found, tuple)
-        return found[1]
+        (verdict,) = verify_drawn([Drafted(p, draft, Drawn(tokens, q, []), rule, source, frozenset())])
+        assert isinstance(verdict, tuple)
+        return verdict[1]
 
     return verify
 
@@ -157,8 +157,8 @@ def test_chains_are_verified_together_as_each_alone(rule: Verifier) -> None:
 
     def results(chains: list[list[int]], *, unread: Sequence[int], stops: bool = True) -> list[object]:
         numbers.manual_seed(5)
-        made = [chain(index, index in unread, stops) for index in range(9)]
-        verified = [result for each in chains for result in verify_drawn([made[index] for index in each])]
+        drawn_chains = [chain(index, index in unread, stops) for index in range(9)]
+        verified = [result for each in chains for result in verify_drawn([drawn_chains[index] for index in each])]
         return [str(one) if isinstance(one, InputError) else (one[0].tokens, one[1]) for one in verified]
 
     alone = [[index] for index in range(9)]
@@ -227,8 +227,8 @@ def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
 def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.DataObject, salt: int) -> None:
     """The shape is a hash of everything it may depend on: elder siblings' tokens, other branches, the path."""
 
-    def shape(*seen: object) -> int:
-        return crc32(repr((salt, seen)).encode())
+    def shape(*state: object) -> int:
+        return crc32(repr((salt, state)).encode())
 
     assert_lossless(
         data, depth, vocab, lambda q, rng: draw_dynamic_tree(q, depth, shape, rng), candidates, tolerance=1e-7
@@ -295,10 +295,10 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
             verdict = rule(as_distribution(p), draft, rng)
             return verdict.accepted, verdict.token
 
-        found = output_distribution(run)
-        assert {accepted for accepted, _ in found} == {expected}
+        actual = output_distribution(run)
+        assert {accepted for accepted, _ in actual} == {expected}
         for token in range(vocab):
-            assert found.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
+            assert actual.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
 
 
 # One token from several proposals: optimality, bounds and closed forms

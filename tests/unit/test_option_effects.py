@@ -42,14 +42,14 @@ def test_the_name_of_the_served_model() -> None:
 
 @pytest.mark.parametrize(("device", "gpus"), [("auto", 2), ("cpu", 0)])
 def test_workers_have_their_gpus(device: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    remote = SimpleNamespace(options=lambda **settings: asked.append(settings))
+    requests: list[dict[str, Any]] = []
+    remote = SimpleNamespace(options=lambda **settings: requests.append(settings))
     ray = SimpleNamespace(cluster_resources=lambda: {"GPU": 8.0}, remote=lambda actor: remote)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(ray_workers, "connect", lambda *arguments: None)
     options = WorkerOptions(workers=4, gpus_per_worker=2)
     ray_workers.RayWorkers(lambda: None, options, device, Console(quiet=True))  # type: ignore[arg-type,return-value]
-    assert [one["num_gpus"] for one in asked] == [gpus]
+    assert [one["num_gpus"] for one in requests] == [gpus]
 
 
 def test_how_long_a_response_may_take(monkeypatch: pytest.MonkeyPatch) -> None:

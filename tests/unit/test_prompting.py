@@ -21,9 +21,9 @@ CHAT = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    made = byte_tokenizer()
-    made.pad_token = made.eos_token
-    return made
+    byte_level = byte_tokenizer()
+    byte_level.pad_token = byte_level.eos_token
+    return byte_level
 
 
 SINGLE = {
@@ -52,13 +52,13 @@ SEVERAL = {
 
 @pytest.mark.parametrize("form", SINGLE | SEVERAL)
 def test_forms_of_prompts(form: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    given, expected = (SINGLE | SEVERAL)[form]
-    assert as_prompts(given) == (([expected], True) if form in SINGLE else (expected, False))
+    prompt, expected = (SINGLE | SEVERAL)[form]
+    assert as_prompts(prompt) == (([expected], True) if form in SINGLE else (expected, False))
     if form in SEVERAL:
         with pytest.raises(InputError, match=r"prompt: \d prompts in a batch, where one is needed"):
-            encode_prompt(tokenizer, given)
+            encode_prompt(tokenizer, prompt)
     elif form != "parts":  # the template here takes text alone
-        assert {type(token) for token in encode_prompt(tokenizer, given)} == {int}
+        assert {type(token) for token in encode_prompt(tokenizer, prompt)} == {int}
 
 
 def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -128,15 +128,15 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_prompts(case: str, tokenizer: PreTrainedTokenizerFast) -> None:
     prompt, message = MALFORMED[case]
-    for call in (as_prompts, lambda given: encode_prompt(tokenizer, given)):
+    for call in (as_prompts, lambda value: encode_prompt(tokenizer, value)):
         with refused(message):
             call(prompt)
 
 
 def templated(template: str | None) -> PreTrainedTokenizerFast:
-    made = byte_tokenizer()
-    made.chat_template = template
-    return made
+    byte_level = byte_tokenizer()
+    byte_level.chat_template = template
+    return byte_level
 
 
 PLAIN, RAISING = "{% for m in messages %}{{ m.content }}{% endfor %}", r"\(roles: system, user\): "
@@ -245,13 +245,13 @@ def test_content_in_the_form_that_the_template_takes(template: str, shown: tuple
 def test_arguments_of_calls_in_the_form_that_the_template_takes() -> None:
     """OpenAI's messages have them as JSON text, and no content; templates of transformers take objects."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
-    said, tokenizer = {"role": "assistant", "content": None, "tool_calls": [call]}, byte_tokenizer()
+    answer, tokenizer = {"role": "assistant", "content": None, "tool_calls": [call]}, byte_tokenizer()
     for template, shown in (
         ("{{ f.arguments | tojson }}", '{"a": "b"}'), ("{{ f.name + f.arguments }}", 'f{"a": "b"}'),
         ("{% for key, value in f.arguments | items %}{{ key }}={{ value }}{% endfor %}", "a=b"),
     ):  # fmt: skip
         tokenizer.chat_template = "{% set f = messages[-1].tool_calls[0].function %}" + template
-        assert tokenizer.decode(encode_prompt(tokenizer, [*CHAT, said])) == shown
+        assert tokenizer.decode(encode_prompt(tokenizer, [*CHAT, answer])) == shown
 
 
 def test_the_date_in_a_template() -> None:

@@ -122,9 +122,9 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
 
 def documents(source: RowSource, form: TextFormOptions = TextFormOptions()) -> list[str]:  # noqa: B008 - it is frozen
     tokenizer = byte_tokenizer()
-    found = read_documents([source], tokenizer, form, stops=[256])
-    assert all(one.tokens[-1] == 256 for one in found)
-    return ["|".join(map(tokenizer.decode, (one.tokens[: one.start], one.tokens[one.start : -1]))) for one in found]
+    texts = read_documents([source], tokenizer, form, stops=[256])
+    assert all(one.tokens[-1] == 256 for one in texts)
+    return ["|".join(map(tokenizer.decode, (one.tokens[: one.start], one.tokens[one.start : -1]))) for one in texts]
 
 
 @pytest.mark.parametrize(("row", "prompt", "texts"), FORMS.values(), ids=FORMS)
@@ -207,9 +207,9 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     capfd.readouterr()
     load_prompts(rows.add_column("tools", [[{"name": "f"}]]))
     load_prompts([{"custom_id": "x", "body": {"messages": [USER], "tools": [{"name": "f"}]}}])
-    said = capfd.readouterr().err
-    assert said.startswith("<Dataset>: 1 row: answers are left out, because the target answers the prompts")
-    assert said.count(": 1 row: tools are left out, because the chat template only gets the messages") == 2
+    messages = capfd.readouterr().err
+    assert messages.startswith("<Dataset>: 1 row: answers are left out, because the target answers the prompts")
+    assert messages.count(": 1 row: tools are left out, because the chat template only gets the messages") == 2
 
 
 def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,9 +263,9 @@ def test_a_damaged_file_of_built_in_prompts_is_refused(monkeypatch: pytest.Monke
 def test_built_in_prompts_are_distinct_and_their_card_has_their_numbers() -> None:
     card = CARD.read_text(encoding="utf-8")
     for name in FILES:
-        found = builtin_prompts(name)
-        assert len({item.id for item in found}) == len({" ".join(item.prompt.split()) for item in found}) == len(found)
-        assert f"`{name}` ({len(found):,})" in card
+        rows = builtin_prompts(name)
+        assert len({item.id for item in rows}) == len({" ".join(item.prompt.split()) for item in rows}) == len(rows)
+        assert f"`{name}` ({len(rows):,})" in card
     for domain in DOMAINS:
         counts = Counter(item.split for item in builtin_prompts("builtin") if item.domain == domain)
         assert f"| {domain} | {' | '.join(str(counts[split]) for split in SPLITS)} |" in card

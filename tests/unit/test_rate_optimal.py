@@ -178,8 +178,10 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     assert rule.level([0.1]) == []
     assert rule.level([0.1] * 12) == [*range(12)]
     assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
-    own = rate * (CHEAP.t_verify_token + read_cost(CHEAP))
-    assert rule.level([0.99 * own / 0.9] * 10_000) == []  # nor where a sibling, worth less than its price, would help
+    node_price = rate * (CHEAP.t_verify_token + read_cost(CHEAP))
+    assert (
+        rule.level([0.99 * node_price / 0.9] * 10_000) == []
+    )  # nor where a sibling, worth less than its price, would help
 
 
 def test_a_tree_keeps_the_rate_in_the_units_of_new_costs() -> None:

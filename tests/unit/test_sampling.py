@@ -46,16 +46,18 @@ def test_same_distribution_as_transformers(
     if top_p < 1:
         processors.append(TopPLogitsWarper(top_p))
     expected = processors(torch.zeros(3, 1, dtype=torch.long), logits.clone()).softmax(-1)
-    found = SamplingParams(temperature, top_k, top_p)(logits)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    probabilities = SamplingParams(temperature, top_k, top_p)(logits)
+    torch.testing.assert_close(probabilities, expected, rtol=1e-9, atol=1e-12)
     if top_k is None:  # devices that sort whole rows keep the same tokens
         values, tokens = sort_rows(torch.softmax(logits / temperature, -1), top_p)
-        torch.testing.assert_close(torch.zeros_like(logits).scatter_(1, tokens, values), found, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            torch.zeros_like(logits).scatter_(1, tokens, values), probabilities, rtol=1e-9, atol=1e-12
+        )
 
 
 def test_settings_are_plain_numbers() -> None:
-    given = SamplingParams(Fraction(1, 2), np.int64(5), np.float32(0.5))  # type: ignore[arg-type]
-    assert json.dumps(given.to_dict()) == '{"temperature": 0.5, "top_k": 5, "top_p": 0.5}'
+    sampling = SamplingParams(Fraction(1, 2), np.int64(5), np.float32(0.5))  # type: ignore[arg-type]
+    assert json.dumps(sampling.to_dict()) == '{"temperature": 0.5, "top_k": 5, "top_p": 0.5}'
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -127,12 +129,12 @@ def test_as_torch_finds_them(size: int, k: int, rows: int, ties: bool, seed: int
 def test_the_largest_is_the_first_one(size: int, rows: int, other: float, seed: int) -> None:
     logits = torch.randint(5, (2, rows, size), generator=torch.Generator().manual_seed(seed)).float()
     logits[1, 0, size // 2] = other
-    found = largest(logits)
-    assert found.shape == (2, rows, 1)
-    for row, (place,) in zip(logits.flatten(0, 1).tolist(), found.flatten(0, 1).tolist(), strict=True):
+    places = largest(logits)
+    assert places.shape == (2, rows, 1)
+    for row, (place,) in zip(logits.flatten(0, 1).tolist(), places.flatten(0, 1).tolist(), strict=True):
         broken = [math.isnan(number) for number in row]
         assert place == (broken.index(True) if any(broken) else row.index(max(row)))
-    assert torch.equal(largest(logits.clone().requires_grad_()), found)
+    assert torch.equal(largest(logits.clone().requires_grad_()), places)
 
 
 WIDE = torch.randn(4, 3 << 14, generator=torch.Generator().manual_seed(1)).bfloat16()  # with equal numbers

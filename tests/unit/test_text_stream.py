@@ -103,12 +103,12 @@ def test_stop_strings(family: str, tokens: list[int], stop: list[str]) -> None:
     text = texts[-1] if texts else ""
     if last is not None:
         text = texts[last][: min(place for one in stop if (place := texts[last].find(one)) >= 0)]
-    stream, said = TextStream(tokenizer, [], TextStyle(tuple(stop))), ""
+    stream, streamed = TextStream(tokenizer, [], TextStyle(tuple(stop))), ""
     for i, token in enumerate(tokens):
-        said += stream.push([token])
+        streamed += stream.push([token])
         assert stream.ended == (last is not None and i >= last)
-        assert text.startswith(said)
-    assert said + stream.flush() == text
+        assert text.startswith(streamed)
+    assert streamed + stream.flush() == text
 
 
 @given(tokens=TOKENS, places=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), st.integers(1, 5)), min_size=1,
@@ -151,11 +151,11 @@ FOX_END = llama("▁fox", "<0x0A>", "<|im_end|>", "a")
     ],
 )
 def test_ends_of_texts(options: dict[str, Any], expected: str, read: int | None) -> None:
-    stream, said, ended = TextStream(LLAMA, llama("a"), TextStyle(**options)), "", []
+    stream, streamed, ended = TextStream(LLAMA, llama("a"), TextStyle(**options)), "", []
     for token in FOX_END:
-        said += stream.push([token])
+        streamed += stream.push([token])
         ended.append(stream.ended)
-    assert said + stream.flush() == expected
+    assert streamed + stream.flush() == expected
     assert ended.count(False) + 1 == (read or len(FOX_END) + 1)
 
 

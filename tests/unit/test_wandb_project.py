@@ -72,12 +72,12 @@ def test_a_project_that_can_be_logged_to(service: Service, monkeypatch: pytest.M
     assert service.questions[0][0].startswith("Basic ")
     service.answer = (200, {"errors": [{"message": "an unknown field"}]})  # of another version of the server
     assert find_project("team/project") == WandbProject("team", "project", offline=False)
-    asked = len(service.questions)
+    question_count = len(service.questions)
     monkeypatch.setenv(MODE, "offline")
     assert find_project("project").options == {"entity": None, "project": "project"}  # wandb follows the mode
     monkeypatch.delenv(KEY)
     assert find_project("team/project").options == {"entity": "team", "project": "project", "mode": "offline"}
-    assert len(service.questions) == asked
+    assert len(service.questions) == question_count
 
 
 @pytest.mark.parametrize("answer", [(401, b""), (403, b"no"), (200, {"data": {"viewer": None}})])

@@ -74,9 +74,9 @@ def test_settings() -> None:
         ({"length": 4, "pair_check": "none"}, r"pair_check='none': choose one of exact, tokenizer"),
     ],
 )
-def test_bad_settings(given: dict[str, Any], message: str) -> None:
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     with refused(message):
-        settings_of({"specpilot": given}, {}).check()
+        settings_of({"specpilot": settings}, {}).check()
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_no_value_is_read_by_the_host(predictor: LagFreePredictor) -> None:
     arguments = logits, states, torch.tensor([1, 0]), torch.tensor(0)
     compiled = torch.compile(predict, backend="eager", fullgraph=True)
     with torch.no_grad():
-        found = compiled(*arguments, torch.zeros(2, 3))
-        assert torch.equal(found, predict(*arguments, torch.zeros(2, 3)))
+        result = compiled(*arguments, torch.zeros(2, 3))
+        assert torch.equal(result, predict(*arguments, torch.zeros(2, 3)))
 
 
 def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,11 +183,11 @@ def test_drafts_are_those_of_the_decoder(proposer: ModuleType, most: int) -> Non
             engine.take(row, new)
             drafted[row].append(drafts[row])
     assert all(text == whole.tokens for text, whole in zip(texts, expected, strict=True))
-    for own, whole in zip(drafted, expected, strict=True):
+    for plugin_drafts, whole in zip(drafted, expected, strict=True):
         rounds = [round.drafted for round in whole.rounds[1:]]
         if most == 64:
-            assert own[: len(rounds)] == rounds
-        assert [one for one in own if one][-1] == [one for one in rounds if one][-1]
+            assert plugin_drafts[: len(rounds)] == rounds
+        assert [one for one in plugin_drafts if one][-1] == [one for one in rounds if one][-1]
 
 
 def test_what_is_forgotten(proposer: ModuleType) -> None:

@@ -41,16 +41,16 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
     """The folder of an engine's rounds, and its texts by dataset; others were generated beside them."""
     folder, texts = tmp_path_factory.mktemp("rounds"), prompts(COUNT)
     llm = engine({"length": "cumulative-confidence:0.3", "log_rounds": str(folder)})
-    found = {name: generate(llm, texts, vllm_sampling(sampling, TOKENS)) for name, sampling in FOLDERS.items()}
+    outputs = {name: generate(llm, texts, vllm_sampling(sampling, TOKENS)) for name, sampling in FOLDERS.items()}
     for odd in ({"repetition_penalty": 1.2}, {"presence_penalty": 0.5}, {"stop": [" "]}, {"min_tokens": 5}):
         generate(llm, texts[:2], vllm_sampling(SAMPLED, TOKENS, **odd))
-    own = llm.llm_engine
-    own.add_request("aborted", {"prompt_token_ids": texts[0]}, vllm_sampling(SAMPLED, 400, ignore_eos=True))
+    llm_engine = llm.llm_engine
+    llm_engine.add_request("aborted", {"prompt_token_ids": texts[0]}, vllm_sampling(SAMPLED, 400, ignore_eos=True))
     for _ in range(4):
-        own.step()
-    own.abort_request(["aborted"])
+        llm_engine.step()
+    llm_engine.abort_request(["aborted"])
     model_runner(llm).drafter.close()
-    return folder, found
+    return folder, outputs
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -91,16 +91,16 @@ def test_responses_tell_what_the_log_tells(tmp_path: Path) -> None:
         for answer in answers
     ]  # fmt: skip
     (tmp_path / "responses.json").write_text(json.dumps(responses))
-    found = read_responses([str(tmp_path / "responses.json")])
+    response_set = read_responses([str(tmp_path / "responses.json")])
     logged = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
-    assert sorted(found.prompts) == sorted(logged.prompts)
+    assert sorted(response_set.prompts) == sorted(logged.prompts)
     counts = [
         Counter(
             (depth, text.x[place] == token)
             for text in data.texts
             for place, token, depth in zip(text.places, text.tokens, text.depths, strict=True)
         )
-        for data in (found, logged)
+        for data in (response_set, logged)
     ]
     assert counts[0] == counts[1]
     assert sum(counts[0].values()) > 4 * COUNT
@@ -114,19 +114,19 @@ RESPONSES = ResponseOptions(responses="vllm", kv_cache_gib=0.15)
 
 def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command in a process of its own: an engine that ends takes others of its process with it."""
-    made = tmp_path / "data"
+    dataset = tmp_path / "data"
     words = ["--responses", "vllm", "--kv-cache-gib", "0.15", "--limit", "12", "--max-new-tokens", "24"]
-    words += ["--shard-size", "5", "--batch-size", "8", "--device", "cpu", "--output", str(made)]
+    words += ["--shard-size", "5", "--batch-size", "8", "--device", "cpu", "--output", str(dataset)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     command = [sys.executable, "-m", "specpilot", "data", "acceptance", *words]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    texts = {row.prompt_id: row.tokens for row in read_dataset(f"{made}-responses", ResponseRow)}
-    assert read_manifest(made).responses.to_dict() == {
+    texts = {row.prompt_id: row.tokens for row in read_dataset(f"{dataset}-responses", ResponseRow)}
+    assert read_manifest(dataset).responses.to_dict() == {
         "source": "vllm", "version": vllm.__version__.partition("+")[0], "tensor_parallel": 1,
-        "sha256": read_manifest(f"{made}-responses").dataset_fingerprint,
+        "sha256": read_manifest(f"{dataset}-responses").dataset_fingerprint,
     }  # fmt: skip
-    rows = read_dataset(made, AcceptanceRow)
+    rows = read_dataset(dataset, AcceptanceRow)
     assert {row.prompt_id: row.x for row in rows} == texts
     assert len(rows) == 12
     assert_labels(AcceptanceDatasetBuilder(SETTINGS), rows)
@@ -137,5 +137,5 @@ def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(responses, "installed_version", missing)
     with pytest.raises(InputError, match="vllm is not installed"):
         make_acceptance_data(SETTINGS, tmp_path / "other", responses=RESPONSES)
-    made.rename(tmp_path / "first")  # complete texts are labelled without it
-    assert contents(tmp_path / "first") == contents(make_acceptance_data(SETTINGS, made, responses=RESPONSES))
+    dataset.rename(tmp_path / "first")  # complete texts are labelled without it
+    assert contents(tmp_path / "first") == contents(make_acceptance_data(SETTINGS, dataset, responses=RESPONSES))

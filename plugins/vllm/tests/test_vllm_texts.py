@@ -30,13 +30,13 @@ def plain() -> Any:
 
 
 @pytest.fixture(scope="module")
-def steered() -> Any:
+def controlled() -> Any:
     return engine({"length": "cumulative-confidence:0.3"})
 
 
-def test_greedy_texts_of_64_requests_are_those_of_plain_vllm(plain: Any, steered: Any) -> None:
+def test_greedy_texts_of_64_requests_are_those_of_plain_vllm(plain: Any, controlled: Any) -> None:
     texts = prompts(64)
-    assert generate(steered, texts, GREEDY) == generate(plain, texts, GREEDY)
+    assert generate(controlled, texts, GREEDY) == generate(plain, texts, GREEDY)
 
 
 @pytest.mark.parametrize(
@@ -55,17 +55,17 @@ def test_greedy_texts_however_requests_are_scheduled(plain: Any, options: dict[s
     assert generate(llm, texts, GREEDY) == generate(plain, texts, GREEDY)  # all prompts are cached
 
 
-def test_greedy_and_sampled_requests_share_a_batch(plain: Any, steered: Any) -> None:
+def test_greedy_and_sampled_requests_share_a_batch(plain: Any, controlled: Any) -> None:
     texts = prompts(6)
     mixed = [GREEDY, vllm_sampling(SamplingParams(0.7, 20), 20)] * 3
-    assert generate(steered, texts, mixed)[::2] == generate(plain, texts, mixed)[::2]
+    assert generate(controlled, texts, mixed)[::2] == generate(plain, texts, mixed)[::2]
 
 
-def test_a_seed_determines_the_text(steered: Any) -> None:
+def test_a_seed_determines_the_text(controlled: Any) -> None:
     texts, sampling = prompts(4), [vllm_sampling(SamplingParams(), 24, seed=i) for i in range(4)]
-    first = generate(steered, texts, sampling, seed=1)
-    assert generate(steered, texts, sampling, seed=2) == first
-    assert generate(steered, texts, sampling[::-1], seed=1) != first
+    first = generate(controlled, texts, sampling, seed=1)
+    assert generate(controlled, texts, sampling, seed=2) == first
+    assert generate(controlled, texts, sampling[::-1], seed=1) != first
 
 
 def chi_square(one: Any, other: Any, prompt: list[int], sampling: SamplingParams) -> float:
@@ -73,7 +73,7 @@ def chi_square(one: Any, other: Any, prompt: list[int], sampling: SamplingParams
     params = vllm_sampling(sampling, TOKENS)
     drawn = [Counter(tuple(text) for text in generate(llm, [prompt] * SAMPLES, params)) for llm in (one, other)]
     common = [text for text, number in (drawn[0] + drawn[1]).items() if number >= COMMON]
-    table = [[found[text] for text in common] for found in drawn]
+    table = [[counts[text] for text in common] for counts in drawn]
     rest = [SAMPLES - sum(row) for row in table]
     if sum(rest) >= COMMON:
         table = [[*row, left] for row, left in zip(table, rest, strict=True)]
@@ -101,16 +101,16 @@ def fixed_run(settings: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]
     sampling = vllm_sampling(SamplingParams(1.0, None), 64)
     sampled = [generate(llm, [prompt], sampling, seed)[0] for seed, prompt in enumerate(texts)]
     one_batch = generate(llm, texts, greedy(64))
-    found = {metric.name.removeprefix("vllm:spec_decode_"): vars(metric) for metric in llm.get_metrics()}
-    return sampled, one_batch, {name: found[name].get("value", found[name].get("values")) for name in COUNTERS}
+    metrics = {metric.name.removeprefix("vllm:spec_decode_"): vars(metric) for metric in llm.get_metrics()}
+    return sampled, one_batch, {name: metrics[name].get("value", metrics[name].get("values")) for name in COUNTERS}
 
 
 def test_fixed_length_is_that_of_vllm() -> None:
-    own, steered = fixed_run(None), fixed_run({"length": 4, "drafts": "vllm"})
-    assert steered == own
-    sampled, one_batch, found = own
-    assert found["num_draft_tokens"] == 4 * found["num_drafts"] > 400
-    assert 0.2 < found["num_accepted_tokens"] / found["num_draft_tokens"] < 0.8
+    vllm_run, controlled = fixed_run(None), fixed_run({"length": 4, "drafts": "vllm"})
+    assert controlled == vllm_run
+    sampled, one_batch, vllm_metrics = vllm_run
+    assert vllm_metrics["num_draft_tokens"] == 4 * vllm_metrics["num_drafts"] > 400
+    assert 0.2 < vllm_metrics["num_accepted_tokens"] / vllm_metrics["num_draft_tokens"] < 0.8
     assert sampled != one_batch
 
 
@@ -118,11 +118,11 @@ def test_fixed_length_is_that_of_vllm() -> None:
 
 
 def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = configure(None).parallel_config.worker_cls
-    assert own == "vllm.v1.worker.cpu_worker.CPUWorker"
-    assert configure({"length": 4}).parallel_config.worker_cls != own
+    worker_class = configure(None).parallel_config.worker_cls
+    assert worker_class == "vllm.v1.worker.cpu_worker.CPUWorker"
+    assert configure({"length": 4}).parallel_config.worker_cls != worker_class
     monkeypatch.setenv(VARIABLE, json.dumps({"length": "confidence:0.4"}))
-    assert configure(None).parallel_config.worker_cls != own
+    assert configure(None).parallel_config.worker_cls != worker_class
     monkeypatch.setenv(VARIABLE, '{"length": ')
     with pytest.raises(InputError, match=rf"^{VARIABLE}: not JSON .*; give an object such as"):
         configure(None)

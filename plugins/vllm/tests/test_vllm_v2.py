@@ -62,17 +62,19 @@ def test_the_drafter_hands_states_and_logits_to_the_head() -> None:
 def test_the_head_writes_where_the_estimator_of_vllm_writes(estimators: ModuleType) -> None:
     """Rows by place in the batch, temperatures by place of the request, nothing for rows that pad the batch."""
     torch.manual_seed(4)
-    own = estimators.OnlineAcceptanceEstimator(4, 5, torch.device("cpu"))
+    vllm_estimator = estimators.OnlineAcceptanceEstimator(4, 5, torch.device("cpu"))
     head = TrainedAcceptanceEstimator(load_predictor(TRAINED, *[shipped(name) for name in PAIR], torch.device("cpu")))
     logits, temperature = torch.randn(3, head.embedding.shape[0]), torch.tensor([0.7, 1.0, 0.0, 1.3])
     head.states = torch.randn(3, head.embedding.shape[1])
-    places, found = torch.tensor([3, -1, 2]), []
+    places, estimates = torch.tensor([3, -1, 2]), []
     with torch.inference_mode():
-        for estimator in (own, head):
-            found.append(torch.full((4, 5), -1.0))
-            estimator.predict(logits, places, torch.tensor(2), found[-1], temperature)
+        for estimator in (vllm_estimator, head):
+            estimates.append(torch.full((4, 5), -1.0))
+            estimator.predict(logits, places, torch.tensor(2), estimates[-1], temperature)
             estimator.step(places.clamp(min=0), torch.tensor([2, 1, 3]), torch.tensor([1, 0, 0]))
     written = [[(0, 2), (2, 2)]] * 2
-    assert [[(int(row), int(column)) for row, column in (one >= 0).nonzero()] for one in found] == written
+    assert [[(int(row), int(column)) for row, column in (one >= 0).nonzero()] for one in estimates] == written
     q = torch.stack([(logits[0] / 1.3).softmax(-1).max(), logits[2].softmax(-1).max()])
-    torch.testing.assert_close(found[0][[0, 2], 2], torch.sigmoid(own.slope * q.logit() + own.intercepts[2]))
+    torch.testing.assert_close(
+        estimates[0][[0, 2], 2], torch.sigmoid(vllm_estimator.slope * q.logit() + vllm_estimator.intercepts[2])
+    )
