@@ -74,7 +74,10 @@ class ComparedDecoder(DecodingOptions):
         options = {entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | changes
         decoder = cls(**options, name=name)
         drafts = decoder.router is not None or split_drafts(decoder.draft)[0]
-        return decoder if drafts or "draft_dtype" in changes else replace(decoder, draft_dtype=None)
+        if drafts:
+            return decoder
+        of_drafts = [name for name in ("draft_dtype", "draft_exponent") if name not in changes]
+        return replace(decoder, **dict.fromkeys(of_drafts))
 
     @classmethod
     def parse(cls, word: str | int, base: DecodingOptions) -> ComparedDecoder:

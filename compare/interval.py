@@ -40,9 +40,23 @@ def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Inte
     return Interval(float(statistic(*(x.sum() for x in values))), float(low), float(high))
 
 
-def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: Any) -> Interval:
-    """Ratio of two rates (tokens per second, tokens per target forward) over the same prompts, and its interval."""
-    return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
+def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: Any, *, paired: bool = True) -> Interval:
+    """Ratio of two rates (tokens per second, tokens per target forward) over the same prompts, and its interval.
+
+    Args:
+        paired: a resample has the same prompts for both rates. Without it, the interval is that of rates which were
+            measured on different prompts.
+    """
+    if paired:
+        return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
+    value = float((tokens.sum() / amount.sum()) / (other_tokens.sum() / other_amount.sum()))
+    generator = np.random.default_rng(0)
+    rows, other_rows = generator.integers(len(tokens), size=(2, RESAMPLES, len(tokens)))
+    ratios = (
+        tokens[rows].sum(1) / amount[rows].sum(1) / (other_tokens[other_rows].sum(1) / other_amount[other_rows].sum(1))
+    )
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Interval(value, float(low), float(high))
 
 
 def show(estimate: Interval | None, digits: int = 2, prompts: int = ENOUGH) -> str:

@@ -131,8 +131,13 @@ def processor_speeds(report: ComparisonReport) -> dict[str, Interval]:
     }
 
 
-def timed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding], measure: Measure) -> Interval:
-    """Ratio of the speed of ``runs`` to that of ``baseline``, by wall or processor time, from the same prompts."""
+def timed_ratio(
+    runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding], measure: Measure, *, paired: bool = True
+) -> Interval:
+    """Ratio of the speed of ``runs`` to that of ``baseline``, by wall or processor time, from the same prompts.
+
+    ``paired`` is as for :func:`ratio_interval`.
+    """
     columns = [
         np.array(values)
         for each in (runs, baseline)
@@ -141,7 +146,7 @@ def timed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding]
             [run.processor_seconds if measure == Measure.PROCESSOR else run.seconds for run in each],
         )
     ]
-    return ratio_interval(*columns)
+    return ratio_interval(*columns, paired=paired)
 
 
 def _of_measure(

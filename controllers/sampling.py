@@ -7,8 +7,9 @@ records the parameters of its training. Temperature 0 is the point mass on the a
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -61,6 +62,15 @@ class SamplingParams:
     def is_equivalent(self, other: SamplingParams) -> bool:
         """Return true if both give the same distribution for all logits; at temperature 0 the rest has no effect."""
         return self == other or self.temperature == other.temperature == 0
+
+    def to_power(self, exponent: float) -> Self:
+        """Settings under which probabilities are those of these settings to the power of ``exponent``, normalised.
+
+        They have the temperature divided by ``exponent``. With top-p other tokens may be kept.
+        """
+        if exponent == 1 or self.temperature == 0:
+            return self
+        return replace(self, temperature=self.temperature / exponent)
 
     @property
     def support(self) -> int | None:

@@ -108,13 +108,14 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
     best = float(row[place] / _negative_exponentials(_mixed(multiples[place : place + 1] + word))[0])
     if not best < 0:  # NaN, or no token has a probability
         return place, -best
-    z, spare, high = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.float32)
+    z, spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    high, bounds = np.empty(CHUNK, np.float32), np.empty(CHUNK, row.dtype)
     for start in range(0, len(row), CHUNK):
         p, chunk = row[start : start + CHUNK], multiples[start : start + CHUNK]
-        z, spare, high = z[: len(p)], spare[: len(p)], high[: len(p)]
+        z, spare, high, bounds = (numbers[: len(p)] for numbers in (z, spare, high, bounds))
         _mixed(np.add(chunk, word, out=z), spare)
         np.copyto(high, z.view(np.uint32)[HIGH::2])
-        bounds = p * p.dtype.type(-ABOVE / best)
+        np.multiply(p, p.dtype.type(-ABOVE / best), out=bounds)
         bounds += 2  # for the missing last step of the hash, and for the bits that are left out
         candidates = np.flatnonzero(high < bounds)
         if len(candidates):

@@ -292,6 +292,35 @@ def overlap(
     return result
 
 
+@torch.inference_mode()
+def acceptance_by_exponent(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompts: list[list[int]],
+    rollouts: list[Rollout],
+    sampling: SamplingParams,
+    exponents: Sequence[float],
+) -> list[float]:
+    """The mean :func:`expected_acceptance` under the rule ``invariant`` with each power of the draft's probabilities.
+
+    With shared noise a draft that chooses ``argmax λ·log q + g`` chooses a sample of q^λ, normalised, so that the
+    closed form holds with this distribution instead of q.
+
+    Args:
+        prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
+        exponents: λ.
+    """
+    sums, count = torch.zeros(len(exponents), dtype=torch.float64), 0
+    size = target.vocab_size
+    for some in _batches(target, draft, prompts, rollouts, beyond=0):
+        drafted, p = scores(draft, some.prompts, some.texts, size), some.p(target, sampling)
+        count += len(drafted)
+        for place, exponent in enumerate(exponents):
+            q = TokenDistribution.from_logits(sampling.to_power(exponent), drafted, kept=draft.kept_below(size))
+            sums[place] += expected_acceptance(p, q, INVARIANT).sum().cpu()
+    return (sums / max(count, 1)).tolist()
+
+
 class _Batch(NamedTuple):
     """Some of the prompts, and their rollouts up to the last token that is read."""
 

@@ -605,6 +605,7 @@ class Request:
         error: the exception that failed the request, or None.
         cancelled: whether the caller no longer waits for the request.
         streamed: whether the caller waits for each token instead of the whole text.
+        draft_exponent: the power of the draft's probabilities; 1 except under the rule ``invariant``.
     """
 
     prompt: list[int]
@@ -621,6 +622,7 @@ class Request:
     stopping: TextStream | None = None
     hooks: Sequence[RoundHook] = ()
     streamed: bool = False  # also set by the scheduler
+    draft_exponent: float = 1.0
 
     # Set by the engine when the request joins (Request.begin); Request.append extends the text. A drafter of copies
     # sets another index, which may have longer n-grams.
@@ -652,6 +654,11 @@ class Request:
         self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
         self.length = self.shared_length.for_text()
         self.length.start_text()
+
+    @cached_property
+    def draft_sampling(self) -> SamplingParams:
+        """The sampling parameters of drafted tokens."""
+        return self.sampling.to_power(self.draft_exponent)
 
     @property
     def source(self) -> RandomSource:

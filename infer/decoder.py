@@ -84,6 +84,8 @@ class SpeculativeDecoder:
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens per step.
             ``"auto"`` is ``"invariant"`` in calls that give a seed, see
             :class:`~specpilot.infer.options.DecodingOptions`.
+        draft_exponent: power of the draft's probabilities under the rule ``"invariant"``. Default: that of the trained
+            controller, else 1.
         beams: beam search of MTAD and MTJD. Default: four beams, drawn.
         tree: draft a tree instead of a chain: number of children at each level, such as (3, 2, 1), or ``"auto"`` for
             as many nodes as pay by the predictions and costs of ``length``.
@@ -109,6 +111,7 @@ class SpeculativeDecoder:
         threshold: float | None = None,
         cost: CostModel | str | float | None = None,
         verifier: str = AUTO,
+        draft_exponent: float | None = None,
         beams: Beams | None = None,
         tree: str | Sequence[int] | None = None,
         ngram: Ngram | None = None,
@@ -129,6 +132,7 @@ class SpeculativeDecoder:
             draft=(*drafts, *([] if ngram is None else [ngram])) or None,
             threshold=threshold,
             verifier=verifier,
+            draft_exponent=draft_exponent,
             beams=beams,
             max_running=max_running,
             max_columns=max_columns,
@@ -185,6 +189,7 @@ class SpeculativeDecoder:
         copies: CopyPredictor | Name | None = None,
         tree: str | Sequence[int] | None = None,
         verifier: str = AUTO,
+        draft_exponent: float | None = None,
         beams: Beams | int | None = None,
         argmax: bool = False,
         dtype: DType = "float32",
@@ -230,8 +235,9 @@ class SpeculativeDecoder:
             "tree": tree, "tokenizer": tokenizer, "offload_folder": offload_folder,
         }  # fmt: skip
         options = DecodingOptions(
-            threshold=threshold, adapt=adapt, sample_arm=sample_arm, verifier=verifier, beams=beams, argmax=argmax,
-            dtype=dtype, draft_dtype=draft_dtype, device=device, device_map=device_map, graphs=graphs,
+            threshold=threshold, adapt=adapt, sample_arm=sample_arm, verifier=verifier,
+            draft_exponent=draft_exponent, beams=beams, argmax=argmax, dtype=dtype, draft_dtype=draft_dtype,
+            device=device, device_map=device_map, graphs=graphs,
             max_running=max_running, max_columns=max_columns, generation_config=generation_config,
             pair_check=pair_check, revision=revision, trust_remote_code=trust_remote_code, **objects,
         )  # fmt: skip
@@ -480,6 +486,7 @@ class SpeculativeDecoder:
             rng = SharedNoise(seed) if setup.plan.verifier.rule == INVARIANT else RandomSource(seed)
         request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, setup.verify, setup.arms, output)
         request.style = style
+        request.draft_exponent = setup.plan.verifier.draft_exponent
         if style.stop:
             request.stopping = self.text_stream(prompt, style)
         return request

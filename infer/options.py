@@ -227,6 +227,9 @@ class DecodingOptions(
             not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the target jointly,
             without a draft. "auto" is invariant where a seed is given and the temperature is above 0; without a seed
             it is token-wise, and mcss for trees of a fixed shape.
+        draft_exponent: Under the verification rule invariant the draft's probabilities are raised to this power, as
+            by a temperature divided by it. The text stays the same; the draft may agree with the target more often.
+            Default: that of the trained controller, which `specpilot calibrate` fits, else 1.
         beams: Number of beams of mtad and mtjd. Default: 4.
         argmax: Keep the most probable beams instead of sampling them.
         generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
@@ -249,6 +252,7 @@ class DecodingOptions(
     copies: Annotated[str | None, Objects()] = None
     tree: Annotated[str | None, Objects()] = None
     verifier: str = AUTO
+    draft_exponent: Annotated[float, Range(0.1, 10)] | None = None
     beams: Count | None = None
     argmax: bool = False
     generation_config: Literal["follow", "ignore"] = "follow"

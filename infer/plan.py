@@ -29,6 +29,8 @@ from ..controllers.length import (
     RateOptimal,
     TrainedLength,
     load_rule,
+    names_rule,
+    parse_rule,
     takes_cost,
 )
 from ..controllers.length.cost_model import ASSUMED, CostModel
@@ -289,11 +291,13 @@ class VerifierSpec:
         name: the rule with its threshold if it has one, such as ``mtad:0.5``.
         rule: the rule without the threshold.
         reason: the reason for the choice of the rule, if the options leave it open.
+        draft_exponent: the power of the draft's probabilities under the rule ``invariant``.
     """
 
     name: str
     rule: str
     reason: str = ""
+    draft_exponent: float = 1.0
 
     @property
     def exact(self) -> bool:
@@ -302,7 +306,9 @@ class VerifierSpec:
 
     def describe(self) -> str:
         reason = f"; {self.reason}" if self.reason else ""
-        return f"{self.name}, which {'keeps' if self.exact else 'does not keep'} the target's distribution{reason}"
+        power = "" if self.draft_exponent == 1 else f"; the draft's probabilities to the power {self.draft_exponent:g}"
+        keeps = "keeps" if self.exact else "does not keep"
+        return f"{self.name}, which {keeps} the target's distribution{reason}{power}"
 
 
 @dataclass(frozen=True)
@@ -517,11 +523,31 @@ def verifier_of(options: DecodingOptions, *, seeded: bool = False) -> VerifierSp
         InputError: there is no such rule.
     """
     if options.verifier != AUTO:
-        return VerifierSpec(options.verifier, parse_verifier(options.verifier)[0].name)
+        rule = parse_verifier(options.verifier)[0].name
+        if rule != INVARIANT and options.draft_exponent is not None:
+            raise InputError(
+                f"draft_exponent={options.draft_exponent:g}: only for verifier={INVARIANT!r}; leave it out"
+            )
+        return VerifierSpec(options.verifier, rule, draft_exponent=_draft_exponent(options, rule))
     if seeded:
-        return VerifierSpec(INVARIANT, INVARIANT, "a seed is given, and its text does not depend on drafts")
+        reason = "a seed is given, and its text does not depend on drafts"
+        return VerifierSpec(INVARIANT, INVARIANT, reason, _draft_exponent(options, INVARIANT))
     rule = TOKEN_WISE if options.tree in (None, AUTO_TREE) else DISTINCT
     return VerifierSpec(rule, rule, f"with a seed and a temperature above 0 it is {INVARIANT}")
+
+
+def _draft_exponent(options: DecodingOptions, rule: str) -> float:
+    """The power of the draft's probabilities: the option, that of the trained controller, or 1."""
+    if rule != INVARIANT:
+        return 1.0
+    if options.draft_exponent is not None:
+        return options.draft_exponent
+    name = options.length
+    if not isinstance(name, str | Path) or names_rule(str(name)) or parse_rule(str(name)) is not None:
+        return 1.0
+    with naming("length", name):
+        calibration = read_config(locate(name, given_as="length")).calibration
+    return 1.0 if calibration is None else calibration.draft_exponent
 
 
 def with_models(options: D) -> D:
@@ -622,6 +648,10 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
         raise InputError("length: several are for the arms of a router; give one, or name a router")
     models, ngram = split_drafts(options.draft)
     draft = draft_spec(models[0], options) if models else None
+    if draft is None and options.draft_exponent is not None and call == WHOLE:
+        raise InputError(
+            f"draft_exponent={options.draft_exponent:g}: there is no draft model; name one, or leave it out"
+        )
     length = _length(options, verifier, call, draft, ngram)
     _check_tree(options, verifier, draft, length)
     search = _check_search(options, verifier, draft, length)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..common.errors import InputError
 from ..common.files import check_free
@@ -19,13 +19,18 @@ from ..controllers.acceptance.metrics import Metrics
 from ..controllers.acceptance.specdec_head import AcceptanceHead
 from ..controllers.checkpoints.card import judgement
 from ..controllers.checkpoints.checkpoint import load_controller, save_controller
+from ..controllers.checkpoints.provenance import INVARIANT
+from ..controllers.sampling import SamplingParams
 from ..data_gen.dataset import Manifest
 from ..data_gen.draft_states import read_positions
 from ..data_gen.kinds import AcceptanceRow, Text, read_texts
+from ..data_gen.rollout import Rollout, acceptance_by_exponent
 from ..models import LanguageModel, language_model
 from .datasets import joint_manifest, load_same, split
 from .options import CalibrateOptions
 
+EXPONENTS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.6)  # powers of the draft's probabilities that are compared
+READ = 64  # texts that they are compared on, for the fit and for the evaluation
 STORED = ("auroc", "brier", "kl", "ece", "kl_constant")  # metrics in a checkpoint
 
 
@@ -44,6 +49,9 @@ class CalibrationResult(Record):
         fitted, judged: numbers of positions for the fit and for the evaluation.
         metrics: metrics of the head before calibration (``none``) and under every method.
         warnings: weaknesses that the metrics show, as phrases whose subject is the controller.
+        draft_exponent: the power of the draft's probabilities that is stored, see :func:`fit_draft_exponent`.
+        acceptance: expected acceptance on held-out texts under the rule ``invariant``, without a power and with it;
+            empty for data of another rule.
     """
 
     method: str
@@ -51,6 +59,8 @@ class CalibrationResult(Record):
     judged: int
     metrics: dict[str, dict[str, float]]
     warnings: list[str]
+    draft_exponent: float = 1.0
+    acceptance: dict[str, float] = field(default_factory=dict)
 
 
 def calibrate(options: CalibrateOptions) -> CalibrationResult:
@@ -88,9 +98,12 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     total = options.validation_fraction if same_data else 1.0
     reader = load_draft(options.draft, manifest, device=options.device)
     size = manifest.vocab_size
-    fitted, tested = (
-        read_positions(reader, rows, sampling, size) for rows in split_rows(load_rows(data), total / 2, total)
-    )
+    fitted_rows, tested_rows = split_rows(load_rows(data), total / 2, total)
+    fitted, tested = (read_positions(reader, rows, sampling, size) for rows in (fitted_rows, tested_rows))
+    exponent, acceptance = 1.0, dict[str, float]()
+    if manifest.verifier == INVARIANT and sampling.temperature > 0:
+        target = load_target(options.target, manifest, device=options.device)
+        exponent, acceptance = fit_draft_exponent(target, reader, fitted_rows[:READ], tested_rows[:READ], sampling)
 
     before, after = (head(part.states).double() for part in (fitted, tested))  # logits (N,)
     fitted_p, p = fitted.accept.double().numpy(), tested.accept
@@ -106,7 +119,9 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     }
     new = replace(
         config,
-        calibration=replace(calibrations[method], dataset_fingerprint=manifest.dataset_fingerprint),
+        calibration=replace(
+            calibrations[method], dataset_fingerprint=manifest.dataset_fingerprint, draft_exponent=exponent
+        ),
         metrics={
             **config.metrics,
             **{name: value for name, value in judged.items() if math.isfinite(value)},
@@ -115,7 +130,36 @@ def calibrate(options: CalibrateOptions) -> CalibrationResult:
     )
     save_controller(options.output, head, new, overwrite=options.overwrite)
     weakness = judgement(judged)
-    return CalibrationResult(method, len(fitted_p), len(p), metrics, [weakness] if weakness else [])
+    return CalibrationResult(
+        method, len(fitted_p), len(p), metrics, [weakness] if weakness else [], exponent, acceptance
+    )
+
+
+def fit_draft_exponent(
+    target: LanguageModel,
+    draft: LanguageModel,
+    fitted: Sequence[Text],
+    tested: Sequence[Text],
+    sampling: SamplingParams,
+) -> tuple[float, dict[str, float]]:
+    """The power of the draft's probabilities with the highest expected acceptance under the rule ``invariant``.
+
+    It is chosen on the target's answers in ``fitted`` and must also be better than 1 on those in ``tested``; otherwise
+    it is 1. Datasets hold the acceptance of drafted tokens alone, so both models read the texts again.
+
+    Returns:
+        The exponent, and the expected acceptance on ``tested`` by exponent: with 1, and with the one chosen on
+        ``fitted``.
+    """
+
+    def acceptance(rows: Sequence[Text], exponents: Sequence[float]) -> list[float]:
+        prompts, rollouts = [row.prompt_ids for row in rows], [Rollout(row.x) for row in rows]
+        return acceptance_by_exponent(target, draft, prompts, rollouts, sampling, exponents)
+
+    on_fitted = acceptance(fitted, EXPONENTS)
+    best = max(zip(on_fitted, EXPONENTS, strict=True))[1]
+    plain, raised = acceptance(tested, (1.0, best))
+    return best if raised > plain else 1.0, {"1": plain, f"{best:g}": raised}
 
 
 def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[list[Text], list[Text]]:
@@ -139,6 +183,15 @@ def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[l
 def load_rows(*folders: str) -> list[Text]:
     """Return the rollouts of acceptance datasets with at least one token, after validation."""
     return [text for folder in folders for text in read_texts(folder, "acceptance") if text.x]
+
+
+def load_target(name: str | None, manifest: Manifest, *, device: str) -> LanguageModel:
+    """The target a dataset was made with, loaded from ``name``. Default: the name in the manifest.
+
+    Raises:
+        InputError: it is another model.
+    """
+    return language_model(load_same("target", name or manifest.target, manifest, device=device))
 
 
 def load_draft(name: str | None, manifest: Manifest, *, device: str) -> LanguageModel:

@@ -189,6 +189,8 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
         data: Folder written by `specpilot data acceptance` for the same pair.
         output: Folder of the calibrated checkpoint.
         method: weights (undo the loss weights) or platt.
+        target: Target model of the data, if its folder was moved. It is read only for data of the verification rule
+            invariant, to fit the power of the draft's probabilities.
         draft: Draft model of the data, if its folder was moved.
         validation_fraction: Share of the prompts that training held out, if the head was trained on this data.
         report: File for the JSON that is printed to standard output.
@@ -198,6 +200,7 @@ class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
     data: str
     output: Folder
     method: Literal["weights", "platt"] = "platt"
+    target: str | None = None
     draft: str | None = None
     validation_fraction: Fraction = 0.1
     report: File | None = None

@@ -59,6 +59,8 @@ def calibrate(options: CalibrateOptions) -> None:
     console.print(table)
     for warning in result.warnings:
         print(f"warning: on held-out prompts the calibrated controller {warning}")
+    for exponent, acceptance in result.acceptance.items():
+        console.print(f"the draft's probabilities to the power {exponent}: expected acceptance {acceptance:.4f}")
     print(f"{options.output}: the calibrated controller. With --cost FILE it needs no threshold.")
     finish(result.to_dict(), options, options.report)
 

@@ -59,6 +59,8 @@ class Calibration:
         scale, shift: the numbers of the formula. The scale is positive, so that the order of logits is preserved.
         method: the method that determined them.
         dataset_fingerprint: SHA-256 of the data that they were fitted to; None if they were not fitted.
+        draft_exponent: the power of the draft's probabilities with which it agrees most often with the target under
+            the verification rule ``invariant``.
 
     Raises:
         InputError: a number is not finite, or the scale is not positive.
@@ -68,6 +70,7 @@ class Calibration:
     shift: float
     method: Literal["none", "weights", "platt"]
     dataset_fingerprint: str | None = None
+    draft_exponent: float = 1.0
 
     def __post_init__(self) -> None:
         if not (self.scale > 0 and math.isfinite(self.scale) and math.isfinite(self.shift)):

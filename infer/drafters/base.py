@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...common.errors import InputError
 from ...controllers.length import Fixed
-from ...controllers.sampling import require_finite
+from ...controllers.sampling import SamplingParams, require_finite
 from ...models import CausalLM, LanguageModel, Read, TextCache
 from ...models.sampled import DraftedTokens, Sampled
 from ..core import NO_DRAFT, Draft, Drafter, Request, TokenDistribution
@@ -42,7 +42,8 @@ class Autoregressive(Drafter):
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         samplings = {
-            device_sampling(request, self.target.vocab_size)._replace(distributions=False) for request in requests
+            device_sampling(request, request.sampling, self.target.vocab_size)._replace(distributions=False)
+            for request in requests
         }
         same_sampling = self.alone and len(samplings) == 1
         if self.target.reads_drawn and same_sampling and all(map(self._may_run_ahead, requests)):
@@ -78,10 +79,15 @@ class Autoregressive(Drafter):
         return drafts
 
 
-def device_sampling(request: Request, vocab_size: int) -> Sampled:
-    """Return the settings for sampling tokens of ``request`` on a device; ``vocab_size`` is the target's V."""
+def device_sampling(request: Request, sampling: SamplingParams, vocab_size: int) -> Sampled:
+    """Return the settings for sampling tokens of ``request`` on a device.
+
+    Args:
+        sampling: the request's parameters for the target's tokens or for drafted ones.
+        vocab_size: the target's V.
+    """
     shared = isinstance(request.rng, SharedNoise)
-    return Sampled(request.sampling, vocab_size, distributions=not shared, shared=shared)
+    return Sampled(sampling, vocab_size, distributions=not shared, shared=shared)
 
 
 def draw_ahead(
@@ -146,7 +152,8 @@ class ModelDrafter(Drafter):
         self, requests: Sequence[Request], logits: Tensor, counts: Sequence[int]
     ) -> list[TokenDistribution]:
         """Return q of each request, computed from its number of rows, in ``counts``, of ``logits`` (N, V')."""
-        return distributions([request.sampling for request in requests], logits, counts, self.vocab_size, self.kept)
+        samplings = [request.draft_sampling for request in requests]
+        return distributions(samplings, logits, counts, self.vocab_size, self.kept)
 
     def start(self, requests: Sequence[Request]) -> None:
         if self.reads_states:  # the prompt is read with the target's states in the first round that drafts

@@ -210,7 +210,7 @@ class ChainDrafter(ModelDrafter):
 
     def _draft_planned(self, chains: Sequence[Chain]) -> None:
         """Draft whole chains at once if all lengths are planned, all samplings are equal, and the model can do it."""
-        samplings = {device_sampling(chain.request, self.vocab_size) for chain in chains}
+        samplings = {device_sampling(chain.request, chain.request.draft_sampling, self.vocab_size) for chain in chains}
         counts = [min(chain.longest, chain.planned or 0) for chain in chains]
         if len(samplings) != 1 or not all(counts):
             return

@@ -21,7 +21,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.dataset import read_manifest
 from specpilot.data_gen.feature_shards import TRAIN, FeatureDataset
 from specpilot.data_gen.kinds import AcceptanceRow, read_dataset, text_of
-from specpilot.train.calibration import calibrate, fit_all, split_rows
+from specpilot.train.calibration import EXPONENTS, calibrate, fit_all, fit_draft_exponent, split_rows
 from specpilot.train.datasets import is_validation
 from specpilot.train.options import CalibrateOptions
 
@@ -102,6 +102,38 @@ def test_a_head_is_evaluated_on_what_its_training_held_out(data: Path, tmp_path:
     result = calibrate(options)
     held_out = [row for row in read_dataset(data, AcceptanceRow) if is_validation(row.prompt_id, 0.4)]
     assert 0 < result.fitted + result.judged == sum(len(row.x) for row in held_out)
+
+
+def test_the_exponent_of_the_draft_is_fitted(tmp_path: Path) -> None:
+    """Calibration on data of the rule invariant reads the texts with both models again."""
+    data = tmp_path / "data"
+    words = ["data", "acceptance", "--split", "test", "--limit", "12", "--max-new-tokens", "8"]
+    assert cli.main([*words, "--verifier", "invariant", "--output", str(data)]) == 0
+    old = load_controller(FOLDER / "tiny-head")
+    config = replace(old.config, provenance=replace(old.config.provenance, verifier="invariant"))
+    head = save_controller(tmp_path / "head", old.head, config)
+    options = CalibrateOptions(controller=str(head), data=str(data), output=tmp_path / "new")
+    result = calibrate(options)
+    stored = load_controller(tmp_path / "new").config.calibration
+    assert stored is not None
+    assert stored.draft_exponent == result.draft_exponent
+    assert 0 < result.acceptance["1"] <= max(result.acceptance.values()) < 1
+    with pytest.raises(InputError, match="target='tiny-draft': is not the target"):
+        calibrate(replace(options, target="tiny-draft", output=tmp_path / "x"))
+
+
+def test_an_exponent_must_be_better_on_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {1: dict.fromkeys(EXPONENTS, 0.5) | {1.25: 0.6}, 2: {1.0: 0.5, 1.25: 0.55}, 3: {1.0: 0.5, 1.25: 0.45}}
+
+    def acceptance(*args: Any) -> list[float]:
+        prompts, exponents = args[2], args[5]
+        return [tables[len(prompts)][exponent] for exponent in exponents]
+
+    monkeypatch.setattr("specpilot.train.calibration.acceptance_by_exponent", acceptance)
+    rows = [text_of(AcceptanceRow(str(i), "", [1], [2], [3], [0.5])) for i in range(3)]
+    models: Any = None, None
+    assert fit_draft_exponent(*models, rows[:1], rows[:2], SamplingParams()) == (1.25, {"1": 0.5, "1.25": 0.55})
+    assert fit_draft_exponent(*models, rows[:1], rows, SamplingParams()) == (1.0, {"1": 0.5, "1.25": 0.45})
 
 
 def test_features_are_trained(data: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import time
 from dataclasses import fields, replace
@@ -467,6 +468,25 @@ def test_whether_drafts_change_texts() -> None:
     assert line.startswith("5 of 6 texts")
     assert "(two 2 of 3)" in line
     assert not any("texts are the same" in line for line in sentences(report))  # they are not known
+
+
+def test_speeds_of_the_same_texts_are_paired() -> None:
+    """Prompts that take longer with both decoders widen an unpaired interval alone."""
+    report = comparison_report({"one": (1.5, False)}, prompts=20)
+    timed = {
+        name: [replace(run, seconds=run.seconds * (1 + i % 5)) for i, run in enumerate(runs)]
+        for name, runs in report.timed.items()
+    }
+    texts = [str(i) for i in range(20)]
+    same = with_texts(replace(report, timed=timed), none=texts, one=texts)
+    (line,) = (line for line in sentences(same) if "on the same tokens" in line)
+    paired, unpaired = map(float, re.findall(r"\d\.\d\d", line))
+    assert paired < 0.05
+    assert unpaired > 0.5
+    greedy = replace(same, task=replace(same.task, sampling=SamplingParams(0.0)))
+    others = with_texts(replace(report, timed=timed), none=texts, one=[*texts[1:], "x"])
+    for without in (greedy, others, report):
+        assert not any("on the same tokens" in line for line in sentences(without))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ drafts, for every way to draft and every interface.
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +15,18 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
+from specpilot.checkpoints import FOLDER
 from specpilot.common.errors import InputError
+from specpilot.controllers.acceptance.calibration import Calibration
+from specpilot.controllers.checkpoints.checkpoint import load_controller, save_controller
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.controllers.shared_noise import position_key, scores, seed_key
+from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
+from specpilot.infer.options import DecodingOptions
+from specpilot.infer.plan import resolve
 
 from ..helpers.architectures import pair
 from ..helpers.drafts import CHEAP, PROMPTS, options_of, real
@@ -79,6 +87,52 @@ def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
         drafted += sum(one.stats.n_drafted for one in together)
         accepted += sum(one.stats.n_accepted for one in together)
     assert 0 < accepted < drafted or (draft == "eagle3" and drafted)
+
+
+def is_near_tie(model: Any, text: list[int], tokens: list[int], sampling: SamplingParams, seed: int) -> bool:
+    """Whether in double precision log p + g of two tokens after ``text`` are the largest, and nearly equal."""
+    with torch.inference_mode():
+        logits = deepcopy(model).double()(torch.tensor([text])).logits[0, -1:]
+    p = sampling(logits)
+    values = scores(p, None, torch.tensor([position_key(seed_key(seed), len(text))]))[0].log()
+    return float(values.max() - values[tokens].min()) < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3", "included"])
+def test_texts_differ_only_at_near_ties_in_single_precision(name: str) -> None:
+    """At least 99.9 % of the tokens up to the first difference of a text are those without drafts."""
+    sampling = SamplingParams(1.0, 50)
+    plain = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=3)
+    target, draft = (plain.target.model, plain.drafts[0].model) if name == "included" else pair(name)
+    prompts = PROMPTS * 8
+    if name == "included":
+        prompts = [
+            row.encode(plain.tokenizer, chat=True, system=None) for row in load_prompts("builtin", split="test")[:32]
+        ]
+    settings: dict[str, Any] = {"max_new_tokens": 40, "sampling": sampling, "seed": 7}
+    expected = SpeculativeDecoder(target, None).generate(prompts, **settings)
+    same = differences = 0
+    for options in ({"length": 3}, {"length": 6}, {"tree": "3x2x1"}):
+        decoder = SpeculativeDecoder(target, draft, **options)
+        for together in (True, False):
+            generations = (
+                decoder.generate(prompts, **settings)
+                if together
+                else [decoder.generate(x.prompt, **settings | {"seed": x.seed}) for x in expected]
+            )
+            for one, other in zip(generations, expected, strict=True):
+                pairs = zip(one.tokens, other.tokens, strict=False)
+                at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+                same += len(other.tokens) if at is None else at
+                if at is not None:
+                    differences += 1
+                    assert other.seed is not None
+                    text = [*other.prompt, *other.tokens[:at]]
+                    assert is_near_tie(target, text, [one.tokens[at], other.tokens[at]], sampling, other.seed)
+    print(f"{name}: {differences} differences after {same} tokens")
+    assert same > 2000
+    assert differences <= same / 1000
 
 
 def test_of_a_routers_arms() -> None:
@@ -150,6 +204,36 @@ def test_the_rule_that_is_named_is_used() -> None:
         assert drafting.generate("to be or", seed=3, verifier=verifier, **SETTINGS).verifier == verifier
     assert drafting.generate("to be or", seed=3, temperature=0.0).verifier == "token-wise"  # the text is the same
     assert drafting.generate("to be or", seed=3, temperature=0.0, verifier="invariant").verifier == "invariant"
+
+
+@pytest.mark.parametrize("way", ["3", "cumulative confidence", "mcss 3x2x1", "auto by confidence", "copies or 3"])
+def test_texts_do_not_depend_on_the_exponent_of_the_draft(way: str) -> None:
+    """The draft proposes other tokens, and the target chooses the same."""
+    rounds = []
+    for exponent in (None, 0.3, 3.0):
+        options = options_of(way) | {"verifier": "auto", "draft_exponent": exponent}
+        decoder = SpeculativeDecoder(*models("model", "llama"), **options)
+        generations = decoder.generate([*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=SAMPLINGS[0], seed=7)
+        assert [one.tokens for one in generations] == texts("llama", SAMPLINGS[0])
+        rounds.append([one.rounds for one in generations])
+    assert rounds[0] != rounds[1] != rounds[2] != rounds[0]
+
+
+def test_the_exponent_of_the_draft_is_that_of_the_controller(tmp_path: Path) -> None:
+    """The option replaces it, and rules other than invariant have none."""
+    trained = load_controller(FOLDER / "tiny-head")
+    calibration = Calibration(1.0, 0.0, "platt", draft_exponent=1.4)
+    save_controller(tmp_path / "head", trained.head, replace(trained.config, calibration=calibration))
+    options = DecodingOptions(length=str(tmp_path / "head"))
+    assert resolve(options, seeded=True).verifier.draft_exponent == 1.4
+    assert "to the power 1.4" in resolve(options, seeded=True).describe()
+    assert resolve(replace(options, draft_exponent=1.0), seeded=True).verifier.draft_exponent == 1
+    assert resolve(options).verifier.draft_exponent == 1
+    assert resolve(DecodingOptions(length="3"), seeded=True).verifier.draft_exponent == 1
+    with pytest.raises(InputError, match="draft_exponent=2: only for verifier='invariant'"):
+        resolve(DecodingOptions(verifier="block", draft_exponent=2))
+    with pytest.raises(InputError, match="draft_exponent=2: there is no draft model"):
+        resolve(DecodingOptions(draft=None, draft_exponent=2))
 
 
 def test_the_plan_says_which_rule_and_why() -> None:

@@ -33,6 +33,8 @@ EFFECTS: dict[str, str] = {
         "TargetOptions.target DecodingOptions.draft LengthOptions.length LengthOptions.cost DecodingOptions.tree "
         "DecodingOptions.copies DecodingOptions.beams",
     "tests/integration/test_plan.py::test_rules": "DecodingOptions.verifier",
+    "tests/integration/test_one_seed_one_text.py::test_texts_do_not_depend_on_the_exponent_of_the_draft":
+        "DecodingOptions.draft_exponent",
     "tests/process/test_serve.py::test_a_controller_is_loaded_again_with_its_threshold": "LengthOptions.threshold",
     "tests/integration/test_routing.py::test_a_trained_router_by_name":
         "DecodingOptions.router DecodingOptions.sample_arm",
@@ -147,6 +149,7 @@ EFFECTS: dict[str, str] = {
     "tests/integration/test_moved_models.py::test_features_of_models_that_have_moved":
         "FeatureSourceOptions.draft FeatureSourceOptions.target",
     "tests/integration/test_moved_models.py::test_a_calibration_with_a_draft_that_has_moved": "CalibrateOptions.draft",
+    "tests/integration/test_calibration.py::test_the_exponent_of_the_draft_is_fitted": "CalibrateOptions.target",
     "tests/integration/test_moved_models.py::test_copies_of_a_target_that_has_moved": "CopyTrainingOptions.target",
     "tests/integration/test_moved_models.py::test_epochs_are_compared_by_the_costs_that_are_given":
         "PredictorTrainingOptions.cost",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from specpilot.common.errors import InputError
-from specpilot.controllers.sampling import draw_by
+from specpilot.controllers.sampling import SamplingParams, draw_by
 from specpilot.controllers.shared_noise import (
     _STEP,
     _mixed,
@@ -24,6 +24,7 @@ from specpilot.controllers.shared_noise import (
     scores,
     seed_key,
 )
+from specpilot.data_gen.rollout import expected_acceptance
 from specpilot.infer.core import Draft, TokenDistribution
 from specpilot.infer.random_source import RandomSource, SharedNoise
 from specpilot.infer.verify import invariant
@@ -130,6 +131,26 @@ def test_the_closed_form_of_acceptance() -> None:
         if P[i] and Q[i]:
             expected = 1 / sum(max(p / P[i], q / Q[i]) for p, q in zip(P, Q, strict=True))
         assert stats.binomtest(both, 60_000, expected).pvalue > 1e-4 if expected else both == 0
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+def test_the_closed_form_with_a_power_of_the_draft(exponent: float) -> None:
+    """A draft that takes the largest λ·log q + g samples from q^λ, and agrees as often as the closed form says."""
+    count = 40_000
+    noise_of = exponentials(keys_of(5, range(count)).unsqueeze(-1), torch.arange(5).expand(count, -1))
+    y = (torch.tensor(P).log() - noise_of.log()).argmax(-1)
+    x = (exponent * torch.tensor(Q).log() - noise_of.log()).argmax(-1)
+    p, logits = (TokenDistribution(torch.tensor([row]).double(), None, 5) for row in (P, Q))
+    q = TokenDistribution.from_logits(SamplingParams(1.0, None).to_power(exponent), logits.probabilities.log())
+    powers = torch.tensor(Q).double() ** exponent
+    torch.testing.assert_close(q.probabilities[0], powers / powers.sum())
+    expected = sum(
+        1 / sum(max(P[j] / P[i], float(q.probabilities[0, j] / q.probabilities[0, i])) for j in range(5))
+        for i in range(5)
+        if P[i] and Q[i]
+    )
+    assert float(expected_acceptance(p, q, "invariant")) == pytest.approx(expected, rel=1e-6)
+    assert stats.binomtest(int((x == y).sum()), count, expected).pvalue > 1e-4
 
 
 @settings(max_examples=50)
