@@ -108,11 +108,12 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
     best = float(row[place] / _negative_exponentials(_mixed(multiples[place : place + 1] + word))[0])
     if not best < 0:  # NaN, or no token has a probability
         return place, -best
-    z, spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
-    high, bounds = np.empty(CHUNK, np.float32), np.empty(CHUNK, row.dtype)
+    buffers: list[Array] = [
+        np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.float32), np.empty(CHUNK, row.dtype),
+    ]  # fmt: skip
     for start in range(0, len(row), CHUNK):
         p, chunk = row[start : start + CHUNK], multiples[start : start + CHUNK]
-        z, spare, high, bounds = (numbers[: len(p)] for numbers in (z, spare, high, bounds))
+        z, spare, high, bounds = (buffer[: len(p)] for buffer in buffers)
         _mixed(np.add(chunk, word, out=z), spare)
         np.copyto(high, z.view(np.uint32)[HIGH::2])
         np.multiply(p, p.dtype.type(-ABOVE / best), out=bounds)

@@ -119,7 +119,7 @@ def test_texts_differ_only_at_near_ties_in_single_precision(name: str) -> None:
             generations = (
                 decoder.generate(prompts, **settings)
                 if together
-                else [decoder.generate(x.prompt, **settings | {"seed": x.seed}) for x in expected]
+                else [decoder.generate(x.prompt_tokens, **settings | {"seed": x.seed}) for x in expected]
             )
             for one, other in zip(generations, expected, strict=True):
                 pairs = zip(one.tokens, other.tokens, strict=False)
@@ -128,7 +128,7 @@ def test_texts_differ_only_at_near_ties_in_single_precision(name: str) -> None:
                 if at is not None:
                     differences += 1
                     assert other.seed is not None
-                    text = [*other.prompt, *other.tokens[:at]]
+                    text = [*other.prompt_tokens, *other.tokens[:at]]
                     assert is_near_tie(target, text, [one.tokens[at], other.tokens[at]], sampling, other.seed)
     print(f"{name}: {differences} differences after {same} tokens")
     assert same > 2000
