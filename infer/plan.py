@@ -29,6 +29,7 @@ from ..controllers.length import (
     RateOptimal,
     TrainedLength,
     load_rule,
+    names_class,
     names_rule,
     parse_rule,
     takes_cost,
@@ -543,10 +544,12 @@ def _draft_exponent(options: DecodingOptions, rule: str) -> float:
     if options.draft_exponent is not None:
         return options.draft_exponent
     name = options.length
-    if not isinstance(name, str | Path) or names_rule(str(name)) or parse_rule(str(name)) is not None:
+    if not isinstance(name, str | Path) or names_class(str(name)) or names_rule(str(name)):
+        return 1.0
+    if parse_rule(str(name)) is not None:
         return 1.0
     with naming("length", name):
-        calibration = read_config(locate(name, given_as="length")).calibration
+        calibration = read_config(locate(name, option="length")).calibration
     return 1.0 if calibration is None else calibration.draft_exponent
 
 
