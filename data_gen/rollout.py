@@ -316,7 +316,7 @@ def acceptance_by_exponent(
         drafted, p = scores(draft, some.prompts, some.texts, size), some.p(target, sampling)
         count += len(drafted)
         for place, exponent in enumerate(exponents):
-            q = TokenDistribution.from_logits(sampling.to_power(exponent), drafted, kept=draft.kept_below(size))
+            q = TokenDistribution.from_logits(sampling.to_power(exponent), drafted, kept=draft.kept_tokens_below(size))
             sums[place] += expected_acceptance(p, q, INVARIANT).sum().cpu()
     return (sums / max(count, 1)).tolist()
 
