@@ -590,7 +590,7 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
 
 
 @pytest.mark.parametrize("way", ["host", "static"])
-@pytest.mark.parametrize("which", ["target", "draft"])
+@pytest.mark.parametrize("broken_model", ["target", "draft"])
 def test_a_model_without_numbers_fails_its_request_alone(
     broken_model: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

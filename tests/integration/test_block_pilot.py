@@ -148,7 +148,7 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
     assert longer.outcomes.rates == single.outcomes.rates
 
 
-@pytest.mark.parametrize(("every", "known"), [("round", [0, 1, 2, 3, 4]), ("prompt", [0, 0, 0, 3, 3])])
+@pytest.mark.parametrize(("every", "known_lengths"), [("round", [0, 1, 2, 3, 4]), ("prompt", [0, 0, 0, 3, 3])])
 def test_a_plan_knows_what_came_before_it(every: Any, known_lengths: list[int]) -> None:
     """For a prompt: what is known before its text's first round."""
     places, kept = torch.tensor([1, 2, 3, 1, 2]), torch.tensor([1, 0, 1, 0, 1]).unsqueeze(1)

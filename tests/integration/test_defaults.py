@@ -46,7 +46,7 @@ def compared(word: str | dict[str, Any]) -> SpeculativeDecoder:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [
         lambda: SpeculativeDecoder.from_pretrained("tiny", "tiny-draft"),
         lambda: SpeculativeDecoder.from_options(GenerateOptions(prompt="x")),
@@ -69,7 +69,7 @@ def test_the_same_from_every_door(build: Callable[[], SpeculativeDecoder]) -> No
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"length": 4},
         {"length": "none"},
@@ -89,7 +89,7 @@ def test_what_says_how_to_draft_is_followed(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "changed"),
+    ("settings", "changed"),
     [
         ({}, {"draft": "tiny-draft+ngram", "cost": "auto", "draft_dtype": "auto"}),
         ({"draft": "tiny-draft+ngram:6"}, {"cost": "auto", "draft_dtype": "auto"}),
@@ -126,7 +126,7 @@ def test_greedy_texts_are_the_targets_and_calls_choose_for_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "own",
+    "options",
     [
         {},
         {"draft": "tiny-draft+ngram"},

@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "target", "draft"),
+    ("names", "target", "draft"),
     [
         ({}, "tiny", "tiny-draft"),
         ({"length": "4"}, "tiny", "tiny-draft"),

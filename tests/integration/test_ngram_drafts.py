@@ -54,7 +54,7 @@ from ..helpers.training import differ, last_weights
     text=st.lists(st.integers(0, 2), min_size=1, max_size=30),
     start=st.integers(0, 30),
     longest=st.integers(1, 5),
-    asked=st.booleans(),
+    is_whole=st.booleans(),
 )
 def test_lookup_by_its_definition(before: list[int], text: list[int], start: int, longest: int, is_whole: bool) -> None:
     growing = text[:start]

@@ -231,7 +231,7 @@ def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("has_own_vocabulary", [False, True])
 def test_training_continues_a_draft(
     has_own_vocabulary: bool, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ def test_best_of_is_all_that_is_generated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "known"),
+    ("kind", "client_type"),
     [
         (ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase),
         (CompletionRequest, completion_create_params.CompletionCreateParamsBase),

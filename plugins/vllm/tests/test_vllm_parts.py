@@ -48,7 +48,7 @@ def test_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({}, r"^specpilot: key 'length' is missing"),
         ({"length": None}, r"^specpilot: length=None: .* is expected; give an object"),

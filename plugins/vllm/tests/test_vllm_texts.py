@@ -1,4 +1,4 @@
-"""Texts of steered engines: greedy ones equal plain vLLM's, sampled ones have its distribution."""
+"""Texts of controlled engines: greedy ones equal plain vLLM's, sampled ones have its distribution."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_fixed_length_is_that_of_vllm() -> None:
     assert sampled != one_batch
 
 
-# Before an engine starts: where settings come from, engines that are not steered, and the build for CPUs is mended
+# Before an engine starts: where settings come from, engines that are not controlled, and the build for CPUs is mended
 
 
 def test_settings_come_from_the_configuration_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
