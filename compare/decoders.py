@@ -76,8 +76,9 @@ class ComparedDecoder(DecodingOptions):
         drafts = decoder.router is not None or split_drafts(decoder.draft)[0]
         if drafts:
             return decoder
-        of_drafts = [name for name in ("draft_dtype", "draft_exponent") if name not in changes]
-        return replace(decoder, **dict.fromkeys(of_drafts))
+        dtype = decoder.draft_dtype if "draft_dtype" in changes else None
+        exponent = decoder.draft_exponent if "draft_exponent" in changes else None
+        return replace(decoder, draft_dtype=dtype, draft_exponent=exponent)
 
     @classmethod
     def parse(cls, word: str | int, base: DecodingOptions) -> ComparedDecoder:

@@ -60,7 +60,7 @@ class CostModel:
         """Whether a drafted token costs at least as much as a round without a draft, which always yields a token."""
         return self.t_draft >= self.t_verify
 
-    def verification(self, tokens: int) -> float:
+    def verification(self, tokens: float) -> float:
         """Return t_v(n), the time of one target forward over n new ``tokens``."""
         return self.t_verify + self.t_verify_token * tokens
 
