@@ -252,7 +252,8 @@ class Loader:
         settings: dict[str, Any] = {**sampling.to_dict(), "max_new_tokens": max_new_tokens}
         if options.engine is None:
             decoder = self.decoder(options, cost)
-            decoder.new_request([0], sampling, 1, 0)  # refuses options that the sampling does not allow
+            setup = decoder.setup_for(seed=0, temperature=sampling.temperature)  # prompts are decoded with seeds
+            decoder.new_request([0], sampling, 1, 0, setup=setup)  # refuses options that the sampling does not allow
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings)
         engine, _, how = options.engine.partition(":")
         if engine != TRANSFORMERS:
