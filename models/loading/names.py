@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
@@ -44,6 +46,31 @@ from .model_files import Source, check_format, find_files, gguf_path, is_gguf, r
 from .progress_bars import without_loading_bars
 
 PIECES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")  # SentencePiece's files
+
+
+class LoadingLock:
+    """Lets one thread load models at a time.
+
+    transformers replaces ``PreTrainedModel.tie_weights`` while it reads weights. Of two loads at once, one may leave
+    the replacement in place, so that the weights of later models are not tied. A forked child has a lock of its own,
+    because the thread that holds the lock does not exist there.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+_loading = LoadingLock()
 
 
 def load_model(
@@ -90,38 +117,41 @@ def load_model(
         raise InputError(
             f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"
         )
-    place = pick_device(device)
-    check_dtype(DTYPES[dtype], place)
-    source = find_files(name, revision)
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, **source.hub}
-    check_format(name, source)
-    lender = partial(_load_target, target, dtype, device, trust_remote_code)
-    keys = _config_keys(name, source)
-    if is_eagle3(keys):
-        if device_map is not None:
-            raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
-        with refusing(name, "cannot be loaded as an EAGLE-3 draft"):
-            model = load_eagle3(
-                name, source.path, keys, lender=lender, dtype=DTYPES[dtype], place=place, **source.hub
-            )  # fmt: skip
+    with _loading:
+        place = pick_device(device)
+        check_dtype(DTYPES[dtype], place)
+        source = find_files(name, revision)
+        options: dict[str, Any] = {"trust_remote_code": trust_remote_code, **source.hub}
+        check_format(name, source)
+        lender = partial(_load_target, target, dtype, device, trust_remote_code)
+        keys = _config_keys(name, source)
+        if is_eagle3(keys):
+            if device_map is not None:
+                raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
+            with refusing(name, "cannot be loaded as an EAGLE-3 draft"):
+                model = load_eagle3(
+                    name, source.path, keys, lender=lender, dtype=DTYPES[dtype], place=place, **source.hub
+                )  # fmt: skip
+            return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+        with refusing(name, "cannot be loaded as a language model"):
+            config = AutoConfig.from_pretrained(source.path, **options)
+        if config.is_encoder_decoder and decoder_only:
+            raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
+        if vars(config).get(MARK) is not None:
+            if device_map is not None:
+                raise InputError(
+                    f"device_map: {name} is a draft made by specpilot, which is on one device; leave it out"
+                )
+            with refusing(name, "cannot be loaded as a draft"):
+                model = load_saved_draft(
+                    name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
+                )
+            return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+        options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
+        model = _read_weights(name, source.path, config, place, options)
+        if source.adapter is not None:
+            model = _add_adapter(name, source.adapter, model)
         return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
-    with refusing(name, "cannot be loaded as a language model"):
-        config = AutoConfig.from_pretrained(source.path, **options)
-    if config.is_encoder_decoder and decoder_only:
-        raise InputError(f"{name}: an encoder-decoder model; a causal (decoder-only) language model is needed")
-    if vars(config).get(MARK) is not None:
-        if device_map is not None:
-            raise InputError(f"device_map: {name} is a draft made by specpilot, which is on one device; leave it out")
-        with refusing(name, "cannot be loaded as a draft"):
-            model = load_saved_draft(
-                name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
-            )
-        return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
-    options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
-    model = _read_weights(name, source.path, config, place, options)
-    if source.adapter is not None:
-        model = _add_adapter(name, source.adapter, model)
-    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def _read_weights(

@@ -80,7 +80,9 @@ def test_labels_by_rule(sampling: dict[str, Any], base: AcceptanceDataOptions, t
 
 def test_data_of_two_rules_is_not_mixed(base: AcceptanceDataOptions, tmp_path: Path) -> None:
     folder = make_acceptance_data(replace(base, limit=4), tmp_path / "data")
-    with pytest.raises(InputError, match="other settings: verifier was 'token-wise' and is 'invariant'; give what it"):
+    with pytest.raises(
+        InputError, match="other settings: verifier was 'token-wise' and is 'invariant'; repeat those settings"
+    ):
         make_acceptance_data(replace(base, limit=4, verifier="invariant"), folder)
 
 

@@ -29,7 +29,7 @@ from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.train.features import make_features
 from specpilot.train.options import FeatureDataOptions
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from ..helpers.architectures import target_of
@@ -157,6 +157,15 @@ def test_loading_bars(
         assert "Loading weights" in capsys.readouterr().err
     finally:
         transformers_logging.set_verbosity(level)
+
+
+def test_threads_that_load_at_once_leave_weights_tied() -> None:
+    """transformers replaces the function that ties weights while it loads. A replacement must not stay."""
+    function = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as threads:
+        models = [*threads.map(load_model, ["tiny", "tiny-draft"] * 4), load_model("tiny")]
+    assert PreTrainedModel.tie_weights is function
+    assert all(model.get_output_embeddings().weight is model.get_input_embeddings().weight for model in models)
 
 
 def test_dtypes(folder: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_class_of_the_options_names_the_function(kind: str, function: str, m
 
 
 def test_options_that_belong_elsewhere() -> None:
-    with refused("options: of type AnswersDataOptions; give specpilot's LagFreeTrainingOptions"):
+    with refused("options: has the type AnswersDataOptions; pass specpilot's LagFreeTrainingOptions"):
         specpilot.train(specpilot.AnswersDataOptions(), "folder")
     with refused("options: of type TrainingOptions; give specpilot's AcceptanceDataOptions"):
         specpilot.make_dataset(specpilot.LagFreeTrainingOptions(data="d"), "folder")

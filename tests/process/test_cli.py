@@ -120,7 +120,7 @@ def test_env_names_the_forward_of_a_model(capsys: pytest.CaptureFixture[str]) ->
         ),
         (
             "specpilot generate - <<< $'\\xff'",
-            "prompt: standard input is not UTF-8 text (invalid start byte at byte 0)",
+            "prompt: standard input is not UTF-8 text (invalid start byte at byte 0); convert it to UTF-8",
         ),
         ("specpilot generate <&-", "prompt: standard input is closed; pass the prompt as an argument or with --prompt"),
         ("specpilot --version >&-", None),
@@ -412,7 +412,7 @@ def test_values_outside_their_limits_are_errors(kind: type) -> None:
         check(rf"^{name}=<object.*: .* expected", **{name: object()})
     for name, _ in limited(kind, options.Pattern):
         for wrong in ("meta", "out.xyz", "cuda:-1"):
-            check(rf"^{name}='{wrong}': .* give|end it in", **{name: wrong})
+            check(rf"^{name}='{wrong}': .* (give|choose|end it in) ", **{name: wrong})
     for name, limit in limited(kind, options.Several):
         check(rf"^{name}=\[\]: give at least", **{name: []})
         if limit.distinct:
@@ -427,7 +427,7 @@ def test_places_that_cannot_be_written_are_errors(kind: type, tmp_path: Path) ->
     (tmp_path / "folder.png").mkdir()
     for name, limit in limited(kind, options.Place):
         for wrong in (file / "x.png", file if limit.folder else tmp_path / "folder.png"):
-            with pytest.raises(InputError, match=rf"^{name}='.*': .*; name a"):
+            with pytest.raises(InputError, match=rf"^{name}='.*': .*; choose a(nother)? (place|file)"):
                 kind(**required(kind) | {name: wrong})
         prompts = {"prompts": "builtin"} if kind is BatchOptions else {}  # whose file is that of their texts
         kind(**required(kind) | prompts | {name: tmp_path / "folder.png" if limit.folder else file})

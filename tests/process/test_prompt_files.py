@@ -83,7 +83,7 @@ def test_torn_lines_and_other_settings(texts_file: Path, capsys: pytest.CaptureF
     again = words(texts_file, "--trace")
     file.write_bytes(b"".join(lines[:3]) + lines[3][:20])
     assert main(again) == 0
-    assert "3 texts found" in " ".join(capsys.readouterr().err.split())  # long paths wrap
+    assert "continues after 3 texts" in " ".join(capsys.readouterr().err.split())  # long paths wrap
     assert file.read_bytes() == content
     for words_of, message in (
         ([*again, "--temperature", "0"], "temperature was 1.0 and is 0.0"),
