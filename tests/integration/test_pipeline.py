@@ -76,7 +76,7 @@ def test_the_class_of_the_options_names_the_function(kind: str, function: str, m
 def test_options_that_belong_elsewhere() -> None:
     with refused("options: has the type AnswersDataOptions; pass specpilot's LagFreeTrainingOptions"):
         specpilot.train(specpilot.AnswersDataOptions(), "folder")
-    with refused("options: of type TrainingOptions; give specpilot's AcceptanceDataOptions"):
+    with refused("options: has the type TrainingOptions; pass specpilot's AcceptanceDataOptions"):
         specpilot.make_dataset(specpilot.LagFreeTrainingOptions(data="d"), "folder")
     with refused("workers: would be ignored"):
         specpilot.make_dataset(specpilot.OnPolicyDataOptions(), "folder", workers=specpilot.WorkerOptions(workers=2))
