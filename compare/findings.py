@@ -21,9 +21,11 @@ EXAMPLE = "Write a short story."
 
 def concluded(report: ComparisonReport, commands: Mapping[str, str]) -> ComparisonReport:
     """The report with its sentences, verdict, the name of the best decoder, and ``commands`` to act on it."""
-    answer = judge(report).answer
-    best = winner(report) if answer == Answer.PAYS else fastest(report.decoders)[0]
-    return replace(report, sentences=sentences(report), commands=dict(commands), best=best, verdict=answer.value)
+    verdict = judge(report)
+    best = verdict.decoder if verdict.answer == Answer.PAYS else fastest(report.decoders)[0]
+    return replace(
+        report, sentences=_sentences(report, verdict), commands=dict(commands), best=best, verdict=verdict.answer.value
+    )
 
 
 def fastest(decoders: Mapping[str, DecoderResult], among: Iterable[str] | None = None) -> list[str]:
@@ -40,7 +42,11 @@ def speed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding]
 
 def sentences(report: ComparisonReport) -> list[str]:
     """Return the conclusions, the most important one first."""
-    verdict = judge(report)
+    return _sentences(report, judge(report))
+
+
+def _sentences(report: ComparisonReport, verdict: Verdict) -> list[str]:
+    """Return the conclusions that follow from a verdict."""
     if verdict.answer == Answer.PAYS:
         lines = [_gain(report, verdict), *_similar(report, verdict)]
         replayed = max((row.replay.value for row in report.decoders.values() if row.replay is not None), default=None)
@@ -51,7 +57,13 @@ def sentences(report: ComparisonReport) -> list[str]:
             )
     else:
         lines = [verdict.sentence(report)]
-    return [*lines, *_disturbance(verdict), *texts_compared(report), *_pairing(report), *_warnings(report)]
+    return [
+        *lines,
+        *_disturbance(verdict),
+        *texts_compared(report),
+        *_pairing(report, verdict.measure),
+        *_warnings(report),
+    ]
 
 
 def _gain(report: ComparisonReport, verdict: Verdict) -> str:
@@ -121,21 +133,20 @@ def texts_compared(report: ComparisonReport) -> list[str]:
     ]
 
 
-def _pairing(report: ComparisonReport) -> list[str]:
+def _pairing(report: ComparisonReport, measure: Measure) -> list[str]:
     """A sentence on how much narrower an interval is because two decoders wrote the same sampled tokens."""
     count = report.passes * report.prompts
     same = [name for name, row in report.decoders.items() if row.same_texts == count and name in report.timed]
     if not same or report.prompts < ENOUGH or report.task.sampling.temperature == 0:
         return []
     name = fastest(report.decoders, same)[0]
-    widths = [
-        speed.high - speed.low
-        for paired in (True, False)
-        for speed in [timed_ratio(report.timed[name], report.timed[NONE], Measure.WALL, paired=paired)]
-    ]
+    paired, unpaired = (
+        timed_ratio(report.timed[name], report.timed[NONE], measure, paired=is_paired) for is_paired in (True, False)
+    )
     return [
-        f"Speeds are compared on the same tokens: the interval of {report.decoders[name].title} is {widths[0]:.2f} "
-        f"wide, and without this pairing it would be {widths[1]:.2f} wide."
+        f"Speeds are compared on the same tokens: the interval of {report.decoders[name].title} is "
+        f"{paired.high - paired.low:.2f} wide, and without this pairing it would be "
+        f"{unpaired.high - unpaired.low:.2f} wide."
     ]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -108,7 +108,7 @@ def judge(report: ComparisonReport) -> Verdict:
     if replayed is not None and {verdict.answer, answer_of(replayed, report.prompts)} == {
         Answer.PAYS, Answer.DOES_NOT_PAY
     }:  # fmt: skip
-        return _undecided(report, verdict)
+        return replace(verdict, answer=Answer.UNDECIDED, cause=None)  # more prompts do not end the contradiction
     return verdict
 
 
@@ -163,18 +163,10 @@ def _of_measure(
         answer = Answer.UNDECIDED  # a slower decoder with a wider interval may be faster than no drafts
     verdict = Verdict(answer, decoder, measure, speeds[decoder], disturbance)
     if answer == Answer.UNDECIDED:
-        return _undecided(report, verdict)
+        return replace(verdict, prompts_needed=prompts_needed(speeds[decoder], report.prompts))
     if answer == Answer.DOES_NOT_PAY:
-        cause = cause_of_loss(report, decoder)
-        return Verdict(answer, decoder, measure, speeds[decoder], disturbance, cause)
+        return replace(verdict, cause=cause_of_loss(report, decoder))
     return verdict
-
-
-def _undecided(report: ComparisonReport, verdict: Verdict) -> Verdict:
-    """The same numbers without a decision, and the number of prompts that would decide."""
-    assert verdict.speed is not None
-    needed = prompts_needed(verdict.speed, report.prompts)
-    return Verdict(Answer.UNDECIDED, verdict.decoder, verdict.measure, verdict.speed, verdict.disturbance, None, needed)
 
 
 def prompts_needed(speed: Interval, prompts: int) -> int | None:
