@@ -1,1 +1,1 @@
-"""What every part uses: errors, options, JSON files, locks, machine, progress."""
+"""Errors, options, JSON files, locks, the machine and progress bars, which every part uses."""

@@ -108,7 +108,7 @@ class ComparedDecoder(DecodingOptions):
 
     @property
     def uses_costs(self) -> bool:
-        """Whether the decoder uses costs and has none of its own."""
+        """Return true if the decoder uses costs and its options have none."""
         if self.engine is not None or self.cost is not None or self.router is not None:
             return False
         by_length = self.length is not None and self.threshold is None and takes_cost(str(self.length))
@@ -116,7 +116,7 @@ class ComparedDecoder(DecodingOptions):
 
     @property
     def trained(self) -> bool:
-        """Whether the length is a trained controller."""
+        """Return true if the length is a trained controller."""
         return self.engine is None and self.length is not None and not names_rule(str(self.length))
 
     def to_dict(self) -> dict[str, Any]:

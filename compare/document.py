@@ -205,7 +205,7 @@ class Section:
 
     @property
     def has_figure(self) -> bool:
-        """Whether the section has a figure with something in it."""
+        """Return true if the section has a figure that is not empty."""
         return bool(self.bars or self.mosaic or (self.chart and self.chart.drawn))
 
     @property
@@ -215,7 +215,7 @@ class Section:
 
     @property
     def empty(self) -> bool:
-        """Whether the section has neither a table nor a figure."""
+        """Return true if the section has neither a table nor a figure."""
         return not (self.rows or self.has_figure)
 
 

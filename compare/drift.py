@@ -54,7 +54,7 @@ class Drift(Record):
 
     @property
     def is_significant(self) -> bool:
-        """Whether the group drifted, at a level of ``ALARM``."""
+        """Return true if the group drifted, at a level of ``ALARM``."""
         return self.p <= ALARM
 
     def to_dict(self) -> dict[str, Any]:

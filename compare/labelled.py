@@ -116,7 +116,7 @@ class Labelled:
 
     @property
     def is_rounds(self) -> bool:
-        """Whether a controller drafted the tokens; otherwise every position has a drafted token."""
+        """Return true if a controller drafted the tokens; otherwise every position has a drafted token."""
         return all(source.kind == RoundsRow.kind for source in self.sources)
 
     @cached_property

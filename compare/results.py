@@ -1,4 +1,4 @@
-"""What a comparison measures, as dataclasses.
+"""Dataclasses of the results of a comparison.
 
 ``report.json`` is :meth:`.Report.to_dict`; every sentence, table, picture and command is made from these objects. A
 :class:`ComparisonReport` is about decoders on prompts, a :class:`DataReport` about the drafted tokens of a dataset.
@@ -24,7 +24,7 @@ from .runner import Timed
 
 @dataclass(frozen=True)
 class Task(Record):
-    """What is decoded.
+    """The task that all decoders have.
 
     Attributes:
         chat: whether the chat template is applied; in a report true or false.
@@ -164,7 +164,7 @@ class GroupAcceptance(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorQuality(Record):
-    """How well a predictor of acceptance predicts, by the metrics of :mod:`specpilot.controllers.acceptance.metrics`.
+    """Quality of a predictor of acceptance, by the metrics of :mod:`specpilot.controllers.acceptance.metrics`.
 
     Attributes:
         kl, auroc, brier: None where the metric is not defined, as AUROC if all labels are 0 or 1.
@@ -202,7 +202,7 @@ class Sample(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Record):
-    """What both kinds of reports have.
+    """The fields of both kinds of reports.
 
     Attributes:
         sentences: the conclusions, the first one to act on.

@@ -240,7 +240,7 @@ class Manifest(SparseRecord):
 
     @property
     def allows_answers(self) -> bool:
-        """Whether answers may have more than one token."""
+        """Return true if answers may have more than one token."""
         settings = self.settings
         return isinstance(settings, RolloutSettings) and settings.max_new_tokens > 1 and not self.served
 
@@ -343,7 +343,7 @@ class ShardWriter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all shards are written."""
+        """Return true if all shards are written."""
         return self.manifest.complete
 
     @property

@@ -42,7 +42,7 @@ class Document:
 
     @property
     def learned(self) -> list[bool]:
-        """Whether a draft would have to propose each token."""
+        """Return true for each token that a draft would have to propose."""
         learned = [place >= self.start for place in range(len(self.tokens))]
         for first, last in self.prompts:
             learned[first:last] = [False] * (last - first)

@@ -95,7 +95,7 @@ class PromptSourceOptions(Options):
 
     @property
     def local(self) -> bool:
-        """Whether the prompts are in a local file or folder without splits."""
+        """Return true if the prompts are in a local file or folder without splits."""
         prompts: Any = self.prompts
         if not isinstance(prompts, str) or prompts in BUILTIN:
             return False

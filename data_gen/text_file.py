@@ -92,7 +92,7 @@ class TextFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all texts are written, in order."""
+        """Return true if all texts are written, in order."""
         return list(self._lines) == list(range(len(self.heads)))
 
     def forget_damaged(self) -> list[str]:

@@ -84,7 +84,7 @@ class Step:
 
     @property
     def is_printed(self) -> bool:
-        """Whether the result is what the last command prints."""
+        """Return true if the last command prints the result."""
         return self.name.endswith(".json")
 
     @property
@@ -94,7 +94,7 @@ class Step:
 
     @property
     def lacks(self) -> list[str]:
-        """What the step needs and this machine does not have, in words."""
+        """Names, in words, of the requirements of the step that this machine does not meet."""
         return [REQUIREMENTS[name].text for name in self.needs if not REQUIREMENTS[name].is_met()]
 
     def summary(self) -> str:

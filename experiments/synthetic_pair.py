@@ -72,7 +72,7 @@ class SyntheticPairOptions(Shape, FolderOptions, DeviceOptions):
 
 
 class Strength(NamedTuple):
-    """What the bisections choose.
+    """The parameters that the bisections choose.
 
     Attributes:
         scale: Factor of the residual branches of the target's later layers.

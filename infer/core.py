@@ -290,7 +290,7 @@ class Draft:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether each token follows the one before it."""
+        """Return true if each token follows the one before it."""
         return self.parents == list(range(-1, len(self.tokens) - 1))
 
     def ratios(self, p: TokenDistribution) -> list[float]:
@@ -667,7 +667,7 @@ class Request:
 
     @property
     def reads_states(self) -> bool:
-        """Whether the drafter of an arm reads the target's hidden states."""
+        """Return true if the drafter of an arm reads the target's hidden states."""
         return any(arm.drafter.reads_states for arm in self.arms)
 
     def add_states(self, states: Tensor, draft: Draft, path: list[int]) -> None:
@@ -693,7 +693,7 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        """Whether the request has ended, failed, or been cancelled."""
+        """Return true if the request has ended, failed, or been cancelled."""
         return self.ended or self.cancelled or self.error is not None
 
     def append(self, draft: Draft, verdict: Verdict) -> None:

@@ -57,7 +57,7 @@ class StepTimes(NamedTuple):
 
     @property
     def steady(self) -> bool:
-        """Whether there were enough forwards for reliable times; on a busy machine the first ones may be far off."""
+        """Return true if there were enough forwards for reliable times. On a busy machine the first may be far off."""
         return self.turns >= 2 * WARM or (self.turns > 1 and self.verify[1] > SLOW)
 
     @property

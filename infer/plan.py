@@ -302,7 +302,7 @@ class VerifierSpec:
 
     @property
     def exact(self) -> bool:
-        """Whether the rule keeps the target's distribution."""
+        """Return true if the rule keeps the target's distribution."""
         return RULES[self.rule].lossless
 
     def describe(self) -> str:
@@ -342,7 +342,7 @@ class Plan:
 
     @property
     def drafts_chains(self) -> bool:
-        """Whether drafts are chains."""
+        """Return true if drafts are chains."""
         kind = self.drafting.model if isinstance(self.drafting, Mixed) else self.drafting
         return not isinstance(kind, Tree | GrownTree)
 

@@ -63,7 +63,7 @@ class LanguageModel(ABC):
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether the host waits for the device when it reads a number of the results."""
+        """Return true if the host waits for the device when it reads a number of the results."""
         return self.reads_drawn or self.device.type != "cpu"
 
     @property

@@ -145,7 +145,7 @@ class CausalLM(LanguageModel):
 
     @property
     def together(self) -> bool:
-        """Whether texts of different lengths and trees share a forward."""
+        """Return true if texts of different lengths and trees share a forward."""
         return self.strategy.together
 
     @property

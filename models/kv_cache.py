@@ -369,7 +369,7 @@ class RaggedKVCache(Cache, TextCache):
 
     @property
     def initialized(self) -> bool:
-        """Whether the layers have buffers."""
+        """Return true if the layers have buffers."""
         return any(layer.is_initialized for layer in self.ragged_layers)
 
     def fit(self) -> None:

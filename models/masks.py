@@ -35,7 +35,7 @@ class MaskTypes:
 
     @property
     def plain(self) -> bool:
-        """Whether every layer attends to the whole text."""
+        """Return true if every layer attends to the whole text."""
         return set(self.sizes) == {FULL}
 
 

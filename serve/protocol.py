@@ -130,12 +130,12 @@ class GenerationRequest(_Fields):
 
     @property
     def usage_wanted(self) -> bool:
-        """Whether the last chunk of a stream has token counts."""
+        """Return true if the last chunk of a stream has token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def running_usage_wanted(self) -> bool:
-        """Whether every chunk of a stream has token counts."""
+        """Return true if every chunk of a stream has token counts."""
         return self.usage_wanted and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property

@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """Return true while the thread runs."""
         return self._thread.is_alive()
 
     @property

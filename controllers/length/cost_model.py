@@ -57,7 +57,7 @@ class CostModel:
 
     @property
     def never_pays(self) -> bool:
-        """Whether a drafted token costs at least as much as a round without a draft, which always yields a token."""
+        """Return true if a drafted token costs as much as a round without a draft, which always yields a token."""
         return self.t_draft >= self.t_verify
 
     def verification(self, tokens: float) -> float:

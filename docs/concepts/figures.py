@@ -179,7 +179,7 @@ def acceptance_head() -> str:
 
 
 def lag_free_head() -> str:
-    """Which forward a prediction waits for: the acceptance head's comes one draft step later."""
+    """Draw the forward that a prediction waits for: the acceptance head's comes one draft step later."""
     picture = Picture(860, 300, "When a prediction is available")
     picture.text(30, 36, "time →", color=GREY)
     for step in range(3):
@@ -475,7 +475,7 @@ def typical_acceptance() -> str:
 
 
 def adaptive_costs() -> str:
-    """How a wrong initial cost of a drafted token is corrected by the times of rounds."""
+    """Draw the correction of a wrong initial cost of a drafted token by the times of rounds."""
     picture = Picture(800, 330, "Costs corrected while decoding")
     real, wrong = CostModel(0.25, 0.95, 0.05), CostModel(0.05, 0.95, 0.05)
     running = RunningCost(wrong)

@@ -1,1 +1,1 @@
-"""What decoding costs on a GPU, and how fast it is beside transformers, with random models of real sizes."""
+"""Costs of decoding on a GPU, and its speed compared with transformers, with random models of real sizes."""

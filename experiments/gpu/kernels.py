@@ -92,7 +92,7 @@ class _Wholes(TorchFunctionMode):
 
 
 def _is_view(func: Any) -> bool:
-    """Whether an operator only looks at its arguments' memory in another way."""
+    """Return true if an operator only views its arguments' memory in another way."""
     infos = [argument.alias_info for argument in func._schema.arguments if argument.alias_info is not None]
     return bool(infos) and not any(info.is_write for info in infos)
 

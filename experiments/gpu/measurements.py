@@ -79,7 +79,7 @@ def tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
 
 
 def late_tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
-    """What takes minutes, after all shapes: transformers compiles its forward."""
+    """The measurements that take minutes, after all shapes: transformers compiles its forward."""
     if part == "speed" and graphs == "on" and subject_name in PAIRS:
         way = partial(timed_way, partial(transformers_way, cache_implementation="static"), 1)
         yield f"speed: {subject_name}, graphs {graphs}, transformers, static cache, compiled", way

@@ -67,7 +67,7 @@ class Results:
         return None if entry is None or not self._is_same(entry) or _is_error(entry["result"]) else entry["result"]
 
     def has_failed(self, name: str) -> bool:
-        """Whether ``name`` was an error when it was last measured with this commit on this card."""
+        """Return true if ``name`` was an error when it was last measured with this commit on this card."""
         entry = self.entries.get(name)
         return entry is not None and self._is_same(entry) and _is_error(entry["result"])
 

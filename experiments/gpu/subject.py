@@ -1,4 +1,4 @@
-"""What is measured: a random pair of a real size, read as it is on a GPU."""
+"""The measured pair: a random pair of a real size, read as it is on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the papers' tables are made of: decoder configurations, the runner that measures and stores them, reports."""
+"""Parts of the papers' tables: decoder configurations, the runner that measures and stores them, and reports."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DecoderSpec:
 
     @property
     def lossy(self) -> bool:
-        """Whether its output distribution differs from the target's."""
+        """Return true if the output distribution differs from the target's."""
         return not RULES[self.verifier.partition(":")[0]].lossless
 
     def decoder(self, pair: SpeculativeDecoder) -> SpeculativeDecoder:

@@ -78,7 +78,7 @@ def _rows(kind: str, prefix: str, texts: list[str]) -> list[dict[str, str]]:
 
 
 def _subject(prompt: str) -> str:
-    """What ``prompt`` is about: the text after its first blank line, such as the passage to summarise, or else all."""
+    """Return the subject of ``prompt``: the text after its first blank line, such as a passage, or else all."""
     return prompt.partition("\n\n")[2] or prompt
 
 

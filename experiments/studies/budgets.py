@@ -1,4 +1,4 @@
-"""What vLLM's adaptive verification would gain from better, fresh probabilities, and from drafts that stop.
+"""Gains of vLLM's adaptive verification from better, fresh probabilities, and from drafts that stop.
 
 Rounds of a batch are replayed with vLLM's rule: of all drafted tokens those with the highest survival are verified, as
 many as give most tokens a second. Times are an H200's with specpilot's engine (docs/results/gpu.json), not vLLM's.
@@ -31,7 +31,7 @@ REQUESTS = (1, 4, 16, 64)  # that share rounds
 
 
 class Way(NamedTuple):
-    """Whose probabilities, whether budgets go by those of the round before, drafts stop, and budgets trim drafts."""
+    """The probabilities that are used, and choices: stale budgets, drafts that stop, budgets that trim."""
 
     estimate: str
     stale: bool = False

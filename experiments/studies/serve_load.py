@@ -59,7 +59,7 @@ class ServeLoadOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
 @dataclass
 class Answer:
-    """What a request came to.
+    """The outcome of a request.
 
     Attributes:
         status: of HTTP; 0 where the connection broke off.
@@ -178,7 +178,7 @@ def measure(options: ServeLoadOptions, console: Console) -> dict[str, Any]:
 
 
 class Run(NamedTuple):
-    """What a server answered, in how many seconds of wall time and of its processor time."""
+    """A server's answers, with the seconds of wall time and of its processor time."""
 
     answers: list[Answer]
     seconds: float

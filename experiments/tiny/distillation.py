@@ -1,4 +1,4 @@
-"""What drafts learn from the target: its continuations of prompts, and its distributions (soft labels).
+"""Training data of drafts from the target: its continuations of prompts, and its distributions (soft labels).
 
 A drafted token is accepted with probability Σ_v min(p, q), so a draft should learn the target's distribution instead of
 samples (Hinton et al. 2015; for drafts: Zhou et al. 2024, "DistillSpec"). The most probable tokens are stored.

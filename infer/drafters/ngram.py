@@ -114,7 +114,7 @@ class CopyCosts:
 
     @property
     def draft_is_due(self) -> bool:
-        """Whether the draft model should draft in this round to measure its costs."""
+        """Return true if the draft model should draft in this round to measure its costs."""
         return self.running is not None and self.running.draft_is_due()
 
     def add(self, tokens: int, forwards: int, seconds: float, rows: int) -> None:

@@ -53,7 +53,7 @@ class Rule:
 
     @property
     def takes_trees(self) -> bool:
-        """Whether the rule verifies trees as well as chains."""
+        """Return true if the rule verifies trees as well as chains."""
         return self.select is not None or self.trees
 
     def verifier(self, number: float | None = None) -> Verifier:

@@ -1,4 +1,4 @@
-"""What is computed on a GPU: texts, laws, data, training and decoding with what was trained."""
+"""Results on a GPU: texts, distributions, data, training, and decoding with trained controllers."""
 
 import gc
 import json
@@ -34,7 +34,7 @@ def on_gpu(model: PreTrainedModel, graphs: Graphs = "on") -> LanguageModel:
 
 
 def has_graphs(decoder: SpeculativeDecoder) -> bool:
-    """Whether a forward of the target has been captured, alone or as a step that draws."""
+    """Return true if a forward of the target has been captured, alone or as a step that draws."""
     parts = decoder.scheduler.engine.cache.forwards.values()  # type: ignore[attr-defined]
     forwards = [forward for part in parts for forward in (part, *getattr(part, "forwards", {}).values())]
     return any(getattr(forward, "graph", None) is not None for forward in forwards)

@@ -35,7 +35,7 @@ def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, 
 
 
 def one_day_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What chat templates take for today is tomorrow."""
+    """Make chat templates see tomorrow as today's date."""
 
     class Tomorrow(date):
         @classmethod

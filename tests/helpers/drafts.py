@@ -182,7 +182,7 @@ STATE_WAYS = [  # for drafts that read the target's states
 
 
 def options_of(way: str) -> dict[str, Any]:
-    """What a decoder takes: rules that learn from one text for the next are new ones."""
+    """Options of a decoder, with new objects for rules that learn from one text for the next."""
     options = {"verifier": "token-wise"} | WAYS[way]
     if "length" in options:
         options["length"] = deepcopy(options["length"])

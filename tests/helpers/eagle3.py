@@ -98,7 +98,7 @@ def save_weights(folder: Path, tensors: dict[str, Tensor], shards: int) -> None:
 
 
 class Reference:
-    """What the draft in ``folder`` computes, without a cache.
+    """The computation of the draft in ``folder``, without a cache.
 
     Args:
         embedding: (V, d) the target's, if the draft has none.

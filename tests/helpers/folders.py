@@ -1,4 +1,4 @@
-"""What work leaves on disk: whether any file is half-written, whether two folders are the same, and damage to files."""
+"""Checks of files on disk: half-written files, equal folders, and damage to files."""
 
 import hashlib
 import json

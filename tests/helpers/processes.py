@@ -43,7 +43,7 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls a process.
+    """Faults of a process.
 
     Attributes:
         kind: ``signal``: it gets ``number``, SIGKILL in the middle of a write if it was about to do one; ``full``: the
@@ -120,7 +120,7 @@ class Process:
 
     @property
     def text(self) -> str:
-        """What it has written to standard error so far."""
+        """The text that the process has written to standard error so far."""
         return self._text.decode(errors="replace")
 
     def running(self) -> bool:

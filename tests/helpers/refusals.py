@@ -1,4 +1,4 @@
-"""What a user is told of bad input."""
+"""Checks of the messages about bad input."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

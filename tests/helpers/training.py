@@ -1,4 +1,4 @@
-"""What tests of training share: a small model, datasets, and the comparison of two runs."""
+"""A small model, datasets and the comparison of two runs, for tests of training."""
 
 import csv
 from collections.abc import Iterable

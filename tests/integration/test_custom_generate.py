@@ -36,7 +36,7 @@ def pair(architecture: str = "llama", **options: Any) -> tuple[Any, SpeculativeD
 
 
 def drawn_seed() -> int:
-    """What the next call will draw from the global generator, left as it was."""
+    """Return the number that the next call will draw from the global generator, whose state stays."""
     with torch.random.fork_rng():
         return int(torch.randint(2**32, ()))
 

@@ -1,4 +1,4 @@
-"""What is decoded with where nothing says how to draft: the same from every door, and the same texts."""
+"""The default configuration of drafts: equal from the command line and Python, with the same texts."""
 
 from collections.abc import Callable
 from dataclasses import replace

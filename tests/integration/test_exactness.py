@@ -41,7 +41,7 @@ ROUNDED = ("bfloat16", "int8", "int4")  # their probabilities are in float32
 
 
 class Law(NamedTuple):
-    """Whose outcomes are counted: ``n`` pairs of random models, the samplings in turn."""
+    """Return ``n`` pairs of random models, with the samplings in turn, whose outcomes are counted."""
 
     draft: str
     ways: list[str]
@@ -160,7 +160,7 @@ def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: p
 
 
 class Texts(NamedTuple):
-    """Which drafts and ways make the texts of which architectures."""
+    """Combinations of architectures, drafts and ways of decoding."""
 
     draft: str
     architectures: list[str]

@@ -185,7 +185,7 @@ texts = st.lists(tokens, max_size=30)
 
 
 def followers(text: list[int], length: int) -> list[int]:
-    """What came after each earlier occurrence of the last ``length`` tokens."""
+    """Return the tokens after each earlier occurrence of the last ``length`` tokens."""
     end = text[len(text) - length :]
     return [text[i + length] for i in range(len(text) - length) if text[i : i + length] == end]
 

@@ -90,7 +90,7 @@ def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
 
 
 def is_near_tie(model: Any, text: list[int], tokens: list[int], sampling: SamplingParams, seed: int) -> bool:
-    """Whether in double precision log p + g of two tokens after ``text`` are the largest, and nearly equal."""
+    """Return true if in double precision log p + g of two tokens after ``text`` are the largest, and nearly equal."""
     with torch.inference_mode():
         logits = deepcopy(model).double()(torch.tensor([text])).logits[0, -1:]
     p = sampling(logits)

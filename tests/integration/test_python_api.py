@@ -1,4 +1,4 @@
-"""What Python callers may give, and the one line that refuses the rest: the name, the value and the remedy."""
+"""Arguments of Python callers, and the one line that refuses others: the name, the value and the remedy."""
 
 import copy
 import pickle

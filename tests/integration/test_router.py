@@ -110,7 +110,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> RouterDataOptions:
 
 
 def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool:
-    """Whether ``tokens`` are the model's own greedy output, by a plain forward over all of it."""
+    """Return true if ``tokens`` are the model's greedy output, by a plain forward over all of it."""
     logits = model(input_ids=torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
     return bool((logits.argmax(-1) == torch.tensor(tokens)).all())
 
@@ -131,7 +131,7 @@ def test_a_target_that_answers_every_prompt_with_nothing(
     ("top_k", "verifier"), [(20, "token-wise"), (None, "token-wise"), (20, "invariant"), (None, "invariant")]
 )
 def test_rows_by_direct_computation(top_k: int | None, verifier: Any, base: RouterDataOptions, tmp_path: Path) -> None:
-    """Whether or not the rollouts keep the target's distributions."""
+    """The labels are right with and without the target's distributions in the rollouts."""
     base = replace(base, top_k=top_k, verifier=verifier)
     generator = RouterDatasetBuilder(base)
     data = read_router_dataset(make_router_data(base, str(tmp_path / "data")))

@@ -104,7 +104,7 @@ def predictor_of(name: str, draft: CausalLM) -> AcceptancePredictor:
 
 @torch.no_grad()
 def trained(predictor: AcceptancePredictor, draft: CausalLM, texts: list[Text]) -> list[float]:
-    """What training computes at each token of ``texts``."""
+    """Return the predictions of training at each token of ``texts``."""
     if isinstance(predictor, LagFreePredictor):
         examples = after_target_text(draft, texts, SAMPLING, draft.vocab_size)
         assert (examples.copies >= 0).any()  # texts do repeat themselves

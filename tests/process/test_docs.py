@@ -325,7 +325,7 @@ def test_figures() -> None:
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    """What the site generates from the code."""
+    """Pages that the site generates from the code."""
     return module_of(ROOT / "docs" / "hooks.py")
 
 

@@ -32,7 +32,7 @@ def compare(pair: Sequence[str], folder: Path) -> ComparisonReport:
 
 @pytest.mark.thorough
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
-    """What was measured stays as it is, and the replay is that of a comparison that nobody killed."""
+    """Measured results stay as they are, and the replay equals that of a comparison that was not killed."""
     pair, folder, stored = save_pair(tmp_path), tmp_path / "killed", dict[str, bytes]()
 
     def check(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is installed: the wheel has all of ours, packed files are unpacked, and what needs an extra names it."""
+"""Installed files: the wheel has all files, packed files are unpacked, and functions that need an extra name it."""
 
 import lzma
 import os
@@ -45,7 +45,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def output_of(command: Sequence[str | Path], folder: Path) -> str:
-    """What ``command`` prints in ``folder``."""
+    """Return the output of ``command`` in ``folder``."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""What becomes of connections: bodies that are refused, clients that leave, HEAD, streams and their characters."""
+"""Connections of the server: bodies that are refused, clients that leave, HEAD, streams and their characters."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ def head(path: str, length: int, *lines: str) -> bytes:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What is received until the server closes."""
+    """Return all bytes that are received until the server closes the connection."""
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 

@@ -130,7 +130,7 @@ class Different(Maker):
 
 
 def first_time(folder: Path, unit: int) -> bool:
-    """Whether it is the first time that shard 2 is made."""
+    """Return true if shard 2 is made for the first time."""
     return unit == 2 and begun(folder).count(2) == 1
 
 

@@ -1,4 +1,4 @@
-"""How often faults are tried, and disks that only these tests see."""
+"""The number of faults that are tried, and disks that only these tests see."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def harm_and_resume(
 
 
 def in_one_line(ended: Ended) -> bool:
-    """Whether a command was refused as it should be."""
+    """Return true if a command was refused as it should be."""
     return ended.code == 2 and ended.complaint != ""
 
 

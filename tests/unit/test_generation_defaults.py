@@ -1,4 +1,4 @@
-"""What a checkpoint's generation_config.json asks for: followed, without effect, or refused by name."""
+"""Settings of a checkpoint's generation_config.json: followed, without effect, or refused by name."""
 
 import ast
 import re

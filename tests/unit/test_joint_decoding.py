@@ -25,7 +25,7 @@ Next = Callable[[Text], list[float]]  # the next token's probabilities
 
 
 def table(reader: Remembering, sampling: SamplingParams) -> Next:
-    """What follows each text, from the model's own forward over all of it."""
+    """Return the distribution after each text, from the model's own forward over all of it."""
     return cache(lambda text: sampling(reader.after(text)[0]).tolist())
 
 
@@ -113,7 +113,7 @@ def test_one_beam_or_one_token_of_the_target_is_sampling(width: int, length: int
 def beams_after_prompt(
     drafter: Remembering, beams: Beams, length: int, rng: RandomSource, stops: frozenset[int] = frozenset()
 ) -> Draft:
-    """What is drafted after PROMPT; the cache then holds all but its last token."""
+    """Return the drafts after PROMPT; the cache then holds all but its last token."""
     reader, text = TextReader.begin(drafter, PROMPT[:-1])
     reader.read(text)
     sampling, size = SamplingParams(1.0, None), drafter.vocab_size

@@ -203,7 +203,7 @@ def test_the_plugin_for_vllm_imports_documented_modules() -> None:
 
 
 def test_published_rivals_use_no_private_names() -> None:
-    """What they need is what users need for controllers of their own."""
+    """They need only names that users need for controllers of their own."""
     for path in (ROOT / "experiments" / "rivals").glob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
         defined_names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -255,7 +255,7 @@ def test_public_functions_name_the_types_of_their_values() -> None:
 
 
 def test_every_test_module_is_in_a_folder_and_imports_no_other() -> None:
-    """What test modules share is in ``tests/helpers``."""
+    """Code that test modules share is in ``tests/helpers``."""
     folders = ["unit", "integration", "process", "gguf", "gpu", "ray", "soak", "experiments"]
     modules = sorted((ROOT / "tests").rglob("test_*.py"))
     assert {path.parent.relative_to(ROOT / "tests").as_posix() for path in modules} == set(folders)

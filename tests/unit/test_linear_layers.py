@@ -75,7 +75,7 @@ def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reorders(dtype: torch.dtype) -> bool:
-    """Whether this processor has products with reordered weights: in bfloat16 only those with AVX-512 or AMX."""
+    """Return true if this processor has products with reordered weights: in bfloat16 only with AVX-512 or AMX."""
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

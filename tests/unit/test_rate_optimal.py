@@ -21,7 +21,7 @@ costs = st.builds(CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floa
 
 
 def drafted(rule: RateOptimal) -> int:
-    """How many tokens the next round drafts."""
+    """Return the number of tokens that the next round drafts."""
     if not rule.start_round():
         return 0
     return next((k for k in range(1, MAX_DRAFT) if not rule.observe(step(index=k))), MAX_DRAFT)

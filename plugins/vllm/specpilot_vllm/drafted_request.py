@@ -109,7 +109,7 @@ class DraftedRequest:
 
     @property
     def ended(self) -> bool:
-        """Whether the text is complete. vLLM drops the request after this step."""
+        """Return true if the text is complete. vLLM drops the request after this step."""
         return len(self.text) >= self.budget or self.text[-1] in self.stop_tokens
 
     @property

@@ -96,7 +96,7 @@ def test_settings_for_adaptive_verification(settings: Settings, message: str) ->
 
 
 def engine_config(*, v2: bool, adaptive: bool = False) -> Any:
-    """What the plugin reads of a ``VllmConfig``."""
+    """The fields of a ``VllmConfig`` that the plugin reads."""
     speculative = SimpleNamespace(
         method="draft_model", enable_adaptive_verification=adaptive, parallel_drafting=False,
         use_heterogeneous_vocab=False, rejection_sample_method="standard",
