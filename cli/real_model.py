@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.panel import Panel
+from transformers import PreTrainedTokenizerBase
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..common.machine import BUSY, load_per_core, machine
 from ..compare.decoders import NONE, ComparedDecoder, Loader
 from ..infer.core import Stats
+from ..infer.decoder import SpeculativeDecoder
 from ..infer.options import DecodingOptions
 from ..infer.prompting import encode_prompt
 from ..infer.text_stream import TextStream
 from .trace_view import show_trace
 
 TARGET = "SmolLM2-135M-Instruct"
+TEMPERATURES = 0.0, 1.0
+TOP_P = 0.95  # of sampling at temperature 1
+SEED = 0
 PROMPTS = (
     "Why does the sky turn red at sunset? Answer in three sentences.",
     "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
@@ -40,37 +47,24 @@ def run_real(folder: Path, max_new_tokens: int) -> None:
     talk(base, drafting, max_new_tokens, Console(highlight=False))
 
 
-def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console) -> float:
-    """Answer every prompt without and with drafts, in turn, at temperature 0, and print texts and speeds.
+def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console) -> list[float]:
+    """Answer every prompt without and with drafts, in turn, at each of ``TEMPERATURES``, and print texts and speeds.
 
     Returns:
-        The speed with drafts over the speed without drafts.
+        The speed with drafts over the speed without drafts, by temperature.
     """
     console.print("Loading the model and measuring the costs of drafting and verifying ...")
     loader = Loader(base)
     decoders = [loader.decoder(ComparedDecoder.parse(NONE, base)), loader.decoder(drafting)]
-    tokenizer = loader.tokenizer
-    tokens, seconds, same = 0, [0.0, 0.0], 0
     for decoder in decoders:
         decoder.generate(PROMPTS[0], chat=True, max_new_tokens=8, temperature=0)  # the first call is slower
-    for prompt in PROMPTS:
-        ids = encode_prompt(tokenizer, prompt, chat=True)
-        both = [decoder.generate(ids, max_new_tokens=max_new_tokens, temperature=0) for decoder in decoders]
-        tokens, same = tokens + len(both[0].tokens), same + (both[0].tokens == both[1].tokens)
-        times = (_seconds(generation.stats) for generation in both)
-        seconds = [total + time for total, time in zip(seconds, times, strict=True)]
-        console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
-        show_trace(console, both[1], TextStream(tokenizer, ids), rejected=False)
-        plain, fast = (generation.stats.tokens_per_second for generation in both)
-        console.print(
-            f"[dim]{_speed(plain)} tokens/s without drafts, {_speed(fast)} with drafts: {fast / plain:.2f} ×\n"
-        )
+    results = [_answers(decoders, loader.tokenizer, each, max_new_tokens, console) for each in TEMPERATURES]
     console.print(
-        f"{Path(base.target).name} in {base.dtype} answers {_speed(tokens / seconds[0])} tokens/s without drafts and "
-        f"{_speed(tokens / seconds[1])} with drafts and copies by trained predictors. That is "
-        f"{seconds[0] / seconds[1]:.2f} × as fast, with the same text for {same} of {len(PROMPTS)} prompts "
-        f"({machine().processor}, threads: {machine().threads})."
+        f"{Path(base.target).name} in {base.dtype} with drafts and copies by trained predictors "
+        f"({machine().processor}, {counted(machine().threads, 'thread')}):"
     )
+    for temperature, result in zip(TEMPERATURES, results, strict=True):
+        console.print(f"  temperature {temperature:g}: {result.summary()}")
     if load_per_core() > BUSY:
         console.print(
             f"Other processes use this machine (load {load_per_core():.1f} for each core). They lower both speeds and "
@@ -81,7 +75,69 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         "rainbows.'",
         soft_wrap=True,
     )
-    return seconds[0] / seconds[1]
+    return [result.ratio for result in results]
+
+
+class Answers(NamedTuple):
+    """The same prompts answered without and with drafts.
+
+    Attributes:
+        tokens: tokens of the answers without drafts, by prompt.
+        plain, drafted: seconds without and with drafts, by prompt.
+        same: number of prompts with the same answer.
+    """
+
+    tokens: list[int]
+    plain: list[float]
+    drafted: list[float]
+    same: int
+
+    @property
+    def ratio(self) -> float:
+        """The speed with drafts over the speed without drafts, on all prompts."""
+        return sum(self.plain) / sum(self.drafted)
+
+    def summary(self) -> str:
+        """Speeds, their ratio with its range over the prompts, and the number of unchanged texts in words."""
+        ratios = [plain / drafted for plain, drafted in zip(self.plain, self.drafted, strict=True)]
+        count = sum(self.tokens)
+        return (
+            f"{_speed(count / sum(self.plain))} tokens/s without drafts, {_speed(count / sum(self.drafted))} with "
+            f"drafts: {self.ratio:.2f} × ({min(ratios):.2f}–{max(ratios):.2f} by prompt); the same text for "
+            f"{self.same} of {counted(len(self.tokens), 'prompt')}"
+        )
+
+
+def _answers(
+    decoders: Sequence[SpeculativeDecoder],
+    tokenizer: PreTrainedTokenizerBase | None,
+    temperature: float,
+    max_new_tokens: int,
+    console: Console,
+) -> Answers:
+    """Answer every prompt with both decoders at one temperature, and print the texts and speeds."""
+    console.rule(f"temperature {temperature:g}", align="left")
+    answers = Answers([], [], [], 0)
+    for prompt in PROMPTS:
+        ids = encode_prompt(tokenizer, prompt, chat=True)
+        plain, drafted = (
+            decoder.generate(
+                ids, max_new_tokens=max_new_tokens, temperature=temperature, top_k=None, top_p=TOP_P, seed=SEED
+            )
+            for decoder in decoders
+        )
+        seconds = [_seconds(generation.stats) for generation in (plain, drafted)]
+        answers.tokens.append(len(plain.tokens))
+        answers.plain.append(seconds[0])
+        answers.drafted.append(seconds[1])
+        answers = answers._replace(same=answers.same + (plain.tokens == drafted.tokens))
+        console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
+        show_trace(console, drafted, TextStream(tokenizer, ids), rejected=False)
+        console.print(
+            f"[dim]{_speed(len(plain.tokens) / seconds[0])} tokens/s without drafts, "
+            f"{_speed(len(drafted.tokens) / seconds[1])} with drafts: {seconds[0] / seconds[1]:.2f} ×\n"
+        )
+    return answers
 
 
 def _speed(rate: float) -> str:

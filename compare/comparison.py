@@ -54,6 +54,7 @@ from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import DRAFT_CONFIDENCE, Check, drafted_of, observing
 from .findings import fastest, speed_ratio
+from .gains import possible_gains
 from .interval import Interval
 from .recorded import (
     INFORMED,
@@ -68,7 +69,7 @@ from .recorded import (
     replayed_by,
     speed_of,
 )
-from .results import ComparisonReport, DecoderResult, Piece, Sample, Task, TimedDecoding
+from .results import ComparisonReport, DecoderResult, Piece, PossibleGain, Sample, Task, TimedDecoding
 from .runner import Meter, interleave_stored
 from .settings import (
     AS_MEASURED,
@@ -248,19 +249,35 @@ class _Comparing:
             machine=machine(),
             versions=versions(),
         )
-        return self._with_replay(report) if self.replayed else report
+        return self._with_replay(report, families) if self.replayed else report
 
-    def _with_replay(self, report: ComparisonReport) -> ComparisonReport:
+    def _with_replay(self, report: ComparisonReport, families: Mapping[str, Tuned]) -> ComparisonReport:
         """Return the report with the figures that only a replay has."""
         drafted = drafted_of(self.checks, self.rows)
         return replace(
             report,
+            gains={} if report.informed is None else self._gains(report.decoders, families),
             lengths=by_length(self.replayed, FIXED, self.costs[NONE]),
             along=drafted.along,
             acceptance=drafted.acceptance(),
             lines=drafted.lines(),
             predictors=drafted.quality(),
         )
+
+    def _gains(self, decoders: Mapping[str, DecoderResult], families: Mapping[str, Tuned]) -> dict[str, PossibleGain]:
+        """Return the shares of the possible gain that the trained decoders reach, by domain of the prompts."""
+        counts = {
+            name: crossed(name, families[name], self.replayed)
+            if name in families
+            else self.replayed.get((name, AS_MEASURED))
+            for name in decoders
+        }
+        replayed = {name: each for name, each in counts.items() if each is not None}
+        trained = {decoders[name].title: each for name, each in replayed.items() if decoders[name].trained}
+        rules = {decoders[name].title: each for name, each in replayed.items() if not decoders[name].trained}
+        costs = {decoders[name].title: self.costs[name] for name in replayed if name in self.costs}
+        domains = [row.domain for row in self.rows]
+        return possible_gains(domains, rules, trained, self.replayed[INFORMED, AS_MEASURED], costs, self.costs[NONE])
 
     def _plan_of(self, decoder: SpeculativeDecoder) -> Plan:
         """The plan of ``decoder`` for the task's texts, which all have a seed."""

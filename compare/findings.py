@@ -49,7 +49,8 @@ def _sentences(report: ComparisonReport, verdict: Verdict) -> list[str]:
     """Return the conclusions that follow from a verdict."""
     if verdict.answer == Answer.PAYS:
         lines = [_gain(report, verdict), *_similar(report, verdict)]
-        replayed = max((row.replay.value for row in report.decoders.values() if row.replay is not None), default=None)
+        speeds = [row.replay.value for name, row in report.decoders.items() if name != NONE and row.replay is not None]
+        replayed = max(speeds, default=None)
         if report.informed is not None and replayed is not None and report.informed > replayed:
             lines.append(
                 f"A predictor that knew every acceptance probability would reach {report.informed:.2f} × in the "

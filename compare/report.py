@@ -19,7 +19,7 @@ from .document import Bar, Bars, Chart, Document, Mosaic, Point, Section, page
 from .drafted import ALL, FEW, start_of
 from .drift import Drift
 from .interval import ENOUGH, Interval, show
-from .results import ComparisonReport, DataReport, GroupAcceptance, LengthSpeed, Piece, Report
+from .results import ComparisonReport, DataReport, GroupAcceptance, LengthSpeed, Piece, PossibleGain, Report
 from .table import Row
 
 FEW_IN_BIN = 10  # tokens of a row of the reliability table, below which it is noise
@@ -40,9 +40,9 @@ WRITERS = {
 def document_of(report: Report) -> Document:
     """Return the document of a report."""
     sections = [
-        _drift(report), _speed(report), _by_length(report), _by_place(report), _reliability(report),
-        _acceptance(report), _acceptance_by_position(report), _quality(report), _quality_by_position(report),
-        _mosaic(report),
+        _drift(report), _speed(report), _by_length(report), _possible_gains(report), _by_place(report),
+        _reliability(report), _acceptance(report), _acceptance_by_position(report), _quality(report),
+        _quality_by_position(report), _mosaic(report),
     ]  # fmt: skip
     shown = [section for section in sections if not section.empty]
     return Document(_title(report), report.sentences, report.commands, shown, _remarks(report))
@@ -178,6 +178,34 @@ def _by_length(report: Report) -> Section:
     note = f"Computed by replay at {report.priced}. Longer drafts yield more tokens in a round, and waste more."
     reading = "The best fixed draft length is where the line is highest; below the dashed line, drafts cost time."
     return Section("Speed by draft length", note, chart=chart, narrow=True, reading=reading)
+
+
+def _share(gain: PossibleGain) -> str:
+    """Return the share of the possible gain in percent with its interval; empty if it is not defined."""
+    if gain.share is None:
+        return ""
+    return f"{gain.share:.0%}" if gain.low is None else f"{gain.share:.0%} ({gain.low:.0%} to {gain.high:.0%})"
+
+
+def _possible_gains(report: Report) -> Section:
+    """Return the section with the share of the possible gain that a trained decoder reaches, by domain."""
+    rows = [
+        {
+            "prompts of": "all domains" if domain == ALL else domain,
+            "prompts": f"{gain.prompts}",
+            "best rule": f"{gain.rule} {gain.rule_speed:.2f}",
+            "trained": f"{gain.trained} {gain.trained_speed:.2f}",
+            "perfect predictor": f"{gain.informed:.2f}",
+            "share": _share(gain),
+        }
+        for domain, gain in report.gains.items()
+    ]  # fmt: skip
+    note = (
+        "Speed-ups by replay of the fastest rule without training, of the fastest trained decoder, and of a predictor "
+        "that knows every acceptance probability. share: the part of the difference between rule and perfect predictor "
+        "that the trained decoder reaches, with its 95 % interval over prompts. It is negative if the rule is faster."
+    )
+    return Section("Share of the possible gain", note, rows)
 
 
 # acceptance

@@ -140,6 +140,30 @@ class LengthSpeed(Record):
     high: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class PossibleGain(Record):
+    """Speed-ups over no drafts on some of the prompts by replay, between those of a rule and of the informed bound.
+
+    Attributes:
+        prompts: number of prompts.
+        rule, rule_speed: title and speed-up of the fastest decoder without training.
+        trained, trained_speed: title and speed-up of the fastest decoder with a trained controller.
+        informed: speed-up of a controller that knows the acceptance probability of every token.
+        share, low, high: (trained_speed - rule_speed) / (informed - rule_speed), and its 95 % interval over prompts.
+            Negative if the rule is faster than the trained decoder. None if the bound is not faster than the rule.
+    """
+
+    prompts: int
+    rule: str
+    rule_speed: float
+    trained: str
+    trained_speed: float
+    informed: float
+    share: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
 @dataclass(frozen=True)
 class GroupAcceptance(Record):
     """Mean acceptance of a group of drafted tokens.
@@ -213,6 +237,7 @@ class Report(Record):
         decoders: results by name.
         informed: speed-up by replay of a controller that knows the acceptance probability of every token; None if it
             was not computed, or is below that of a decoder.
+        gains: how much of the possible gain a trained decoder reaches, by domain; ``all`` has all prompts.
         priced: where the costs of the replay come from, in words.
         lengths: speed-ups by draft length.
         along: the way to group drafted tokens by a place, ``depth`` in the round or ``position`` in the text; None if
@@ -231,6 +256,7 @@ class Report(Record):
     prompts: int
     decoders: dict[str, DecoderResult] = field(default_factory=dict)
     informed: float | None = None
+    gains: dict[str, PossibleGain] = field(default_factory=dict)
     priced: str = ""
     lengths: list[LengthSpeed] = field(default_factory=list)
     along: str | None = None

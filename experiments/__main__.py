@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "otm": Experiment("otm", "Compute acceptance of one of k proposals (SpecTr's figures)."),
     "sweep": Experiment("studies.sweep", "Train SpecDec++'s grid of heads (Tables 1 to 3, Figure 4)."),
     "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++)."),
+    "reachable": Experiment("studies.reachable", "Bound the speed-up that predictors of acceptance can reach."),
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
     "budgets": Experiment("studies.budgets", "Replay vLLM's adaptive verification with other probabilities."),
     "noise": Experiment("studies.noise_cost", "Time the noise of the rule invariant beside a decoding step."),

@@ -282,6 +282,9 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
     for informed, shown in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
         last = sentences(replace(replayed, informed=informed))[-1]
         assert (f"would reach {informed:.2f} × in the replay; the best decoder reaches 1.60 ×" in last) == shown
+    # Decoding without drafts always has a replay; the bound is compared with decoders that draft.
+    only_none = replace(replayed, decoders={**report.decoders, NONE: replayed.decoders[NONE]}, informed=1.7)
+    assert sentences(only_none) == sentences(report)
 
 
 def test_the_table_fits_eighty_columns() -> None:

@@ -15,7 +15,7 @@ import specpilot
 from datasets import Dataset
 from rich.console import Console
 from specpilot.cli.demo import COPIES, LAG_FREE, SPECDEC, TREES, UNTRAINED, run_demo
-from specpilot.cli.real_model import talk
+from specpilot.cli.real_model import Answers, talk
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import DRAFT_CONFIDENCE, Check, Observer, drafted_of, observing
@@ -38,7 +38,6 @@ from specpilot.controllers.length import AcceptancePredictor, LengthController, 
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.data_gen.prompts import PromptRow, load_prompts
 from specpilot.infer.authors import pieces_by_author
-from specpilot.infer.core import Stats
 from specpilot.infer.options import DecodingOptions
 from specpilot.infer.text_stream import TextStream
 from specpilot.simulate.replay import replay
@@ -342,12 +341,21 @@ def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
     console = Console(record=True, width=80, force_terminal=False)
     monkeypatch.setattr("os.getloadavg", lambda: (999.0, 0.0, 0.0))
-    monkeypatch.setattr(Stats, "tokens_per_second", 0.254)  # as on a busy machine
-    ratio = talk(base, ours, 12, console)
+    ratios = talk(base, ours, 12, console)
     shown = " ".join(console.export_text().split())
-    assert f"{ratio:.2f} × as fast, with the same text for 3 of 3 prompts" in shown
-    assert "0.25 tokens/s without drafts, 0.25 with drafts" in shown
+    for temperature, ratio in zip((0, 1), ratios, strict=True):  # sampled texts are the same as well: they have a seed
+        line = shown.partition(f"temperature {temperature}: ")[2]
+        assert f" with drafts: {ratio:.2f} × (" in line
+        assert "the same text for 3 of 3 prompts" in line
     assert "idle machine" in shown
+
+
+def test_speeds_of_a_real_model_have_digits_and_their_range() -> None:
+    """On a busy machine a slow model's speeds were printed as 1 and 0."""
+    answers = Answers([10, 30], [40.0, 120.0], [40.0, 60.0], 1)
+    assert answers.summary() == (
+        "0.25 tokens/s without drafts, 0.4 with drafts: 1.60 × (1.00–2.00 by prompt); the same text for 1 of 2 prompts"
+    )
 
 
 def test_a_report_is_saved_to_any_folder(tmp_path: Path) -> None:
