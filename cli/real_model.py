@@ -110,7 +110,7 @@ class Answers(NamedTuple):
 
 def _answers(
     decoders: Sequence[SpeculativeDecoder],
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: PreTrainedTokenizerBase,
     temperature: float,
     max_new_tokens: int,
     console: Console,

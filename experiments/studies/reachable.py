@@ -46,11 +46,11 @@ from specpilot.controllers.acceptance.lag_free_head import (
     copied_embeddings,
     evidence_rows,
     match_copies,
-    normalised,
 )
 from specpilot.controllers.acceptance.metrics import Metrics
 from specpilot.controllers.acceptance.predictor import AcceptancePredictor, TrainedPredictor
 from specpilot.controllers.acceptance.step import Step
+from specpilot.controllers.acceptance.token_head import normalised
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.checkpoints.fingerprint import weights_digest
 from specpilot.controllers.checkpoints.provenance import INVARIANT
@@ -58,6 +58,7 @@ from specpilot.controllers.length import CumulativeConfidence, Fixed
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.rate_optimal import RateOptimal
 from specpilot.controllers.length.trained import make_predictor
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import PairOptions, SamplingOptions
@@ -68,7 +69,7 @@ from specpilot.train.datasets import is_validation
 from torch import Tensor, nn
 
 from .heads import HeadStudyOptions, SweepOptions, training_prompts
-from .held_out import Rows, groups_of, held_out, in_domain, replay_domains
+from .held_out import Counted, Rows, groups_of, held_out, in_domain, replay_domains
 
 LONGEST = 10  # tokens of a draft that the network is trained on; later tokens get the prediction of the last one
 RECENT = (8, 32)  # numbers of tokens of the text over which the draft's agreement is averaged
@@ -118,7 +119,7 @@ class Inputs(NamedTuple):
         tokens, copies: (N,) the drafted token, and the token that the n-gram match continues with; -1 without a match.
         accept, next_accept: (N,) acceptance probabilities of the token and of the one drafted after it; NaN if no token
             is drafted after it.
-        index: (N,) the token's index in the draft, from 1.
+        depth: (N,) the token's index in the draft, from 1.
         states, target_states: (nodes, d) and (T, D) the vectors.
     """
 
@@ -129,7 +130,7 @@ class Inputs(NamedTuple):
     copies: Tensor
     accept: Tensor
     next_accept: Tensor
-    index: Tensor
+    depth: Tensor
     states: Tensor
     target_states: Tensor
 
@@ -223,8 +224,8 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
 
 def rows_of(inputs: Inputs, rows: Tensor) -> Inputs:
     """Return the pairs ``rows``, with all vectors."""
-    pairs = (column[rows] for column in inputs[: Inputs._fields.index("states")])
-    return Inputs(*pairs, inputs.states, inputs.target_states)
+    names = [name for name in Inputs._fields if name not in ("states", "target_states")]
+    return inputs._replace(**{name: getattr(inputs, name)[rows] for name in names})
 
 
 def loss_of(logits: Tensor, inputs: Inputs) -> Tensor:
@@ -244,7 +245,7 @@ def train_network(settings: ReachableOptions, network: Network, training: Inputs
     best, weights = torch.inf, dict(network.state_dict())
     for _ in range(settings.epochs):
         network.train()
-        for rows in torch.randperm(len(training.nodes)).split(BATCH):
+        for rows in torch.randperm(len(training.nodes)).split(BATCH):  # type: ignore[no-untyped-call]
             batch = rows_of(training, rows)
             loss = loss_of(network(batch), batch)
             optimizer.zero_grad()
@@ -300,7 +301,7 @@ def predictions(network: Network, traced: Trace, mean: float) -> Predictions:
     if not len(inputs.nodes):
         return Predictions({}, mean)
     probabilities = torch.sigmoid(network(inputs)).tolist()
-    keys = zip(inputs.nodes.tolist(), inputs.index.tolist(), strict=True)
+    keys = zip(inputs.nodes.tolist(), inputs.depth.tolist(), strict=True)
     return Predictions({key: (now, later) for key, (now, later) in zip(keys, probabilities, strict=True)}, mean)
 
 
@@ -376,7 +377,7 @@ def relative_speed(counts: Sequence[Counts], other: Sequence[Counts], cost: Cost
 
 
 def summarise(
-    counted: dict[tuple[str, float], dict[str, list[Counts]]],
+    counted: Counted,
     domains: Sequence[str],
     trained: Sequence[str],
     cost: CostModel,
@@ -415,8 +416,9 @@ def run_reachable(settings: ReachableOptions, folder: Path, console: Console) ->
     shared = {name for name in vars(settings)} & set(SweepOptions.__dataclass_fields__)
     training_rows = training_prompts(SweepOptions(**{name: getattr(settings, name) for name in shared}), rows)
     decoder = SpeculativeDecoder.from_pretrained(settings.target, settings.draft, length=4, device=settings.device)
+    sampling = SamplingParams(settings.temperature, settings.top_k, settings.top_p)
     tracer = Tracer(
-        decoder, settings.sampling, settings.max_new_tokens, settings.seed, chat=settings.chat,
+        decoder, sampling, settings.max_new_tokens, settings.seed, chat=settings.chat,
         system=settings.system, verifier=settings.verifier,
     )  # fmt: skip
     model = decoder.drafts[0].model
@@ -445,7 +447,7 @@ def run_reachable(settings: ReachableOptions, folder: Path, console: Console) ->
             tested = traces_of(tracer, [row for domain in members for row in rows[domain]], console)
             metrics[group] = quality(included, network, tested)
     return {
-        "groups": summarise(dict(counted), [*rows], trained_domains, cost),
+        "groups": summarise(counted, [*rows], trained_domains, cost),
         "metrics": metrics,
         "validation_loss": loss,
         "training": {"prompts": len(parts[False]), "tokens": len(training.nodes), "mean_acceptance": mean},
