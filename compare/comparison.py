@@ -423,10 +423,12 @@ class _Comparing:
 
         A class of the user may read more of a step than a trace contains. The traced drafts have exponent 1.
         """
-        if names_class(str(spec.length)) or verifier_of(spec, seeded=True).draft_exponent != 1:
-            return False
         plain = replace(spec, length=None, threshold=None, cost=None)
-        return plain == ComparedDecoder.of(self.loader.base, spec.name) and spec.cost != AUTO
+        if plain != ComparedDecoder.of(self.loader.base, spec.name) or spec.cost == AUTO:
+            return False
+        if names_class(str(spec.length)):
+            return False
+        return self._plan_of(self.loader.decoder(spec, self.sources.get(spec.name))).verifier.draft_exponent == 1
 
     def _rule(self, spec: ComparedDecoder) -> Rule:
         """Return the rule of the decoder's length controller."""

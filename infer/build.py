@@ -7,7 +7,7 @@ the texts of a controller share what it learns.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -128,7 +128,11 @@ class Builder:
             plan = plan.priced(self._measure())
         tree_rule = _grows(plan.drafting) and plan.verifier.rule != INVARIANT
         verify = candidates if tree_rule else parse_verifier(plan.verifier.name)[1]
-        return Setup(plan, self._arms(plan), verify)
+        arms = self._arms(plan)
+        if not isinstance(plan.drafting, plans.Routed):
+            verifier = replace(plan.verifier, draft_exponent=arms[0].draft_exponent)
+            plan = replace(plan, verifier=verifier)
+        return Setup(plan, arms, verify)
 
     def _measure(self) -> CostModel:
         """Measure the costs of the pair, or of the target without a draft, once, and return them."""
@@ -176,7 +180,8 @@ class Builder:
             case _:
                 assert draft is not None
                 drafter, length = self._with_model(drafting, draft, plan)
-        return DraftingArm(drafter, length)
+        exponent = plan.verifier.draft_exponent
+        return DraftingArm(drafter, length, length.draft_exponent if exponent is None else exponent)
 
     def _with_model(
         self,

@@ -538,10 +538,17 @@ class Drafter(ABC):
 
 @dataclass(frozen=True)
 class DraftingArm:
-    """A drafter and a length controller."""
+    """A drafter and a length controller.
+
+    Attributes:
+        drafter: the drafter.
+        length: the length controller.
+        draft_exponent: the power of the draft's probabilities; 1 except under the rule ``invariant``.
+    """
 
     drafter: Drafter
     length: LengthController
+    draft_exponent: float = 1.0
 
 
 class RoundHook:
@@ -597,6 +604,7 @@ class Request:
         text: tokens that the target reads: prompt and output; for an encoder-decoder, start token and output.
         ngrams: an n-gram index of ``text``.
         drafter: the drafter of the chosen arm.
+        draft_sampling: the sampling parameters of drafted tokens.
         shared_length: the length controller of the chosen arm.
         length: the request's length controller, which ``shared_length.for_text`` returned.
         drafting: whether the drafter has been started.
@@ -605,7 +613,6 @@ class Request:
         error: the exception that failed the request, or None.
         cancelled: whether the caller no longer waits for the request.
         streamed: whether the caller waits for each token instead of the whole text.
-        draft_exponent: the power of the draft's probabilities; 1 except under the rule ``invariant``.
     """
 
     prompt: list[int]
@@ -622,7 +629,6 @@ class Request:
     stopping: TextStream | None = None
     hooks: Sequence[RoundHook] = ()
     streamed: bool = False  # also set by the scheduler
-    draft_exponent: float = 1.0
 
     # Set by the engine when the request joins (Request.begin); Request.append extends the text. A drafter of copies
     # sets another index, which may have longer n-grams.
@@ -631,6 +637,7 @@ class Request:
 
     # Set when the request joins, and by a router's hook when the prompt has been read (Request.choose).
     drafter: Drafter = field(init=False)
+    draft_sampling: SamplingParams = field(init=False)
     shared_length: LengthController = field(init=False)
     length: LengthController = field(init=False)
 
@@ -651,14 +658,11 @@ class Request:
 
     def choose(self, arm: int) -> None:
         """Choose the arm with index ``arm``."""
-        self.drafter, self.shared_length = self.arms[arm].drafter, self.arms[arm].length
+        chosen = self.arms[arm]
+        self.drafter, self.shared_length = chosen.drafter, chosen.length
+        self.draft_sampling = self.sampling.to_power(chosen.draft_exponent)
         self.length = self.shared_length.for_text()
         self.length.start_text()
-
-    @cached_property
-    def draft_sampling(self) -> SamplingParams:
-        """The sampling parameters of drafted tokens."""
-        return self.sampling.to_power(self.draft_exponent)
 
     @property
     def source(self) -> RandomSource:

@@ -46,7 +46,7 @@ from .loading.pair import Model, check_pair, with_states, wrap_model
 from .loading.routing import Routing
 from .model_spec import Name
 from .options import Auto, DecodingOptions, DraftDType, SamplingKeywords, check_system
-from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve
+from .plan import Call, LoadedOptions, Mixed, Plan, named_length, resolve, with_models
 from .prompting import PromptLike, SeveralPrompts, SinglePrompt, as_prompts, encode_prompt
 from .random_source import RandomSource, SharedNoise, drawn_seed, text_seeds
 from .scheduler import Scheduler
@@ -149,6 +149,7 @@ class SpeculativeDecoder:
             models: the models; None loads those that the options name.
             steady: whether the default draft length must not depend on time.
         """
+        options = with_models(options)
         plan = resolve(options, steady=steady)
         self.options, self.steady = options, steady
         models = load_models(plan) if models is None else models
@@ -486,7 +487,6 @@ class SpeculativeDecoder:
             rng = SharedNoise(seed) if setup.plan.verifier.rule == INVARIANT else RandomSource(seed)
         request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, setup.verify, setup.arms, output)
         request.style = style
-        request.draft_exponent = setup.plan.verifier.draft_exponent
         if style.stop:
             request.stopping = self.text_stream(prompt, style)
         return request

@@ -29,9 +29,6 @@ from ..controllers.length import (
     RateOptimal,
     TrainedLength,
     load_rule,
-    names_class,
-    names_rule,
-    parse_rule,
     takes_cost,
 )
 from ..controllers.length.cost_model import ASSUMED, CostModel
@@ -292,13 +289,14 @@ class VerifierSpec:
         name: the rule with its threshold if it has one, such as ``mtad:0.5``.
         rule: the rule without the threshold.
         reason: the reason for the choice of the rule, if the options leave it open.
-        draft_exponent: the power of the draft's probabilities under the rule ``invariant``.
+        draft_exponent: the power of the draft's probabilities under the rule ``invariant``; None for those of the
+            trained controllers, which are read when the controllers are loaded.
     """
 
     name: str
     rule: str
     reason: str = ""
-    draft_exponent: float = 1.0
+    draft_exponent: float | None = 1.0
 
     @property
     def exact(self) -> bool:
@@ -307,7 +305,11 @@ class VerifierSpec:
 
     def describe(self) -> str:
         reason = f"; {self.reason}" if self.reason else ""
-        power = "" if self.draft_exponent == 1 else f"; the draft's probabilities to the power {self.draft_exponent:g}"
+        power = (
+            ""
+            if self.draft_exponent in (None, 1)
+            else f"; the draft's probabilities to the power {self.draft_exponent:g}"
+        )
         keeps = "keeps" if self.exact else "does not keep"
         return f"{self.name}, which {keeps} the target's distribution{reason}{power}"
 
@@ -529,28 +531,12 @@ def verifier_of(options: DecodingOptions, *, seeded: bool = False) -> VerifierSp
             raise InputError(
                 f"draft_exponent={options.draft_exponent:g}: only for verifier={INVARIANT!r}; leave it out"
             )
-        return VerifierSpec(options.verifier, rule, draft_exponent=_draft_exponent(options, rule))
+        return VerifierSpec(options.verifier, rule, draft_exponent=options.draft_exponent if rule == INVARIANT else 1.0)
     if seeded:
         reason = "a seed is given, and its text does not depend on drafts"
-        return VerifierSpec(INVARIANT, INVARIANT, reason, _draft_exponent(options, INVARIANT))
+        return VerifierSpec(INVARIANT, INVARIANT, reason, options.draft_exponent)
     rule = TOKEN_WISE if options.tree in (None, AUTO_TREE) else DISTINCT
     return VerifierSpec(rule, rule, f"with a seed and a temperature above 0 it is {INVARIANT}")
-
-
-def _draft_exponent(options: DecodingOptions, rule: str) -> float:
-    """The power of the draft's probabilities: the option, that of the trained controller, or 1."""
-    if rule != INVARIANT:
-        return 1.0
-    if options.draft_exponent is not None:
-        return options.draft_exponent
-    name = options.length
-    if not isinstance(name, str | Path) or names_class(str(name)) or names_rule(str(name)):
-        return 1.0
-    if parse_rule(str(name)) is not None:
-        return 1.0
-    with naming("length", name):
-        calibration = read_config(locate(name, option="length")).calibration
-    return 1.0 if calibration is None else calibration.draft_exponent
 
 
 def with_models(options: D) -> D:

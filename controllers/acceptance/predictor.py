@@ -23,12 +23,14 @@ class AcceptancePredictor(ABC):
         mean: mean acceptance in the training data.
         samplings: sampling parameters of the training data; empty if unknown.
         verifier: verification rule of the training data; None if unknown.
+        draft_exponent: the power of the draft's probabilities in its checkpoint, see :class:`.Calibration`.
     """
 
     lag: int
     mean: float
     samplings: tuple[SamplingParams, ...] = ()
     verifier: str | None = None
+    draft_exponent: float = 1.0
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         """Warn if the predictor was trained with other sampling parameters only; called for every request."""

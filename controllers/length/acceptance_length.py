@@ -30,6 +30,10 @@ class AcceptanceLength(LengthController):
         self.predictor, self.threshold = predictor, threshold
         self.survival = 1.0
 
+    @property
+    def draft_exponent(self) -> float:
+        return self.predictor.draft_exponent
+
     def check_sampling(self, sampling: SamplingParams) -> None:
         self.predictor.check_sampling(sampling)
 

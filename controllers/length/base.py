@@ -26,6 +26,11 @@ class LengthController(ABC):
     reads_target = False
 
     @property
+    def draft_exponent(self) -> float:
+        """The power of the draft's probabilities under the rule ``invariant``; 1 without a trained predictor."""
+        return 1.0
+
+    @property
     def planned(self) -> int | None:
         """The number of tokens that the round drafts, if it does not depend on the tokens; otherwise None.
 

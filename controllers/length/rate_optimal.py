@@ -58,6 +58,10 @@ class RateOptimal(TrainedLength):
     ) -> RateOptimal:
         return RateOptimal(self.predictor, cost or self.cost, adapt=adapt, batch=batch)
 
+    @property
+    def draft_exponent(self) -> float:
+        return self.predictor.draft_exponent
+
     def check_sampling(self, sampling: SamplingParams) -> None:
         self.predictor.check_sampling(sampling)
 

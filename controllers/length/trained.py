@@ -94,6 +94,8 @@ def make_predictor(
     except InputError as error:
         raise InputError(f"length={str(name)!r}: {error}") from error
     predictor.verifier = config.provenance.verifier
+    if config.calibration is not None:
+        predictor.draft_exponent = config.calibration.draft_exponent
     return predictor
 
 

@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import Request, urlopen
@@ -23,6 +24,7 @@ from specpilot.controllers.length import Fixed
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.controllers.shared_noise import position_key, scores, seed_key
 from specpilot.data_gen.prompts import load_prompts
+from specpilot.infer.build import Setup
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.infer.options import DecodingOptions
@@ -219,21 +221,63 @@ def test_texts_do_not_depend_on_the_exponent_of_the_draft(way: str) -> None:
     assert rounds[0] != rounds[1] != rounds[2] != rounds[0]
 
 
-def test_the_exponent_of_the_draft_is_that_of_the_controller(tmp_path: Path) -> None:
-    """The option replaces it, and rules other than invariant have none."""
+def save_head(folder: Path, exponent: float) -> str:
+    """Save the included head with an exponent of the draft; the path of the folder."""
     trained = load_controller(FOLDER / "tiny-head")
-    calibration = Calibration(1.0, 0.0, "platt", draft_exponent=1.4)
-    save_controller(tmp_path / "head", trained.head, replace(trained.config, calibration=calibration))
-    options = DecodingOptions(length=str(tmp_path / "head"))
-    assert resolve(options, seeded=True).verifier.draft_exponent == 1.4
-    assert "to the power 1.4" in resolve(options, seeded=True).describe()
-    assert resolve(replace(options, draft_exponent=1.0), seeded=True).verifier.draft_exponent == 1
-    assert resolve(options).verifier.draft_exponent == 1
-    assert resolve(DecodingOptions(length="3"), seeded=True).verifier.draft_exponent == 1
+    calibration = Calibration(1.0, 0.0, "platt", draft_exponent=exponent)
+    save_controller(folder, trained.head, replace(trained.config, calibration=calibration), overwrite=True)
+    return str(folder)
+
+
+def exponents_of(setup: Setup) -> list[float]:
+    return [arm.draft_exponent for arm in setup.arms]
+
+
+@pytest.mark.parametrize("cost", [None, 0.2])
+def test_the_exponent_of_the_draft_is_that_of_the_controller(tmp_path: Path, cost: float | None) -> None:
+    """The option replaces it, and rules other than invariant have none."""
+    options = DecodingOptions(length=save_head(tmp_path / "head", 1.4), cost=cost)
+    decoder = SpeculativeDecoder.from_options(options)
+    assert exponents_of(decoder.setup) == [1]
+    setup = decoder.setup_for(seed=0)
+    assert exponents_of(setup) == [1.4]
+    assert "the draft's probabilities to the power 1.4" in setup.plan.describe()
+    assert exponents_of(decoder.setup_for(seed=0, verifier="block")) == [1]
+    assert exponents_of(decoder.setup_for(seed=0, length="3")) == [1]
+    replaced = SpeculativeDecoder.from_options(replace(options, draft_exponent=0.5)).setup_for(seed=0)
+    assert exponents_of(replaced) == [0.5]
+    assert "to the power 0.5" in replaced.plan.describe()
     with pytest.raises(InputError, match="draft_exponent=2: only for verifier='invariant'"):
         resolve(DecodingOptions(verifier="block", draft_exponent=2))
     with pytest.raises(InputError, match="draft_exponent=2: there is no draft model"):
         resolve(DecodingOptions(draft=None, draft_exponent=2))
+
+
+def test_the_exponent_is_loaded_with_the_controller(tmp_path: Path) -> None:
+    """Files that change later have no effect until the controller is loaded again."""
+    name = save_head(tmp_path / "head", 1.4)
+    decoder = SpeculativeDecoder.from_options(DecodingOptions(length=name))
+    save_head(tmp_path / "head", 1.6)
+    assert exponents_of(decoder.setup_for(seed=0)) == [1.4]
+    loaded = decoder.load_length(name)
+    rmtree(name)
+    assert exponents_of(decoder.setup_for(verifier="invariant")) == [1.4]
+    decoder.use_length(loaded)
+    assert exponents_of(decoder.setup_for(seed=0)) == [1.6]
+    assert exponents_of(decoder.setup_for(length=loaded, seed=0)) == [1.6]
+
+
+def test_each_arm_of_a_router_has_the_exponent_of_its_controller(tmp_path: Path) -> None:
+    head = save_head(tmp_path / "head", 1.4)
+    decoder = SpeculativeDecoder.from_pretrained(
+        "tiny", ["tiny-draft", "exit:2"], router=ArmsInTurn(2), length=[head, "3"]
+    )
+    assert exponents_of(decoder.setup_for(seed=0)) == [1.4, 1]
+    request = decoder.new_request([1, 2, 3], SamplingParams(0.5), 4, 0, setup=decoder.setup_for(seed=0))
+    for arm, temperature in ((0, 0.5 / 1.4), (1, 0.5)):
+        request.begin([1, 2, 3])
+        request.choose(arm)
+        assert request.draft_sampling.temperature == pytest.approx(temperature)
 
 
 def test_the_plan_says_which_rule_and_why() -> None:
