@@ -27,6 +27,7 @@ EXPERIMENTS = {
     "sweep": Experiment("studies.sweep", "Train SpecDec++'s grid of heads (Tables 1 to 3, Figure 4)."),
     "mixing": Experiment("studies.mixing", "Train heads on several shares of target tokens (SpecDec++)."),
     "reachable": Experiment("studies.reachable", "Bound the speed-up that predictors of acceptance can reach."),
+    "controllers": Experiment("studies.controllers", "Compare the speeds of trained controllers in pairs, by replay."),
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
     "budgets": Experiment("studies.budgets", "Replay vLLM's adaptive verification with other probabilities."),
     "noise": Experiment("studies.noise_cost", "Time the noise of the rule invariant beside a decoding step."),

@@ -7,7 +7,7 @@ KIND is one of
 
 * ``speeds``: a table of the decoders that ``specpilot compare`` compared, with a column for each ``FILE=heading``, or
   ``FILE@temperature=heading`` for a report of the demo;
-* ``counts``: speeds, tokens per target forward and acceptance rates of one such report;
+* ``counts``: speeds, tokens per target forward and acceptance rates of one such report, with 95 % intervals;
 * ``forwards``: the times of target forwards over several tokens, with a row for each ``FILE=heading``;
 * ``load``: the table of ``python -m experiments serve``;
 * ``source``: a list of files with their commits and machines.
@@ -16,10 +16,15 @@ KIND is one of
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from specpilot.compare.interval import Interval, interval, show
+from specpilot.compare.results import TimedDecoding
 
 TOKENS = ("1", "2", "4", "8", "16")  # of the forwards in a table
 BLOCK = re.compile(r"(<!-- results: (\w+) (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -97,11 +102,34 @@ def _speed(decoder: Mapping[str, Any] | None) -> str:
 def _counts(names: Sequence[str], folder: Path) -> str:
     """Speed-up, tokens per target forward and acceptance rate of every decoder of one report."""
     lines = ["| decoder | speed over no drafts | tokens per target forward | accepted |", "|---|---|---|---|"]
-    for name, decoder in _read(folder, names[0])["decoders"].items():
+    report = _read(folder, names[0])
+    for name, decoder in report["decoders"].items():
         if name != "none":
-            counts = f"{decoder['tokens_per_forward']:.2f} | {100 * decoder['accepted']:.0f} %"
-            lines.append(f"| {name} | {_speed(decoder)} | {counts} |")
+            runs = report.get("timed", {}).get(name, [])
+            per_forward, accepted = _rates(decoder, [TimedDecoding.from_dict(run) for run in runs])
+            lines.append(f"| {name} | {_speed(decoder)} | {show(per_forward)} | {_percentages(accepted)} |")
     return "\n".join(lines)
+
+
+def _rates(decoder: Mapping[str, Any], runs: Sequence[TimedDecoding]) -> tuple[Interval, Interval]:
+    """Tokens per target forward and acceptance rate, with intervals over prompts if there are ``runs`` by the clock."""
+    if not runs:
+        values = (float(decoder[name]) for name in ("tokens_per_forward", "accepted"))
+        per_forward, accepted = (Interval(value, value, value) for value in values)
+        return per_forward, accepted
+    columns = {
+        name: np.array([getattr(run, name) for run in runs], float)
+        for name in ("generated", "target_forwards", "drafted", "accepted")
+    }
+    return (
+        interval(operator.truediv, columns["generated"], columns["target_forwards"]),
+        interval(operator.truediv, columns["accepted"], columns["drafted"]),
+    )
+
+
+def _percentages(rate: Interval) -> str:
+    limits = "" if rate.low == rate.high else f" ({100 * rate.low:.0f}–{100 * rate.high:.0f})"
+    return f"{100 * rate.value:.0f} %{limits}"
 
 
 def _forwards(rows: Sequence[str], folder: Path) -> str:

@@ -65,6 +65,24 @@ def test_the_sweep_over_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
 
 
+def test_controllers_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["controllers", "--prompts", "builtin", "--per-domain", "2", "--max-new-tokens", "16", "--domains"]
+    words += ["[math,shell]", "--in-domain", "[math]", "--folder", str(tmp_path), "--baselines"]
+    assert main([*words, "[tiny-lag-free,tiny-lag-free]", "--candidates", "[tiny-head,tiny-lag-free]"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["prompts"] == {"in_domain": 2, "left_out": 2, "math": 2, "shell": 2}
+    assert set(result["ratios"]) == {"invariant", "token-wise"}
+    for by_group in result["ratios"].values():
+        for by_candidate in by_group.values():
+            assert by_candidate["tiny-lag-free"]["ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+            other = by_candidate["tiny-head"]
+            assert other["ratio"]["value"] == other["speed"]["value"] / other["baseline_speed"]["value"]
+    invariant, token_wise = (result["ratios"][rule]["in_domain"]["tiny-head"] for rule in result["ratios"])
+    assert invariant["baseline_speed"] != token_wise["baseline_speed"]
+    assert main([*words, "[tiny-lag-free,tiny-head]", "--candidates", "[tiny-head]"]) == 2
+    assert "candidates: 1 for 2 baselines; give one for each baseline" in capsys.readouterr().err
+
+
 def test_the_papers_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, draft = save_pair(tmp_path)
     output = tmp_path / "out"

@@ -93,3 +93,21 @@ def test_a_block_follows_its_file(tmp_path: Path) -> None:
     assert filled_in(table, tmp_path) == table
     text = "* [a.json](a.json): commit 01234567, 2 cores of an AMD EPYC, 1 thread\n"
     assert text in filled_in(page.format("source a.json"), tmp_path)
+
+
+def test_counts_have_intervals_over_prompts(tmp_path: Path) -> None:
+    def run(accepted: int) -> dict[str, float]:
+        return {
+            "generated": accepted + 5, "drafted": 10, "accepted": accepted, "target_forwards": 5, "seconds": 1.0,
+            "processor_seconds": 1.0,
+        }  # fmt: skip
+
+    speed = {"value": 1.5, "low": 1.25, "high": 1.75}
+    figures = {"clock": speed, "replay": None, "tokens_per_forward": 2.0, "accepted": 0.5}
+    report: dict[str, object] = {"decoders": {"none": figures, "three": figures}}
+    (tmp_path / "a.json").write_text(json.dumps(report))
+    page = "<!-- results: counts a.json -->\n<!-- end -->\n"
+    assert "| three | 1.50 (1.25–1.75) | 2.00 | 50 % |" in filled_in(page, tmp_path)
+    report["timed"] = {"three": [run(accepted) for accepted in (3, 7) * 50]}
+    (tmp_path / "a.json").write_text(json.dumps(report))
+    assert "| three | 1.50 (1.25–1.75) | 2.00 (1.92–2.08) | 50 % (46–54) |" in filled_in(page, tmp_path)

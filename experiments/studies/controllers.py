@@ -1,0 +1,145 @@
+"""``python -m experiments controllers``: speeds of trained controllers over others, by replay on the same prompts.
+
+Each candidate is compared with the baseline at the same place in the list, under each verification rule. A ratio of two
+speeds is over the same prompts, and so is its interval, which is narrower than the intervals of the speeds suggest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.console import Console
+from specpilot.cli.commands.measuring import begin, finish
+from specpilot.common.errors import InputError
+from specpilot.common.options import Count, DeviceOptions, Folder, Names, Positive, SeedOptions, Several
+from specpilot.compare.interval import Interval, interval, show
+from specpilot.compare.recorded import Counts, Rule, Tracer, decoded, speed_of, speedup
+from specpilot.compare.settings import at_ratio
+from specpilot.compare.store import Store
+from specpilot.compare.table import Row, Table
+from specpilot.controllers.checkpoints.checkpoint import controller_digest
+from specpilot.controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.infer.options import PairOptions, SamplingOptions
+
+from .held_out import HeldOutOptions, StudyFolderOptions, groups_of, held_out, in_domain, replay_domains
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerStudyOptions(
+    PairOptions, SamplingOptions, HeldOutOptions, SeedOptions, DeviceOptions, StudyFolderOptions
+):
+    """Study.
+
+    Attributes:
+        baselines: Trained controllers to compare with.
+        candidates: Trained controllers, one for each baseline.
+        verifiers: Verification rules.
+        cost: Time of a draft step in units of a verification.
+    """
+
+    baselines: Names = ("tiny-lag-free",)
+    candidates: Names = ("tiny-head",)
+    verifiers: Annotated[tuple[Literal["token-wise", "invariant"], ...], Several()] = (INVARIANT, TOKEN_WISE)
+    cost: Positive = 0.21
+    max_new_tokens: Count = 64
+    folder: Folder = Path("runs/controllers")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.baselines) != len(self.candidates):
+            raise InputError(
+                f"candidates: {len(self.candidates)} for {len(self.baselines)} baselines; give one for each baseline"
+            )
+
+
+def run_controllers(options: ControllerStudyOptions, folder: Path, console: Console) -> dict[str, Any]:
+    """Replay all controllers under each rule; results already in ``folder`` are reused.
+
+    Returns:
+        ``ratios``, by verification rule, group of domains and candidate: ``baseline``, ``ratio``, and the speed-ups of
+        both over no drafts, ``speed`` and ``baseline_speed``; and ``prompts``, the number of prompts of each group.
+    """
+    rows, cost = held_out(options), at_ratio(options.cost)
+    groups = groups_of([*rows], in_domain(options, rows))
+    decoder = SpeculativeDecoder.from_pretrained(options.target, options.draft, length=4, device=options.device)
+    pairs = dict(zip(options.candidates, options.baselines, strict=True))
+    rules = [_rule(decoder, name, cost) for name in dict.fromkeys([*pairs, *pairs.values()])]
+    ratios: dict[str, Any] = {}
+    with Store(folder) as store:
+        for verifier in options.verifiers:
+            tracer = Tracer(
+                decoder, options.sampling, options.max_new_tokens, options.seed, options.chat, options.system,
+                verifier=verifier,
+            )  # fmt: skip
+            counted = replay_domains(tracer, rows, rules, store, console)
+            ratios[verifier] = {
+                group: {
+                    candidate: {
+                        "baseline": baseline,
+                        **compared(
+                            *(
+                                [counts for domain in domains for counts in counted[name, options.cost][domain]]
+                                for name in (candidate, baseline)
+                            ),
+                            cost,
+                        ),
+                    }
+                    for candidate, baseline in pairs.items()
+                }
+                for group, domains in groups.items()
+            }
+    prompts = {group: sum(len(rows[domain]) for domain in domains) for group, domains in groups.items()}
+    return {"ratios": ratios, "prompts": prompts}
+
+
+def _rule(decoder: SpeculativeDecoder, name: str, cost: CostModel) -> Rule:
+    """The trained controller ``name``, which stops by ``cost``, as a rule."""
+    length = decoder.load_length(name, cost=cost)
+    identity = {"controller": controller_digest(name), "cost": cost.to_dict()}
+    return Rule(name, (cost.t_draft,), identity, lambda traces: lambda index, x: length)
+
+
+def compared(candidate: Sequence[Counts], baseline: Sequence[Counts], cost: CostModel) -> dict[str, dict[str, float]]:
+    """Speed-ups of two controllers over no drafts, and their ratio over the same prompts, with intervals.
+
+    Args:
+        candidate, baseline: counters of each prompt, in the same order.
+        cost: costs of a draft step and a verification.
+    """
+    speed = partial(speedup, cost=cost)
+    ratio = interval(lambda *sums: speed(*sums[:4]) / speed(*sums[4:]), *decoded(candidate), *decoded(baseline))
+    values = {"ratio": ratio, "speed": speed_of(candidate, cost), "baseline_speed": speed_of(baseline, cost)}
+    return {name: estimate.named("value") for name, estimate in values.items()}
+
+
+def as_table(result: dict[str, Any]) -> Table:
+    """A row for each rule, group of domains and candidate."""
+    rows: list[Row] = [
+        {
+            "rule": verifier,
+            "domains": group.replace("_", " "),
+            "controller": candidate,
+            "baseline": entry["baseline"],
+            "speed": show(Interval.of(entry["speed"])),
+            "baseline's speed": show(Interval.of(entry["baseline_speed"])),
+            "ratio": show(Interval.of(entry["ratio"]), digits=3),
+        }
+        for verifier, by_group in result["ratios"].items()
+        for group, by_candidate in by_group.items()
+        for candidate, entry in by_candidate.items()
+    ]
+    return Table("", rows)
+
+
+def main(options: ControllerStudyOptions) -> None:
+    """Replay trained controllers on the same prompts, and compare their speeds in pairs."""
+    console = begin()
+    result = run_controllers(options, options.folder, console)
+    console.print(as_table(result))
+    finish(result, options, options.output)
