@@ -31,6 +31,7 @@ EXPERIMENTS = {
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
     "budgets": Experiment("studies.budgets", "Replay vLLM's adaptive verification with other probabilities."),
     "noise": Experiment("studies.noise_cost", "Time the noise of the rule invariant beside a decoding step."),
+    "precisions": Experiment("studies.precisions", "Compare the texts of a seed in several precisions."),
     "serve": Experiment("studies.serve_load", "Time servers under concurrent requests."),
     "llama-loops": Experiment("studies.llama_loops", "Time llama.cpp's own loops beside specpilot."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),

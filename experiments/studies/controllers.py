@@ -22,7 +22,6 @@ from specpilot.compare.settings import at_ratio
 from specpilot.compare.store import Store
 from specpilot.compare.table import Row, Table
 from specpilot.controllers.checkpoints.checkpoint import controller_digest
-from specpilot.controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import PairOptions, SamplingOptions
@@ -45,7 +44,7 @@ class ControllerStudyOptions(
 
     baselines: Names = ("tiny-lag-free",)
     candidates: Names = ("tiny-head",)
-    verifiers: Annotated[tuple[Literal["token-wise", "invariant"], ...], Several()] = (INVARIANT, TOKEN_WISE)
+    verifiers: Annotated[tuple[Literal["token-wise", "invariant"], ...], Several()] = ("invariant", "token-wise")
     cost: Positive = 0.21
     max_new_tokens: Count = 64
     folder: Folder = Path("runs/controllers")
@@ -78,22 +77,16 @@ def run_controllers(options: ControllerStudyOptions, folder: Path, console: Cons
                 verifier=verifier,
             )  # fmt: skip
             counted = replay_domains(tracer, rows, rules, store, console)
-            ratios[verifier] = {
-                group: {
-                    candidate: {
-                        "baseline": baseline,
-                        **compared(
-                            *(
-                                [counts for domain in domains for counts in counted[name, options.cost][domain]]
-                                for name in (candidate, baseline)
-                            ),
-                            cost,
-                        ),
-                    }
+            ratios[verifier] = {}
+            for group, domains in groups.items():
+                counts = {
+                    rule.name: [each for domain in domains for each in counted[rule.name, options.cost][domain]]
+                    for rule in rules
+                }
+                ratios[verifier][group] = {
+                    candidate: {"baseline": baseline, **compared(counts[candidate], counts[baseline], cost)}
                     for candidate, baseline in pairs.items()
                 }
-                for group, domains in groups.items()
-            }
     prompts = {group: sum(len(rows[domain]) for domain in domains) for group, domains in groups.items()}
     return {"ratios": ratios, "prompts": prompts}
 

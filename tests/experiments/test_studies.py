@@ -11,6 +11,7 @@ from specpilot.infer.decoder import SpeculativeDecoder
 from experiments.__main__ import main
 from experiments.otm import coin_optimum, coins, uniforms
 from experiments.papers import selection, specdecpp
+from experiments.studies import precisions
 from experiments.synthetic_pair import Shape, measured, synthetic_pair
 
 from ..helpers.tiny import byte_tokenizer, make, save_pair
@@ -118,6 +119,7 @@ def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for words, key in (
         (["budgets", "--limit", "2"], "speedup"),
         (["otm", *pair, f"--output={tmp_path}/a.png"], "coins"),
+        (["precisions", *pair, "--limit", "2", "--max-new-tokens", "8"], "pairs"),
         (["noise", "--target", target, "--supports", "[8,5000]", "--repeats", "1"], "noise"),
     ):
         assert main(words) == 0
@@ -125,6 +127,11 @@ def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["rounding", f"--weights={target}/model.safetensors", f"--output={tmp_path}/rounded"]) == 0
     unpack(tmp_path / "rounded", Path(target))
     assert SpeculativeDecoder.from_pretrained(target).generate("hello", max_new_tokens=2).tokens
+
+
+def test_texts_are_compared_up_to_the_first_difference() -> None:
+    first, second = [[1, 2, 3], [4, 5], [6, 7, 8], [9]], [[1, 2, 3], [4, 6], [6, 7], [8]]
+    assert precisions.compared(first, second) == {"texts": 4, "same": 1, "tokens": 3 + 1 + 2 + 0}
 
 
 SIZES = {

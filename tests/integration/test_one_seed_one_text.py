@@ -91,6 +91,49 @@ def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
     assert 0 < accepted < drafted or (draft == "eagle3" and drafted)
 
 
+def included(**options: Any) -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", dtype="float64", **options)
+
+
+SIXTEEN: dict[str, Any] = {"max_new_tokens": NEW, "sampling": SAMPLINGS[1], "seed": 11}
+
+
+@cache
+def sixteen() -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts, and texts of the included target without drafts, each decoded alone."""
+    decoder = included(length="none")
+    rows = load_prompts("builtin", split="test")[:16]
+    prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
+    seeds = [one.seed for one in decoder.generate(prompts, **SIXTEEN | {"max_new_tokens": 1})]
+    alone = [decoder.generate(x, **SIXTEEN | {"seed": seed}) for x, seed in zip(prompts, seeds, strict=True)]
+    return prompts, [one.tokens for one in alone]
+
+
+def test_sixteen_at_once_with_drafts_of_each_length() -> None:
+    prompts, texts_alone = sixteen()
+    decoder = included(length=1)
+    for length in range(1, 9):
+        assert [one.tokens for one in decoder.generate(prompts, length=length, **SIXTEEN)] == texts_alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"length": "tiny-lag-free", "cost": 0.1}, {"length": "tiny-head", "threshold": 0.7},
+        {"length": "online-confidence", "cost": 0.1}, {"length": "tiny-lag-free", "cost": 0.1, "tree": "auto"},
+        {"draft": "tiny-draft+ngram", "length": "tiny-lag-free", "cost": 0.1, "adapt": True}, {"tree": "2x2x1"}, {},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_sixteen_at_once_with_the_included_controllers(options: dict[str, Any]) -> None:
+    prompts, texts_alone = sixteen()
+    draft = options.get("draft", "tiny-draft")
+    decoder = SpeculativeDecoder.from_pretrained("tiny", dtype="float64", **options | {"draft": draft})
+    generations = decoder.generate(prompts, **SIXTEEN)
+    assert [one.tokens for one in generations] == texts_alone
+    assert sum(one.stats.n_accepted for one in generations) > 0
+
+
 def is_near_tie(model: Any, text: list[int], tokens: list[int], sampling: SamplingParams, seed: int) -> bool:
     """Return true if in double precision log p + g of two tokens after ``text`` are the largest, and nearly equal."""
     with torch.inference_mode():
