@@ -58,11 +58,17 @@ class Format(ABC):
         """Return the log probabilities of a choice."""
 
     def entry(self, choice: Choice, delta: Delta, *, whole: bool) -> JsonObject:
-        """Return a choice of a whole response (``whole``) or of a chunk, with its finish reason."""
+        """Return a choice of a whole response (``whole``) or of a chunk, with its finish reason.
+
+        A choice that has ended has the seed of its text and the verification rule, also if the request has no seed.
+        """
         wanted = choice.recorder is not None and choice.recorder.top_logprobs is not None
         logprobs = {"logprobs": self.logprobs(choice, delta) if wanted else None}
         content = {"index": choice.index, **self.content(delta, whole=whole), **logprobs}
-        return content | {"finish_reason": choice.finish_reason} | trace(delta, choice, self.texts)
+        content["finish_reason"] = choice.finish_reason
+        if choice.finish_reason is not None:
+            content |= {"seed": choice.request.output.seed, "verifier": choice.request.output.verifier}
+        return content | trace(delta, choice, self.texts)
 
 
 class ChatFormat(Format):

@@ -234,6 +234,34 @@ def test_requests_of_a_server() -> None:
                 assert json.load(answer)["choices"][0]["text"] == expected
 
 
+def test_a_server_returns_the_seed_of_each_text() -> None:
+    drafting, _ = decoders()
+    question: dict[str, Any] = {"prompt": "to be or", "max_tokens": 24, "temperature": 1.0, "top_k": -1}
+
+    def ask(address: str, **fields: Any) -> bytes:
+        body = json.dumps(question | fields).encode()
+        request = Request(f"{address}/v1/completions", body, {"Content-Type": "application/json"})
+        with urlopen(request) as answer:
+            content: bytes = answer.read()
+        return content
+
+    with serving(drafting) as (_, address):
+        choices = json.loads(ask(address, seed=3, n=2))["choices"]
+        assert choices[0]["seed"] == 3
+        assert choices[1]["text"] != choices[0]["text"]
+        for choice in choices:
+            assert choice["verifier"] == "invariant"
+            assert json.loads(ask(address, seed=choice["seed"]))["choices"][0] == choice | {"index": 0}
+        (unseeded,) = json.loads(ask(address))["choices"]
+        assert unseeded["verifier"] == "token-wise"
+        again = drafting.generate("to be or", seed=unseeded["seed"], verifier="token-wise", **SETTINGS)
+        assert again.text == unseeded["text"]
+        lines = ask(address, seed=3, stream=True).decode().split("\n\n")
+        chunks = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines if line.startswith("data: {")]
+        assert [chunk.get("seed") for chunk in chunks] == [None] * (len(chunks) - 1) + [3]
+        assert chunks[-1]["verifier"] == "invariant"
+
+
 def test_without_a_seed_every_text_has_another() -> None:
     drafting, _ = decoders()
     generations = [drafting.generate("to be or", **SETTINGS) for _ in range(4)]
