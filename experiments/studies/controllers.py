@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from rich.console import Console
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
-from specpilot.common.options import Count, DeviceOptions, Folder, Names, Positive, SeedOptions, Several
+from specpilot.common.options import Count, DeviceOptions, Folder, Positive, SeedOptions, Several
 from specpilot.compare.interval import Interval, interval, show
 from specpilot.compare.recorded import Counts, Rule, Tracer, decoded, speed_of, speedup
 from specpilot.compare.settings import at_ratio
@@ -23,6 +23,7 @@ from specpilot.compare.store import Store
 from specpilot.compare.table import Row, Table
 from specpilot.controllers.checkpoints.checkpoint import controller_digest
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.options import PairOptions, SamplingOptions
 
@@ -42,8 +43,8 @@ class ControllerStudyOptions(
         cost: Time of a draft step in units of a verification.
     """
 
-    baselines: Names = ("tiny-lag-free",)
-    candidates: Names = ("tiny-head",)
+    baselines: Annotated[tuple[str, ...], Several(distinct=False)] = ("tiny-lag-free",)
+    candidates: Annotated[tuple[str, ...], Several()] = ("tiny-head",)
     verifiers: Annotated[tuple[Literal["token-wise", "invariant"], ...], Several()] = ("invariant", "token-wise")
     cost: Positive = 0.21
     max_new_tokens: Count = 64
@@ -65,6 +66,7 @@ def run_controllers(options: ControllerStudyOptions, folder: Path, console: Cons
         both over no drafts, ``speed`` and ``baseline_speed``; and ``prompts``, the number of prompts of each group.
     """
     rows, cost = held_out(options), at_ratio(options.cost)
+    sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     groups = groups_of([*rows], in_domain(options, rows))
     decoder = SpeculativeDecoder.from_pretrained(options.target, options.draft, length=4, device=options.device)
     pairs = dict(zip(options.candidates, options.baselines, strict=True))
@@ -73,7 +75,7 @@ def run_controllers(options: ControllerStudyOptions, folder: Path, console: Cons
     with Store(folder) as store:
         for verifier in options.verifiers:
             tracer = Tracer(
-                decoder, options.sampling, options.max_new_tokens, options.seed, options.chat, options.system,
+                decoder, sampling, options.max_new_tokens, options.seed, options.chat, options.system,
                 verifier=verifier,
             )  # fmt: skip
             counted = replay_domains(tracer, rows, rules, store, console)

@@ -43,27 +43,28 @@ def decode(options: PrecisionOptions, precision: DType) -> dict[str, list[list[i
     base = replace(options.base, dtype=precision, length=options.length)
     decoder = SpeculativeDecoder.from_options(base)
     prompts = encoded_prompts(options, decoder.tokenizer)
-    sampling: dict[str, Any] = {"sampling": options.sampling, "max_new_tokens": options.max_new_tokens}
     texts = {}
     for name, length in ((NO_DRAFTS, "none"), (DRAFTS, options.length)):
-        generations = decoder.generate(prompts, seed=options.seed, length=length, **sampling)
+        generations = decoder.generate(prompts, seed=options.seed, length=length, **options.sampling)
         texts[name] = [generation.tokens for generation in generations]
     return texts
 
 
-def compared(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> dict[str, int]:
+def compared(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> dict[str, float]:
     """Compare texts in pairs.
 
     Returns:
-        ``texts``: their number; ``same``: the number of pairs that are equal; and ``tokens``: the number of tokens
-        before the first difference, over all pairs.
+        ``texts``: their number; ``same``: the number of pairs that are equal; ``tokens``: the number of tokens before
+        the first difference, over all pairs; and ``per_thousand``: first differences per 1,000 compared tokens.
     """
     tokens = 0
     for one, other in zip(first, second, strict=True):
         pairs = zip(one, other, strict=False)
         tokens += next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
     same = sum([*one] == [*other] for one, other in zip(first, second, strict=True))
-    return {"texts": len(first), "same": same, "tokens": tokens}
+    differences = len(first) - same
+    rate = 1000 * differences / (tokens + differences)
+    return {"texts": len(first), "same": same, "tokens": tokens, "per_thousand": rate}
 
 
 def run_precisions(options: PrecisionOptions) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def as_table(result: dict[str, Any]) -> Table:
             "texts": pair["first"],
             "compared with": pair["second"],
             "same": f"{pair['same']} of {pair['texts']}",
-            "differences per 1,000 tokens": f"{1000 * (pair['texts'] - pair['same']) / pair['tokens']:.2f}",
+            "differences per 1,000 tokens": f"{pair['per_thousand']:.2f}",
         }
         for pair in result["pairs"]
     ]

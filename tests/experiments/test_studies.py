@@ -119,7 +119,7 @@ def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for words, key in (
         (["budgets", "--limit", "2"], "speedup"),
         (["otm", *pair, f"--output={tmp_path}/a.png"], "coins"),
-        (["precisions", *pair, "--limit", "2", "--max-new-tokens", "8"], "pairs"),
+        (["precisions", "--limit", "2", "--max-new-tokens", "8"], "pairs"),
         (["noise", "--target", target, "--supports", "[8,5000]", "--repeats", "1"], "noise"),
     ):
         assert main(words) == 0
@@ -131,7 +131,8 @@ def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_texts_are_compared_up_to_the_first_difference() -> None:
     first, second = [[1, 2, 3], [4, 5], [6, 7, 8], [9]], [[1, 2, 3], [4, 6], [6, 7], [8]]
-    assert precisions.compared(first, second) == {"texts": 4, "same": 1, "tokens": 3 + 1 + 2 + 0}
+    counts = precisions.compared(first, second)
+    assert counts == {"texts": 4, "same": 1, "tokens": 3 + 1 + 2 + 0, "per_thousand": pytest.approx(1000 * 3 / 9)}
 
 
 SIZES = {
