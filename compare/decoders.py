@@ -131,9 +131,13 @@ class ComparedDecoder(DecodingOptions):
         return self.to_dict() | {"name": None, "controllers": digests}
 
     def words(self, cost: Path | None = None) -> list[str]:
-        """Return :meth:`arguments` as words of a shell, with the file ``cost`` if the decoder uses costs."""
-        shown = self if cost is None or not self.uses_costs else replace(self, cost=str(cost))
-        return [shlex.quote(word) for word in shown.arguments()]
+        """Return the options of :meth:`arguments`, each quoted for a shell.
+
+        Args:
+            cost: a cost file, which becomes the option ``--cost`` if :attr:`uses_costs` is true.
+        """
+        decoder = self if cost is None or not self.uses_costs else replace(self, cost=str(cost))
+        return [shlex.quote(word) for word in decoder.arguments()]
 
     def arguments(self) -> list[str]:
         """Return the options of ``specpilot generate`` and ``serve``."""

@@ -81,14 +81,17 @@ def load_prompts(
     Args:
         source: a file, folder, hub dataset or built-in name, or rows from Python; see :func:`~.rows.read_rows`.
         column, split, domains, limit, skip: as the options of ``specpilot data``, see :class:`.PromptOptions`.
-        misspelt: accepts no keyword; an unknown keyword is an error that names a similar option.
+        misspelt: keywords that are not options. Each of them is an error that names a similar option.
 
     Raises:
-        InputError: as :func:`prompts_of`, or there is no such option.
+        InputError: a keyword is not an option; or an error of :func:`prompts_of`.
     """
     check_names(PromptOptions, misspelt)
-    objects: dict[str, Any] = {"prompts": source, "domains": domains}  # rows and lists, which the fields take in Python
-    return prompts_of(PromptOptions(column=column, split=split, limit=limit, skip=skip, **objects))
+    python_values: dict[str, Any] = {
+        "prompts": source,
+        "domains": domains,
+    }  # rows and lists, which the fields take in Python
+    return prompts_of(PromptOptions(column=column, split=split, limit=limit, skip=skip, **python_values))
 
 
 def prompts_of(options: PromptOptions) -> list[PromptRow]:

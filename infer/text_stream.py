@@ -222,8 +222,8 @@ class Detokenizer:
                 self.certain = len(self.window)
         text = self._decode(self.window[: self.certain])
         if self.cleans:
-            return self._returned(text[: _last_word(text)], whole=False)
-        return self._returned(text.rstrip(INCOMPLETE), whole=not text.endswith(INCOMPLETE))
+            return self._take_new_text(text[: _last_word(text)], is_complete=False)
+        return self._take_new_text(text.rstrip(INCOMPLETE), is_complete=not text.endswith(INCOMPLETE))
 
     def rest(self) -> str:
         """Return the text that would follow if the text ended here."""
@@ -235,22 +235,22 @@ class Detokenizer:
         self.text = self._decode(self.window)
         return text
 
-    def _returned(self, text: str, whole: bool) -> str:
+    def _take_new_text(self, text: str, is_complete: bool) -> str:
         """Return the new part of ``text``, and advance the window.
 
         Args:
-            text: the beginning of the window's text.
-            whole: whether it is the whole text of the certain tokens.
+            text: text of the window that later tokens cannot change.
+            is_complete: whether ``text`` is the text of all tokens before ``certain``.
         """
         piece = _beyond(self.text, text)
         if piece:
             self.text = text
-            later = self.window[self.returned_tokens : self.certain]
-            if whole and len(self.window) > WINDOW and self._is_context(later):
+            new_tokens = self.window[self.returned_tokens : self.certain]
+            if is_complete and len(self.window) > WINDOW and self._is_context(new_tokens):
                 self.window = self.window[self.returned_tokens :]
-                self.text = self._decode(later)
+                self.text = self._decode(new_tokens)
                 self.certain -= self.returned_tokens
-            self.returned_tokens = self.certain if whole else self.returned_tokens
+            self.returned_tokens = self.certain if is_complete else self.returned_tokens
         return piece
 
     def _end_of(self, context: list[int]) -> list[int]:
@@ -363,7 +363,12 @@ class TokenTexts:
         return _beyond(self.before_text, decode(self.tokenizer, [*self.before, *tokens], skip_special_tokens=True))
 
     def bytes(self, token: int) -> list[int]:
-        """Return the token's bytes, which may be a part of a character."""
+        """Return the token's bytes in UTF-8, as numbers from 0 to 255.
+
+        A token may have only a part of a character's bytes. These bytes are read from the vocabulary: from a byte token
+        such as ``<0x0A>``, or from the characters by which byte-level tokenizers write bytes. Tokens in no such form
+        have the bytes of their :meth:`text`.
+        """
         text, piece = self.text(token), _piece(self.tokenizer, token)
         if text and INCOMPLETE not in text:
             return list(text.encode())

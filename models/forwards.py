@@ -76,7 +76,11 @@ class Forward(ABC):
         self.reason = reason
 
     def of(self, model: Any) -> Forward:
-        """Return this forward for ``model``, which has fewer layers, or also returns the outputs of some layers."""
+        """Return a forward of this kind for a variant of the model.
+
+        Args:
+            model: the variant. It has fewer layers, or it also returns the outputs of some layers.
+        """
         return self
 
     def new_cache(self, model: Any) -> RaggedKVCache:
