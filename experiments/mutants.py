@@ -9,6 +9,10 @@ afterwards tries the survivors again. mutmut notices changed functions and new t
 
 mutmut changes only the bodies of functions that have no decorator. Sentences of errors are left alone, as no test
 compares them.
+
+``experiments/equivalent_mutants.yaml`` lists mutants that change nothing a caller can see, each with the reason. A
+survivor of this list is equivalent. An entry names the changed line; ``tests/experiments/test_mutants.py`` fails for an
+entry whose line is gone.
 """
 
 from __future__ import annotations
@@ -20,11 +24,14 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
+import yaml
 from specpilot.common.console import quiet
 from specpilot.common.errors import InputError
 from specpilot.common.machine import commit
@@ -33,27 +40,47 @@ from specpilot.common.options import Count, Positive, Seed
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "mutants"
 COPIED = "tests", "experiments"  # beside the package
+EQUIVALENT = ROOT / "experiments" / "equivalent_mutants.yaml"
 # mutmut's exit codes: pytest's, its own, and signals. A timeout may be an endless loop, or other work on the machine.
 WORDS: dict[int | None, str] = {
     None: "not run", 0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests", 36: "timeout",
     24: "timeout", -24: "timeout", 152: "timeout", 255: "timeout", -9: "signal", -11: "signal",
 }  # fmt: skip
 CAUGHT = "killed", "signal"  # others are printed, and tried again by the next call
+EQUAL = "equivalent"  # the verdict of survivors that are entries of EQUIVALENT
 
-# The tests of each module: those that are about it and take seconds, without those that start processes.
+# The tests of each module: those that call its functions, without those that start processes. Times are measured once.
 TESTS = {
-    "infer/verify": ("tests/unit/test_lossless.py", "tests/unit/test_joint_decoding.py"),
-    "infer/distribution": (
-        "tests/unit/test_sampling.py", "tests/integration/test_exactness.py::test_output_distribution_is_the_targets",
+    "infer/verify": (
+        "tests/unit/test_lossless.py", "tests/unit/test_joint_decoding.py", "tests/unit/test_shared_noise.py",
+        "tests/unit/test_rule_acceptance.py",
     ),
-    "infer/drafters": ("tests/integration/test_ngram_drafts.py", "tests/integration/test_decoder.py"),
+    "infer/distribution": (
+        "tests/unit/test_distribution.py", "tests/unit/test_sampling.py", "tests/integration/test_scheduler.py",
+    ),
+    "infer/drafters": (
+        "tests/unit/test_joint_decoding.py", "tests/unit/test_rate_optimal.py",
+        "tests/integration/test_exactness.py::test_output_distribution_is_the_targets",
+        "tests/integration/test_ngram_drafts.py", "tests/integration/test_decoder.py",
+        "tests/integration/test_draft_vocabularies.py", "tests/integration/test_accelerators.py",
+        "tests/integration/test_trimmed_drafts.py", "tests/integration/test_scheduler.py",
+    ),
     "controllers/length": (
         "tests/unit/test_length_rules.py", "tests/unit/test_rate_optimal.py", "tests/unit/test_cost_source.py",
+        "tests/unit/test_controller_checkpoints.py", "tests/integration/test_cost_model.py",
+        "tests/integration/test_defaults.py", "tests/integration/test_ngram_drafts.py",
+        "tests/integration/test_block_pilot.py", "tests/integration/test_calibration.py",
     ),
-    "controllers/router": ("tests/unit/test_controller_checkpoints.py", "tests/integration/test_router.py"),
+    "controllers/router": (
+        "tests/unit/test_controller_checkpoints.py", "tests/integration/test_router.py",
+        "tests/integration/test_routing.py", "tests/integration/test_router_training.py",
+    ),
     "train": (
-        "tests/integration/test_calibration.py", "tests/integration/test_router_training.py",
-        "tests/integration/test_acceptance_training.py",
+        "tests/unit/test_controller_checkpoints.py", "tests/integration/test_calibration.py",
+        "tests/integration/test_router_training.py", "tests/integration/test_acceptance_training.py",
+        "tests/integration/test_train_draft.py", "tests/integration/test_feature_datasets.py",
+        "tests/integration/test_several_datasets.py", "tests/integration/test_ngram_drafts.py",
+        "tests/integration/test_block_pilot.py", "tests/integration/test_pipeline.py",
     ),
 }  # fmt: skip
 
@@ -62,29 +89,52 @@ GENERATE = """
 from mutmut.__main__ import copy_also_copy_files, copy_src_dir, create_mutants
 copy_src_dir(), copy_also_copy_files(), create_mutants(1)
 """
-# The same, but for each mutated function only the fastest tests, up to so many seconds of them. Of those, too, as many
-# run once without a mutant: all have passed when mutmut measured their times. Parameters with special characters cannot
-# be selected, so the test runs with all its parameters.
+# The same, but for each mutated function only the fastest tests, up to so many seconds of them. The seconds of a test
+# include those of fixtures that it is the first to use. mutmut runs the tests once without a mutant: one is enough if all
+# have passed, with the same files, when their times were measured. Parameters with special characters cannot be
+# selected, so the test runs with all its parameters. hypothesis need not simplify an example that fails.
 RUN = """
 import re, sys
+from pathlib import Path
+from hypothesis import Phase, settings as examples
 from mutmut import __main__ as mutmut
+from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 seconds, collect, tests_of = float(sys.argv.pop(1)), mutmut.collect_or_load_stats, mutmut.tests_for_mutant_names
+execute, load_profile = PytestRunner.execute_pytest, examples.load_profile
+passed, times = Path("mutants/all-passed"), Path("mutants/mutmut-stats.json")
+def changed():
+    files = (file for folder in ("specpilot", "tests", "experiments") for file in Path(folder).rglob("*.py"))
+    return not passed.exists() or max(file.stat().st_mtime for file in files) > passed.stat().st_mtime
+def load_without_simplifying(name):
+    examples.register_profile("mutants", examples.get_profile(name), phases=[Phase.explicit, Phase.generate])
+    load_profile("mutants")
+class Fixtures:
+    def pytest_runtest_makereport(self, item, call):
+        if call.when == "setup":
+            state().duration_by_test[item.nodeid] += call.duration
+def execute_timed(self, arguments, plugins=()):
+    return execute(self, arguments, plugins=[*plugins, Fixtures()] if plugins else [])
 def fastest(tests):
-    times, total = state().duration_by_test, 0.0
-    tests = sorted(tests, key=times.get)
-    ends = [total := total + times[test] for test in tests]
+    durations, total = state().duration_by_test, 0.0
+    tests = sorted(tests, key=durations.get)
+    ends = [total := total + durations[test] for test in tests]
     tests = [test for test, end in zip(tests, ends) if end <= seconds] or tests[:1]
     return [*dict.fromkeys(test.partition("[")[0] if re.search(r"[^\\w/.:\\[\\]-]", test) else test for test in tests)]
 def collect_fastest(*arguments, **settings):
+    measured = times.exists()
     collect(*arguments, **settings)
-    by_function, times = state().tests_by_mangled_function_name, state().duration_by_test
-    for test, duration in [*times.items()]:
+    if not measured:
+        passed.touch()
+    by_function, durations = state().tests_by_mangled_function_name, state().duration_by_test
+    for test, duration in [*durations.items()]:
         name = test.partition("[")[0]
-        times[name] = times.get(name, 0.0) + duration * (name != test)
+        durations[name] = durations.get(name, 0.0) + duration * (name != test)
     by_function.update({function: fastest(tests) for function, tests in by_function.items()})
+PytestRunner.execute_pytest = execute_timed
+type.__setattr__(examples, "load_profile", staticmethod(load_without_simplifying))  # the class refuses changes
 mutmut.collect_or_load_stats = collect_fastest
-mutmut.tests_for_mutant_names = lambda names: set(fastest(tests_of(names)))
+mutmut.tests_for_mutant_names = lambda names: {*fastest(tests_of(names))[: None if changed() else 1]}
 mutmut.cli()
 """
 
@@ -175,10 +225,52 @@ def word(code: int | None) -> str:
     return WORDS.get(code, f"exit code {code}")
 
 
+class Change(NamedTuple):
+    """The change of a mutant.
+
+    Attributes:
+        file: the changed file without its suffix, such as infer/verify/block.
+        function: the changed function, with its class for a method.
+        before: the changed lines without their indents, joined by spaces.
+        after: the same lines after the change; empty if they are removed.
+    """
+
+    file: str
+    function: str
+    before: str
+    after: str
+
+
+def change(name: str, difference: str) -> Change:
+    """The change of the mutant ``name``, such as ``specpilot.infer.core.x_residual__mutmut_1``.
+
+    Args:
+        name: the name that mutmut has for the mutant. A method has a separator before its class and its name.
+        difference: the unified difference between the function and the mutant.
+    """
+    module, _, mangled = name.partition("__mutmut_")[0].rpartition(".")
+    function = mangled.removeprefix("x_") if mangled.startswith("x_") else mangled.removeprefix("xǁ").replace("ǁ", ".")
+    lines = [line for line in difference.splitlines() if not line.startswith(("---", "+++"))]
+    before, after = (joined(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")
+    return Change(module.removeprefix("specpilot.").replace(".", "/"), function, before, after)
+
+
+def joined(lines: Iterable[str]) -> str:
+    """The lines without their indents, in one."""
+    return " ".join(line.strip() for line in lines).strip()
+
+
+def equivalents() -> dict[Change, str]:
+    """The mutants that change nothing a caller can see, with the reason of each."""
+    entries = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8"))
+    return {Change(*(entry[field] for field in Change._fields)): entry["reason"] for entry in entries}
+
+
 def main(options: MutantOptions) -> None:
     """Run the tests of each module on mutants of it, and print those that survive."""
     quiet()
     print("commit", commit())
+    accepted = equivalents()
     for module in options.modules:
         folder = prepare(module)
         names = sorted(verdicts(folder))
@@ -193,7 +285,15 @@ def main(options: MutantOptions) -> None:
         words = {name: word(codes[name]) for name in names}
         for name in names:
             if words[name] not in CAUGHT:
-                print(run(folder, "-c", RUN, "0", "show", name))
+                difference = run(folder, "-c", RUN, "0", "show", name)
+                if words[name] == "survived" and change(name, difference) in accepted:
+                    words[name] = EQUAL
+                else:
+                    print(difference)
         counts = Counter(words.values())
         caught = sum(counts[one] for one in CAUGHT)
-        print(f"{module}: {caught} of {len(names)} mutants caught, of {total} in all: {dict(counts)}", flush=True)
+        print(
+            f"{module}: {caught} of {len(names)} mutants caught, {counts[EQUAL]} equivalent, of {total} in all: "
+            f"{dict(counts)}",
+            flush=True,
+        )

@@ -1,0 +1,150 @@
+"""Distributions of several requests at once: the same as of each request alone."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import TokenDistribution
+from specpilot.infer.distribution import RowwiseDistribution, distributions, draw_unread, on_host
+from specpilot.infer.random_source import RandomSource, SharedNoise
+from torch import Tensor
+
+SIZE = 7
+SAMPLINGS = [SamplingParams(1.0, 3), SamplingParams(0.7, None), SamplingParams(1.0, 3), SamplingParams(1.5, None, 0.6)]
+
+
+def logits(count: int, width: int = SIZE) -> Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(count))
+
+
+def assert_equal(actual: TokenDistribution, expected: TokenDistribution) -> None:
+    """Equal probabilities, tokens, numbers of tokens and types."""
+    assert actual.size == expected.size
+    assert actual.probabilities.dtype == expected.probabilities.dtype
+    assert torch.equal(actual.probabilities, expected.probabilities)
+    assert (actual.tokens is None) == (expected.tokens is None)
+    if actual.tokens is not None and expected.tokens is not None:
+        assert actual.tokens.dtype == torch.long
+        assert torch.equal(actual.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [2, 1, 3, 2], [0, 1, 2, 1]], ids=str)
+@pytest.mark.parametrize("several", [False, True], ids=["equal settings", "several settings"])
+@pytest.mark.parametrize("kept", [None, torch.tensor([5, 1, 3, 0])], ids=["all tokens", "some tokens"])
+def test_distributions_are_those_of_each_request(counts: list[int], several: bool, kept: Tensor | None) -> None:
+    """Also of padded logits, and where settings are equal in the first and in the third request only."""
+    samplings = SAMPLINGS if several else SAMPLINGS[:1] * 4
+    rows = logits(sum(counts), SIZE + 2)
+    expected = [
+        TokenDistribution.from_logits(sampling, piece, SIZE, kept)
+        for sampling, piece in zip(samplings, torch.split(rows, counts), strict=True)
+    ]
+    actual = distributions(samplings, rows, counts, SIZE, kept)
+    for one, another in zip(actual, expected, strict=True):
+        assert_equal(one, another)
+    alone = distributions(samplings[:1], rows[: counts[0]], counts[:1], SIZE, kept)
+    assert_equal(alone[0], expected[0])
+
+
+def test_requests_with_equal_settings_share_their_lists() -> None:
+    """One read by the host serves all of them; a request that has all rows is no part."""
+    first, second = distributions(SAMPLINGS[:1] * 2, logits(3), [1, 2])
+    assert first.whole is not None
+    assert second.whole is not None
+    assert first.whole[0] is second.whole[0]
+    assert [first.whole[1:], second.whole[1:]] == [(0, 1), (1, 3)]
+    (single, other) = distributions(SAMPLINGS[:2], logits(3), [1, 2])
+    assert (single.whole, other.whole) == (None, None)
+
+
+def parts() -> list[TokenDistribution]:
+    """Distributions of several widths, lists and all tokens, in both precisions, of tokens beyond the width as well."""
+    samplings = [SAMPLINGS[0], SAMPLINGS[1], SamplingParams(1.0, 2), SAMPLINGS[0], SAMPLINGS[1], SAMPLINGS[0]]
+    rows = [logits(1 + i % 3, SIZE) for i in range(len(samplings))]
+    return [TokenDistribution.from_logits(sampling, row) for sampling, row in zip(samplings, rows, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_distributions_in_the_hosts_memory_are_the_same(dtype: torch.dtype) -> None:
+    """Tokens above 2^24 as well, which single precision has not."""
+    originals = [
+        TokenDistribution(one.probabilities.to(dtype), None if one.tokens is None else one.tokens + 2**24, 2**24 + SIZE)
+        for one in parts()
+    ]
+    moved = on_host(originals)
+    assert len(moved) == len(originals)
+    for one, another in zip(moved, originals, strict=True):
+        assert_equal(one, another)
+    first, fourth = moved[0].whole, moved[3].whole
+    assert first is not None
+    assert fourth is not None
+    assert first[0] is fourth[0]  # of equal widths: one read
+
+
+@pytest.mark.parametrize("shared", [[False] * 6, [True] * 6, [False, True, True, False, False, True]], ids=str)
+def test_tokens_drawn_without_a_read_are_those_that_the_host_draws(shared: Sequence[bool]) -> None:
+    """Of several widths, with numbers of both types at once."""
+    for seed in range(20):
+        rows = [one.part(0, 1) for one in parts()]
+        sources = [SharedNoise(seed + i) if flag else RandomSource(seed + i) for i, flag in enumerate(shared)]
+        drawn = draw_unread(rows, [source.number(2) for source in sources])
+        places = [i for group, *_ in drawn for i in group]
+        assert sorted(places) == [*range(6)]
+        for group, joined, tokens, chosen in drawn:
+            assert len({(rows[i].probabilities.shape, rows[i].tokens is None, shared[i]) for i in group}) == 1
+            assert joined.probabilities.shape == (len(group), rows[group[0]].probabilities.shape[1])
+            assert tokens.shape == chosen.shape == (len(group),)
+            for place, i in enumerate(group):
+                source = SharedNoise(seed + i) if shared[i] else RandomSource(seed + i)
+                assert int(tokens[place]) == source.token(rows[i], 0, 2)
+                assert float(chosen[place]) == float(rows[i].row(0)[int(tokens[place])])
+                assert torch.equal(joined.row(place), rows[i].row(0))
+        assert len(drawn) == len({(*one.probabilities.shape, one.tokens is None, flag) for one, flag in
+                                  zip(rows, shared, strict=True)})  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2] + SAMPLINGS[3:], ids=str)
+def test_rows_of_trees_are_those_of_all_nodes_at_once(sampling: SamplingParams) -> None:
+    """And each is computed once."""
+    rows = logits(4)
+    whole, rowwise = TokenDistribution.from_logits(sampling, rows), RowwiseDistribution(sampling, rows)
+    assert_equal(RowwiseDistribution(sampling, rows), whole)
+    for row in range(4):
+        alone = TokenDistribution.from_logits(sampling, rows[row : row + 1])
+        assert_equal(rowwise.part(row, row + 1), alone)
+        assert torch.equal(rowwise.row(row), whole.row(row))
+        for actual, expected in zip(rowwise.support(row), alone.support(0), strict=True):
+            assert torch.equal(actual, expected)
+        for seed in range(10):
+            assert rowwise.sample(row, RandomSource(seed)) == whole.sample(row, RandomSource(seed))
+        assert rowwise.compute_row(row) is rowwise.compute_row(row)
+    assert_equal(rowwise.part(1, 3), whole.part(1, 3))
+    assert_equal(rowwise.part(0, 4), whole)
+
+
+class SinglePrecision(Tensor):
+    """A tensor of a device without float64, as Apple's GPUs are, in the host's memory."""
+
+    device = torch.device("mps")
+
+    def double(self, *arguments: object, **settings: object) -> Tensor:
+        raise TypeError("the device has no float64")
+
+    def cpu(self, *arguments: object, **settings: object) -> Tensor:
+        return self.as_subclass(Tensor)
+
+
+def test_distributions_of_a_device_without_double_precision() -> None:
+    """Probabilities and tokens are read one after the other."""
+    originals = [one for one in parts() if one.tokens is not None]
+    on_device = [
+        TokenDistribution(
+            one.probabilities.as_subclass(SinglePrecision), one.tokens.as_subclass(SinglePrecision), one.size
+        )
+        for one in originals
+        if one.tokens is not None
+    ]
+    for one, another in zip(on_host(on_device), originals, strict=True):
+        assert type(one.probabilities) is type(one.tokens) is Tensor
+        assert_equal(one, another)
