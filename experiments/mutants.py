@@ -90,8 +90,8 @@ from mutmut.__main__ import copy_also_copy_files, copy_src_dir, create_mutants
 copy_src_dir(), copy_also_copy_files(), create_mutants(1)
 """
 # The same, but for each mutated function only the fastest tests, up to so many seconds of them. The seconds of a test
-# include those of fixtures that it is the first to use. mutmut runs the tests once without a mutant: one is enough if all
-# have passed, with the same files, when their times were measured. Parameters with special characters cannot be
+# include those of fixtures that it is the first to use. mutmut runs the tests once without a mutant: one is enough if
+# all have passed, with the same files, when their times were measured. Parameters with special characters cannot be
 # selected, so the test runs with all its parameters. hypothesis need not simplify an example that fails.
 RUN = """
 import re, sys
