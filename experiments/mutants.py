@@ -59,17 +59,15 @@ TESTS = {
         "tests/unit/test_distribution.py", "tests/unit/test_sampling.py", "tests/integration/test_scheduler.py",
     ),
     "infer/drafters": (
-        "tests/unit/test_joint_decoding.py", "tests/unit/test_rate_optimal.py",
+        "tests/unit/test_joint_decoding.py", "tests/unit/test_learned_values.py",
         "tests/integration/test_exactness.py::test_output_distribution_is_the_targets",
         "tests/integration/test_ngram_drafts.py", "tests/integration/test_decoder.py",
         "tests/integration/test_draft_vocabularies.py", "tests/integration/test_accelerators.py",
-        "tests/integration/test_trimmed_drafts.py", "tests/integration/test_scheduler.py",
     ),
     "controllers/length": (
         "tests/unit/test_length_rules.py", "tests/unit/test_rate_optimal.py", "tests/unit/test_cost_source.py",
-        "tests/unit/test_controller_checkpoints.py", "tests/integration/test_cost_model.py",
-        "tests/integration/test_defaults.py", "tests/integration/test_ngram_drafts.py",
-        "tests/integration/test_block_pilot.py", "tests/integration/test_calibration.py",
+        "tests/unit/test_controller_checkpoints.py", "tests/unit/test_learned_values.py",
+        "tests/integration/test_cost_model.py",
     ),
     "controllers/router": (
         "tests/unit/test_controller_checkpoints.py", "tests/integration/test_router.py",
@@ -79,8 +77,7 @@ TESTS = {
         "tests/unit/test_controller_checkpoints.py", "tests/integration/test_calibration.py",
         "tests/integration/test_router_training.py", "tests/integration/test_acceptance_training.py",
         "tests/integration/test_train_draft.py", "tests/integration/test_feature_datasets.py",
-        "tests/integration/test_several_datasets.py", "tests/integration/test_ngram_drafts.py",
-        "tests/integration/test_block_pilot.py", "tests/integration/test_pipeline.py",
+        "tests/integration/test_ngram_drafts.py", "tests/integration/test_pipeline.py",
     ),
 }  # fmt: skip
 

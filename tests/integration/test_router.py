@@ -1,6 +1,7 @@
 """Routers: arms that are refused by name, the policy's sizes, checkpoints; their data by direct computation."""
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from specpilot.common.errors import InputError
 from specpilot.controllers.arms import Arm, check_arms, parse_arm, shorten_names
-from specpilot.controllers.router import PolicyRouter, RouterPolicy
+from specpilot.controllers.router import PolicyRouter, RouterPolicy, policy
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen import builder
 from specpilot.data_gen.options import RouterDataOptions
 from specpilot.data_gen.router import RouterDatasetBuilder, make_router_data
@@ -91,6 +94,85 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 def test_unusable_arms_are_refused(make: Callable[[], object], words: str) -> None:
     with refused(words):
         make()
+
+
+# Trained routers: settings of the training, and what the card says
+
+
+def test_settings_that_differ_from_those_of_the_training() -> None:
+    trained = PolicyRouter(make_policy(), sampling=SamplingParams(0.7, 20), verifier="token-wise")
+    assert (trained.arms, trained.policy.training) == (4, False)
+    with pytest.warns(UserWarning, match=r"trained under .*0\.7.*, decoding uses .*0\.8"):
+        trained.check_sampling(SamplingParams(0.8, 20))
+    with pytest.warns(UserWarning, match="the verification rule token-wise, decoding uses invariant"):
+        trained.check_verifier("invariant")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.check_sampling(SamplingParams(0.7, 20))
+        trained.check_verifier("block")
+        unknown = PolicyRouter(make_policy())
+        unknown.check_sampling(SamplingParams(0.8, 20))
+        unknown.check_verifier("invariant")
+
+
+def test_policies_too_small() -> None:
+    assert (RouterPolicy(1, 2, 1).hidden_size, RouterPolicy(1, 2, 1).arms, RouterPolicy(1, 2, 1).width) == (1, 2, 1)
+    for sizes, words in (((0, 2, 1), "hidden_size=0:"), ((1, 1, 1), "arms=1:"), ((1, 2, 0), "width=0:")):
+        with pytest.raises(InputError, match=f"^{words} must be at least"):
+            RouterPolicy(*sizes)
+
+
+def test_a_scale_is_folded_into_the_policy() -> None:
+    policy, scale, x = make_policy(), torch.rand(8) + 0.5, torch.randn(3, 8)
+    expected = policy(x / scale)
+    policy.absorb(scale)
+    torch.testing.assert_close(policy(x), expected)
+    assert policy.first.weight.requires_grad
+    half = PolicyRouter(make_policy().double())
+    assert half.probabilities(x[0]) == pytest.approx(half.policy(x[0].double()).softmax(-1).tolist())
+
+
+def test_rows_of_the_card() -> None:
+    config = CONFIGS["router"]
+    assert isinstance(config, policy.Config)
+    assert config.usage() == 'target="org/target", router="path/to/this/folder"'
+    assert config.rows() == {
+        "arms, in the order of the outputs": "`org/draft` (draft), `exit:2` (exit), `autoregressive` (autoregressive)",
+        "policy": "8 → 16 → 16 → 3, tanh",
+        "reward": "0.5·ROUGE-L + 0.5·cost, by parameters (eq. 2)",
+    }
+    by_speed = replace(config, reward="throughput")
+    assert by_speed.rows()["reward"] == "expected tokens per second by the cost model"
+    assert (config.verifier, by_speed.verifier) == (None, "token-wise")
+    for change in ({"hidden_size": 0}, {"width": 0}, {"alpha": 1.5}, {"alpha": -0.1}, {"width": 10**9}):
+        with pytest.raises(InputError, match=f"{next(iter(change))}="):
+            replace(config, **change)
+    module = replace(config, width=5).module()
+    assert (module.hidden_size, module.arms, module.width) == (8, 3, 5)
+
+
+def test_the_models_of_a_router_are_checked() -> None:
+    """Exactly, or by the tokenizer and the kinds of the arms, where other models give a warning."""
+    config = CONFIGS["router"]
+    assert isinstance(config, policy.Config)
+    target, tokenizer = config.provenance.fingerprint.target, config.provenance.fingerprint.tokenizer
+    other = (replace(config.arms[0], fingerprint="9" * 64), *config.arms[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config.check(target, tokenizer, config.arms)
+        config.check(target, tokenizer, other, "tokenizer")
+    refusals: list[tuple[tuple[Any, ...], str]] = [
+        (("8" * 64, tokenizer, config.arms), "another target is given"),
+        ((target, "8" * 64, config.arms, "tokenizer"), "another tokenizer is given"),
+        ((target, tokenizer, other), "arm number 1"),
+        ((target, tokenizer, config.arms[::-1], "tokenizer"), "arm number 1"),
+        ((target, tokenizer, config.arms, "no"), "pair_check='no'"),
+    ]
+    for arguments, words in refusals:
+        with pytest.raises(InputError, match=words):
+            config.check(*arguments)
+    with pytest.warns(UserWarning, match="another target is given"):
+        config.check("8" * 64, tokenizer, config.arms, "tokenizer")
 
 
 # Router data: embeddings, overlaps and scores against direct computation

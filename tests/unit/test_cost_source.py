@@ -1,6 +1,7 @@
 """Where costs come from: the options that name a source, and what is reported of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def test_a_file_is_read_when_the_source_is_resolved(tmp_path: Path) -> None:
     file.write_text(json.dumps({"cost": COST.to_dict()}))
     source = cost_source(file)
     assert source == PresetCosts(COST, f"the costs of {file}")
+    assert cost_source(file, adapt=True) == replace(source, adapt=True)
+    assert cost_source(0.2, adapt=True) == replace(cost_source(0.2), adapt=True)
     with pytest.raises(InputError, match=r"^cost='\S*nowhere\.json'"):
         cost_source(tmp_path / "nowhere.json")
 

@@ -16,6 +16,7 @@ from specpilot.cli.main import main
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import (
     MAX_DRAFT,
+    AcceptanceLength,
     AdaptiveLength,
     Confidence,
     CumulativeConfidence,
@@ -24,6 +25,8 @@ from specpilot.controllers.length import (
     Heuristic,
     LengthController,
     OnlineConfidence,
+    Oracle,
+    RateOptimal,
     load_rule,
     names_rule,
     parse_rule,
@@ -40,7 +43,7 @@ from specpilot.infer.random_source import RandomSource
 from ..helpers.drafts import small
 from ..helpers.enumeration import DEPTH, PROMPT, assert_same, output_distribution, target_distribution
 from ..helpers.refusals import refused
-from ..helpers.steps import step
+from ..helpers.steps import TablePredictor, step
 from ..helpers.tiny import make
 
 probabilities = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
@@ -97,6 +100,71 @@ def test_heuristic_follows_what_was_accepted() -> None:
     assert drafted[-1] == MAX_DRAFT
     rule.start_text()
     assert rule.k == 3
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_threshold_bounds_the_predicted_rejection_of_all_tokens(lag: int) -> None:
+    """Up to the last token that has a prediction; each round begins anew, and the threshold itself still drafts on."""
+    table = [0.5, 0.5, 0.5, 0.5]
+    for threshold, drafts in ((0.4, 0), (0.5, 1), (0.75, 2), (0.8, 2), (1.0, 4)):
+        rule = AcceptanceLength(TablePredictor(table, lag=lag), threshold)
+        for _ in range(2):
+            assert rule.start_round() is True
+            answers = [rule.observe(step(index=index)) for index in range(1, 5)]
+            assert answers == [index <= drafts + lag for index in range(1, 5)]
+    for threshold in (-0.1, 1.1, math.nan):
+        with pytest.raises(InputError, match=f"^threshold={threshold}:"):
+            AcceptanceLength(TablePredictor(table), threshold)
+
+
+class Settings(TablePredictor):
+    """Records the settings that it is asked about."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.checked: list[object] = []
+
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        self.checked.append(sampling)
+
+    def check_verifier(self, verifier: str) -> None:
+        self.checked.append(verifier)
+
+    def state_values(self, hidden: torch.Tensor) -> torch.Tensor:
+        return 2 * hidden
+
+
+def test_predictors_check_the_settings_of_a_generation() -> None:
+    """Those with a threshold also the rule of verification; those with costs correct themselves by what is accepted."""
+    sampling, hidden = SamplingParams(0.3), torch.ones(2, 3)
+    by_threshold, by_costs = Settings(), Settings()
+    for rule in (AcceptanceLength(by_threshold, 0.5), RateOptimal(by_costs, COST)):
+        rule.check_sampling(sampling)
+        rule.check_verifier("block")
+        assert torch.equal(rule.state_values(hidden), 2 * hidden)  # type: ignore[arg-type]
+    assert by_threshold.checked == [sampling, "block"]
+    assert by_costs.checked == [sampling]
+
+
+def test_the_oracle_stops_before_the_first_token_that_would_be_rejected() -> None:
+    rule = Oracle()
+    rule.agrees = [True, False, True, True, False, False, *[True] * 40]
+    rule.start_text()
+    drafted = []
+    while rule.place < 40:
+        if not rule.start_round():
+            drafted.append(0)
+            continue
+        count = 1
+        while rule.observe(step(index=count)):
+            count += 1
+        drafted.append(count)
+        rule.end_round(count, count)
+    assert drafted == [0, 2, 0, MAX_DRAFT, 46 - 7 - MAX_DRAFT]
+    assert not rule.start_round()
+    rule.check_sampling(SamplingParams(0.0))
+    with pytest.raises(InputError, match="temperature 1"):
+        rule.check_sampling(SamplingParams(1.0))
 
 
 @pytest.mark.parametrize(
@@ -273,9 +341,10 @@ def test_rule_names() -> None:
     assert parse_rule("adaptive-length:7").k == 7  # type: ignore[union-attr]
     assert vars(parse_rule("online-confidence:0.3"))["stop_below"] == 0.3
     assert vars(parse_rule("online-confidence", COST))["cost"] == COST
-    names = ["adaptive-length", "online-confidence", "online-confidence:0.3", "4", "none", "tiny-head"]
-    assert [names_rule(name) for name in names] == [True, True, True, True, True, False]
-    assert [takes_cost(name) for name in names] == [False, True, False, False, False, True]
+    names = ["adaptive-length", "online-confidence", "online-confidence:0.3", "4", "none", "-4", "tiny-head", "4-"]
+    assert [names_rule(name) for name in names] == [True, True, True, True, True, True, False, False]
+    assert [takes_cost(name) for name in names[:5]] == [False, True, False, False, False]
+    assert takes_cost("tiny-head")
 
 
 # Rules of the user: a class by ``package.module:Class``, everywhere a length is named
