@@ -8,6 +8,8 @@ KIND is one of
 * ``speeds``: a table of the decoders that ``specpilot compare`` compared, with a column for each ``FILE=heading``, or
   ``FILE@temperature=heading`` for a report of the demo;
 * ``counts``: speeds, tokens per target forward and acceptance rates of one such report, with 95 % intervals;
+* ``ratios``: the table of ``python -m experiments controllers``;
+* ``texts``: the table of ``python -m experiments precisions``, with the pairs of decodings of each ``FILE=heading``;
 * ``forwards``: the times of target forwards over several tokens, with a row for each ``FILE=heading``;
 * ``load``: the table of ``python -m experiments serve``;
 * ``source``: a list of files with their commits and machines.
@@ -132,6 +134,33 @@ def _percentages(rate: Interval) -> str:
     return f"{100 * rate.value:.0f} %{limits}"
 
 
+def _ratios(names: Sequence[str], folder: Path) -> str:
+    """Ratios of speeds by verification rule and group of domains, with a column for each controller."""
+    result = _read(folder, names[0])
+    by_rule = result["ratios"]
+    controllers = next(iter(next(iter(by_rule.values())).values()))
+    headings = [f"`{name}` over `{entry['baseline']}`" for name, entry in controllers.items()]
+    lines = [f"| rule | prompts | {' | '.join(headings)} |", "|" + "---|" * (len(headings) + 2)]
+    for rule, by_group in by_rule.items():
+        for group, words in (("in_domain", "of the domains of the training"), ("left_out", "of other domains")):
+            if group in by_group:
+                ratios = [show(Interval.of(entry["ratio"]), digits=3) for entry in by_group[group].values()]
+                lines.append(f"| `{rule}` | {result['prompts'][group]} {words} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def _texts(rows: Sequence[str], folder: Path) -> str:
+    """Numbers of equal texts in pairs of decodings with the same seeds."""
+    columns = ("models", "texts", "compared with", "same texts", "differences per 1,000 tokens")
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in rows:
+        file, _, heading = row.partition("=")
+        for pair in _read(folder, file)["pairs"]:
+            counts = f"{pair['same']} of {pair['texts']} | {pair['per_thousand']:.1f}"
+            lines.append(f"| {heading} | {pair['first']} | {pair['second']} | {counts} |")
+    return "\n".join(lines)
+
+
 def _forwards(rows: Sequence[str], folder: Path) -> str:
     """Milliseconds of one target forward by the number of its tokens, measured by ``specpilot bench cost``."""
     lines = [f"| model | {' | '.join(TOKENS)} |", "|" + "---|" * (len(TOKENS) + 1)]
@@ -158,5 +187,6 @@ def _load(names: Sequence[str], folder: Path) -> str:
 
 
 KINDS: dict[str, Callable[[Sequence[str], Path], str]] = {
-    "speeds": _speeds, "counts": _counts, "forwards": _forwards, "load": _load, "source": _sources,
+    "speeds": _speeds, "counts": _counts, "ratios": _ratios, "texts": _texts, "forwards": _forwards, "load": _load,
+    "source": _sources,
 }  # fmt: skip

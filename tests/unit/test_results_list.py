@@ -111,3 +111,20 @@ def test_counts_have_intervals_over_prompts(tmp_path: Path) -> None:
     report["timed"] = {"three": [run(accepted) for accepted in (3, 7) * 50]}
     (tmp_path / "a.json").write_text(json.dumps(report))
     assert "| three | 1.50 (1.25–1.75) | 2.00 (1.92–2.08) | 50 % (46–54) |" in filled_in(page, tmp_path)
+
+
+def test_ratios_of_controllers(tmp_path: Path) -> None:
+    entry = {"baseline": "old", "ratio": {"value": 1.0125, "low": 0.9994, "high": 1.0251}}
+    groups = {"in_domain": {"new": entry}, "left_out": {"new": entry}, "math": {"new": entry}}
+    result = {"ratios": {"invariant": groups}, "prompts": {"in_domain": 8, "left_out": 4}}
+    (tmp_path / "a.json").write_text(json.dumps(result))
+    page = filled_in("<!-- results: ratios a.json -->\n<!-- end -->\n", tmp_path)
+    assert "| rule | prompts | `new` over `old` |\n|---|---|---|\n| `invariant` | 8 of the domains" in page
+    assert "| `invariant` | 4 of other domains | 1.012 (0.999–1.025) |\n\n<!-- end -->" in page
+
+
+def test_texts_of_two_precisions(tmp_path: Path) -> None:
+    pair = {"first": "float32, drafts", "second": "bfloat16, drafts", "texts": 8, "same": 6, "per_thousand": 1.26}
+    (tmp_path / "a.json").write_text(json.dumps({"pairs": [pair]}))
+    page = filled_in("<!-- results: texts a.json=the pair -->\n<!-- end -->\n", tmp_path)
+    assert "| the pair | float32, drafts | bfloat16, drafts | 6 of 8 | 1.3 |" in page
