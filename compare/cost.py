@@ -128,7 +128,7 @@ class RoundCosts(Record):
         t_draft: seconds of a drafted token.
         t_target: seconds of a round without a draft.
         r_squared: share of the variance of the rounds' times that it explains.
-        measured_over_fitted: measured over fitted times by draft length; None where no round was measured.
+        measured_over_fitted: measured over fitted times by draft length; None if no round was measured.
     """
 
     t_draft: float

@@ -79,9 +79,9 @@ def sums_of(
         accept: acceptance of each token (M,).
         groups: membership of each token in each group (M,).
     """
-    names, owner = np.unique(prompts, return_inverse=True)
+    names, prompt_index = np.unique(prompts, return_inverse=True)
     accepted, drafted = (
-        np.stack([np.bincount(owner, values * mask, len(names)).astype(float) for mask in groups], 1)
+        np.stack([np.bincount(prompt_index, values * mask, len(names)).astype(float) for mask in groups], 1)
         for values in (accept, np.ones(len(accept)))
     )
     return names.tolist(), Sums(accepted, drafted)

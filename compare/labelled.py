@@ -98,7 +98,7 @@ class Labelled:
         prompts: (n,) hashes of the tokens of the prompts.
         sources: (n,) where each text comes from.
         domains: (n,) the domain of each prompt, ``UNKNOWN`` where it is not known.
-        readings: (n,) the draft's signals of each text, None where the draft did not read it; empty without a draft.
+        readings: (n,) the draft's signals of each text, None if the draft did not read it; empty without a draft.
         predictors: evaluated predictors by name.
         notes: what was left out, and why.
         placed: (n,) whether the places of the drafted tokens in the text are known; empty if all are.
@@ -122,16 +122,16 @@ class Labelled:
     @cached_property
     def drafted(self) -> Drafted:
         """The drafted tokens as columns."""
-        owner = np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
+        text_index = np.repeat(np.arange(len(self.texts)), [len(text.tokens) for text in self.texts])
         depths, places = ([n for text in self.texts for n in getattr(text, name)] for name in ("depths", "places"))
-        is_placed = np.array(self.placed or [True] * len(self.texts))[owner]
+        is_placed = np.array(self.placed or [True] * len(self.texts))[text_index]
         position = np.where(is_placed, between(POSITIONS, places), UNKNOWN)
         by_place = {"depth": between(DEPTHS, depths), "position": position}
         along = "depth" if self.is_rounds else "position"
         temperatures = [source.sampling.get("temperature") for source in self.sources]
         groups = {
-            along: by_place[along], **by_place, "domain": np.array(self.domains)[owner],
-            "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[owner],
+            along: by_place[along], **by_place, "domain": np.array(self.domains)[text_index],
+            "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[text_index],
         }  # fmt: skip
         predictions = self._predictions()
         if DRAFT_CONFIDENCE in predictions:
@@ -141,7 +141,7 @@ class Labelled:
                 np.searchsorted(SHARES, np.nan_to_num(predictions[DRAFT_CONFIDENCE], nan=-1), side="right")
             ]
         accept = np.concatenate([text.accept for text in self.texts])
-        return Drafted(np.array(self.prompts)[owner], accept, groups, predictions)
+        return Drafted(np.array(self.prompts)[text_index], accept, groups, predictions)
 
     def _predictions(self) -> dict[str, Array]:
         if not any(self.readings):

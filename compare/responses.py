@@ -1,10 +1,10 @@
 """Responses of a vLLM server as drafted tokens with their outcomes, for servers that do not log rounds.
 
 With ``--per-request-spec-decode-metrics`` vLLM 0.32 and 0.33 add ``metrics.speculative_decoding`` to responses of one
-choice, and to the last chunk of a stream with usage. ``detailed`` has, round by round, how many tokens were verified
-and how many of these accepted. ``summary`` has sums: how many rounds accepted 0, 1, … tokens. Where all drafts were of
-one length that says as much, but for the order of the rounds; otherwise a round that accepted its whole draft cannot be
-told from one that rejected the next token.
+choice, and to the last chunk of a stream with usage. ``detailed`` has the number of verified tokens and the number of
+accepted tokens of each round. ``summary`` has the numbers of rounds that accepted 0, 1, … tokens. If all drafts have
+the same length, ``summary`` lacks only the order of the rounds. If the lengths differ, a round that accepted its whole
+draft cannot be distinguished from a round that rejected the next token.
 """
 
 from __future__ import annotations
@@ -28,20 +28,31 @@ from .options import CompareOptions
 
 FLAG = "--per-request-spec-decode-metrics detailed"
 NOTHING, SUMS = "they have no metrics.speculative_decoding", "they have only sums over drafts of different lengths"
-OF_SAMPLING = ("temperature", "top_k", "top_p")
+SAMPLING_KEYS = ("temperature", "top_k", "top_p")
 ACCEPTED, REJECTED = 0, 1  # in place of tokens, which responses do not have: the text is of the first alone
 
 
 def read_data(sources: Sequence[str], options: CompareOptions) -> Labelled:
-    """Read datasets (:func:`.read_labelled`) or responses of a vLLM server; raises InputError as these readers do."""
-    is_response = {source: are_responses(source) for source in sources}
-    if any(is_response.values()) and not all(is_response.values()):
-        names = ", ".join(source for source in sources if not is_response[source])
+    """Read labelled datasets or saved responses of a vLLM server; all sources must be of one kind.
+
+    Args:
+        sources: names of the folders of datasets, or of files and folders of responses.
+        options: options of the comparison. ``limit`` is the maximum number of texts that are read from a source.
+
+    Returns:
+        The texts with their drafted tokens and the acceptance of each token.
+
+    Raises:
+        InputError: the sources are of both kinds, or :func:`read_responses` or :func:`.read_labelled` cannot read one.
+    """
+    responses = [source for source in sources if are_responses(source)]
+    datasets = [source for source in sources if source not in responses]
+    if responses and datasets:
         raise InputError(
-            f"data: {names}: is a dataset among files of responses; pass one kind with --data and the other with "
-            "--against"
+            f"data: {', '.join(datasets)}: is a dataset among files of responses; pass one kind with --data and the "
+            "other with --against"
         )
-    return read_responses(sources, options.limit) if all(is_response.values()) else read_labelled(sources, options)
+    return read_responses(sources, options.limit) if not datasets else read_labelled(sources, options)
 
 
 def are_responses(source: str) -> bool:
@@ -57,10 +68,10 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
     """Read files, or folders of them: responses, lines of a batch's output, or objects of ``request`` and ``response``.
 
     Args:
-        limit: most responses of a source.
+        limit: maximum number of responses of a source.
 
     Raises:
-        InputError: a source cannot be read, or no response tells what became of a drafted token.
+        InputError: a source cannot be read, or no response has the outcome of a drafted token.
     """
     name, left_out, count = ", ".join(sources), Counter[str](), 0
     data = Labelled(name, [], [], [], [])
@@ -77,16 +88,17 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
             length = _object(response.get("usage")).get("completion_tokens")
             text, placed = _text(rounds, length if metrics.get("per_step_drafted") and type(length) is int else None)
             if text.tokens:
-                sampling = {key: request[key] for key in OF_SAMPLING if isinstance(request.get(key), int | float)}
+                sampling = {key: request[key] for key in SAMPLING_KEYS if isinstance(request.get(key), int | float)}
                 target = str(response.get("model") or "a target")
                 data.sources.append(Source(RoundsRow.kind, target, "a server's draft", sampling=sampling))
                 data.texts.append(text)
                 data.placed.append(placed)
                 data.domains.append(UNKNOWN)
                 data.prompts.append(_prompt(request, response, f"{source}:{number}"))
-    for why, some in left_out.items():
+    for reason, omitted in left_out.items():
         data.notes.append(
-            f"{some} of the {counted(count, 'response')} of {name} are left out, because {why}. Start vLLM with {FLAG}."
+            f"{omitted} of the {counted(count, 'response')} of {name} are left out, because {reason}. Start vLLM with "
+            f"{FLAG}."
         )
     if not data.texts:
         reason = " ".join(data.notes).rstrip(".") or f"no token was drafted; save responses of vLLM with {FLAG}"

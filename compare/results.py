@@ -45,7 +45,7 @@ class TimedDecoding(Record):
     Attributes:
         generated, drafted, accepted: numbers of tokens.
         seconds, processor_seconds: wall time, and processor time of the process.
-        joules: energy; None where no counter can be read.
+        joules: energy; None if no counter can be read.
         texts: a digest of each text's tokens.
     """
 
@@ -93,12 +93,12 @@ class TimedDecoding(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderResult(Record):
-    """The figures of a decoder; None where they were not measured.
+    """The figures of a decoder; None if they were not measured.
 
     Attributes:
         title: its name in tables, with the value of a tuned rule.
         family: the name of a tuned rule.
-        spec: its configuration, for a tuned rule with the value that is best on all prompts; None where a controller is
+        spec: its configuration, for a tuned rule with the value that is best on all prompts; None if a controller is
             replayed on a dataset.
         trained: whether one of its controllers was trained.
         replay: speed-up over no drafts by replay, at the costs of the report.
@@ -107,7 +107,7 @@ class DecoderResult(Record):
         joules: energy for each generated token.
         tokens_per_forward: generated tokens per target forward, as of :attr:`.Stats.tokens_per_forward`.
         accepted: share of the drafted tokens that the target accepted.
-        same_texts: number of texts that are the same as without drafts, token for token; None where the rule does not
+        same_texts: number of texts that are the same as without drafts, token for token; None if the rule does not
             promise that, or the texts are not known.
     """
 
@@ -191,7 +191,7 @@ class PredictorQuality(Record):
     """Quality of a predictor of acceptance, by the metrics of :mod:`specpilot.controllers.acceptance.metrics`.
 
     Attributes:
-        kl, auroc, brier: None where the metric is not defined, as AUROC if all labels are 0 or 1.
+        kl, auroc, brier: None if the metric is not defined, as AUROC if all labels are 0 or 1.
         kl_constant, brier_constant: the metric of the best constant prediction, the mean acceptance.
         tokens: number of predictions.
         reliability: predicted and observed acceptance, grouped by prediction.
@@ -308,7 +308,7 @@ class DataReport(Report):
         sampling: every way its texts were sampled; responses may lack a value.
         verifier: the verification rule that the acceptance is of; empty if it is not known.
         texts, tokens: number of texts, and of drafted tokens.
-        tokens_per_draft_round: mean tokens of a round with a draft; None where no controller drafted.
+        tokens_per_draft_round: mean tokens of a round with a draft; None if no controller drafted.
         costs: costs of the replay; None if there is none.
         notes: what was left out, and why.
         against: the report of the second dataset.

@@ -1,4 +1,4 @@
-"""Options of training controllers. They import nothing that takes long, so that ``--help`` is fast.
+"""Options of training controllers. This module imports no slow modules, so that ``--help`` is fast.
 
 The options of a predictor are in the predictor's own file in ``controllers/acceptance/``, as ``TrainingOptions``: a
 subclass of :class:`PredictorTrainingOptions`. ``train copies`` and ``train router`` are commands with options of their
@@ -37,15 +37,21 @@ Dropout = Annotated[float, Range(0, 1, "[)")]
 
 
 class PredictorName(Limit):
-    """A name in the registry of predictors, or one of the user's own."""
+    """The name of a predictor: a name in the registry, or ``package.module:Config`` for a predictor of the user."""
 
     def check(self, value: Any) -> Any:
+        """Return ``value``.
+
+        Raises:
+            Misspelt: ``value`` is not the name of a predictor.
+        """
         check_predictor(value)
         return value
 
 
 Predictor = Annotated[str, PredictorName()]
-# What the draft reads for features: the target's text and one drafted token, mixed texts, or the text and whole drafts.
+# Texts that the draft reads to compute features: the target's text with one drafted token at each position; texts mixed
+# of target and draft tokens; or the target's text with whole drafts.
 TARGET, MIXED, ROUNDS = "target", "mixed", "rounds"
 ONE_CYCLE, COSINE = "one-cycle", "cosine"  # learning rate schedules
 

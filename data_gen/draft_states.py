@@ -105,21 +105,21 @@ def read_rounds(target: CausalLM, draft: CausalLM, text: Text) -> tuple[Tensor, 
     results: list[tuple[Tensor, Tensor]] = [(logits[:0], hidden[:0])] * len(text.tokens)
     above: dict[int, list[int]] = {}  # columns of each example's context, from the trunk on
     for depth in range(max(text.depths) + 1):
-        here = [i for i, depth_of_token in enumerate(text.depths) if depth_of_token == depth]
+        at_depth = [i for i, depth_of_token in enumerate(text.depths) if depth_of_token == depth]
         if depth:
             columns = cache.length(0)
-            before = [above[i - 1] for i in here]
+            before = [above[i - 1] for i in at_depth]
             read = Read(
-                0, [text.tokens[i - 1] for i in here], len(here), TreeMask(trunk, before),
-                states=torch.cat([results[i - 1][1] for i in here]),
+                0, [text.tokens[i - 1] for i in at_depth], len(at_depth), TreeMask(trunk, before),
+                states=torch.cat([results[i - 1][1] for i in at_depth]),
             )  # fmt: skip
             logits, hidden = draft.forward(cache, [read])
-            above |= {i: [*above[i - 1], columns + row] for row, i in enumerate(here)}
-            rows = [*range(len(here))]
+            above |= {i: [*above[i - 1], columns + row] for row, i in enumerate(at_depth)}
+            rows = [*range(len(at_depth))]
         else:
-            above |= {i: [*range(trunk, trunk + text.places[i])] for i in here}
-            rows = [trunk + text.places[i] - 1 for i in here]
-        for row, i in zip(rows, here, strict=True):
+            above |= {i: [*range(trunk, trunk + text.places[i])] for i in at_depth}
+            rows = [trunk + text.places[i] - 1 for i in at_depth]
+        for row, i in zip(rows, at_depth, strict=True):
             results[i] = logits[row : row + 1], hidden[row : row + 1]
     return torch.cat([scores for scores, _ in results]), torch.cat([state for _, state in results])
 

@@ -82,7 +82,7 @@ def mapped(shard: StoredShard) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Part:
-    """The examples of a part, shard by shard."""
+    """The examples of a part, which are stored in one or several shards."""
 
     shards: list[StoredShard]
 
@@ -97,31 +97,40 @@ class Part:
         return [shard.rows for shard in self.shards]
 
     def rows_of_texts(self, texts: Tensor) -> Tensor:
-        """Return the indices (m,) of the examples of ``texts`` (n,), text by text."""
+        """Return the indices of all examples of some texts.
+
+        Texts and examples are numbered over all shards of the part, from 0.
+
+        Args:
+            texts: (n,) indices of texts.
+
+        Returns:
+            (m,) indices of examples, in the order of ``texts``; m is the number of examples of these n texts.
+        """
         text_starts, row_starts = starts(self.texts), starts(self.rows)
         ranges = []
         for text in texts.tolist():
-            index = int(torch.searchsorted(text_starts, text, right=True)) - 1
-            counts = self.shards[index].tensors["counts"]
-            local = text - int(text_starts[index])
-            first = int(row_starts[index]) + int(counts[:local].sum())
-            ranges.append(torch.arange(first, first + int(counts[local])))
+            shard = int(torch.searchsorted(text_starts, text, right=True)) - 1
+            counts = self.shards[shard].tensors["counts"]
+            text_in_shard = text - int(text_starts[shard])
+            first = int(row_starts[shard]) + int(counts[:text_in_shard].sum())
+            ranges.append(torch.arange(first, first + int(counts[text_in_shard])))
         return torch.cat(ranges) if ranges else texts
 
     def gather(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return the columns of the examples ``rows`` (m,), in this order, without ``counts``."""
+        """Return the columns of the examples with the indices ``rows`` (m,), in this order, without ``counts``."""
         row_starts = starts(self.rows)
-        owner = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each example
+        shards = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each example
         gathered: dict[str, Tensor] = {}
-        for index in sorted(set(owner.tolist())) or [0]:
-            here = owner == index
-            local = rows[here] - row_starts[index]
-            for name, tensor in self.shards[index].tensors.items():
+        for shard in sorted(set(shards.tolist())) or [0]:
+            in_shard = shards == shard
+            rows_in_shard = rows[in_shard] - row_starts[shard]
+            for name, tensor in self.shards[shard].tensors.items():
                 if name == "counts":
                     continue
                 if name not in gathered:
                     gathered[name] = tensor.new_empty(len(rows), *tensor.shape[1:])
-                gathered[name][here] = tensor[local]
+                gathered[name][in_shard] = tensor[rows_in_shard]
         return gathered
 
 

@@ -210,7 +210,7 @@ def run(folder: Path, *words: str) -> str:
 
 
 def verdicts(folder: Path) -> dict[str, int | None]:
-    """The exit code of the tests of each mutant, by name; None where they have not been run."""
+    """The exit code of the tests of each mutant, by name; None if they have not been run."""
     codes: dict[str, int | None] = {}
     for path in sorted((folder / "mutants").rglob("*.py.meta")):
         codes |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]

@@ -29,9 +29,9 @@ POSITIONS = 8  # number of intercepts; later positions share the last one
 PRIOR_FIT = [1.0, 0.0, 0.0, 0.0] + [0.0] * POSITIONS  # ω, then β_1, β_2, …: â is the confidence
 REFIT = 100  # verified tokens between two fits
 WINDOW = 1000  # number of latest verified tokens that a fit uses
-STEPS = 8  # Newton steps per fit
+NEWTON_STEPS = 8  # Newton steps per fit
 RIDGE = 1.0  # weight of the prior
-LEAST = 1e-4  # confidences are clipped to [LEAST, 1 - LEAST]
+MIN_CONFIDENCE = 1e-4  # confidences are clipped to [MIN_CONFIDENCE, 1 - MIN_CONFIDENCE]
 ACCEPTANCE, WEIGHT = 0.6, 16.0  # initial mean acceptance, and its weight in verified tokens
 MEMORY = 256.0  # memory of the mean acceptances, in verified tokens
 ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rate, in rounds
@@ -53,7 +53,7 @@ class OnlineConfidence(PricedController):
         batch: costs by the number of requests that share a round, used instead of ``cost``.
 
     Raises:
-        InputError: there are both or none of ``threshold`` and ``cost``, or the threshold is out of range.
+        InputError: both ``threshold`` and ``cost`` are set, or neither is; or the threshold is not in [0, 1].
     """
 
     def __init__(
@@ -124,8 +124,13 @@ class OnlineConfidence(PricedController):
 
 
 def step_evidence(step: Step) -> Evidence:
-    """Return x: the clipped logit(max q), and ``agrees``, ``matches`` and ``share`` of the n-gram match."""
-    confidence = min(max(step.top_probability(), LEAST), 1.0 - LEAST)
+    """Return the features x of a drafted token, from which ``AcceptanceFit`` predicts its acceptance.
+
+    The first feature is the log-odds of the draft's highest probability, ``logit(max q)``. The probability is clipped
+    to ``[MIN_CONFIDENCE, 1 - MIN_CONFIDENCE]``. The other features describe the n-gram match of the token, see
+    :class:`.NgramMatch`: ``agrees`` and ``matches`` are lengths in tokens, and ``share`` is between 0 and 1.
+    """
+    confidence = min(max(step.top_probability(), MIN_CONFIDENCE), 1.0 - MIN_CONFIDENCE)
     match = step.match()
     return math.log(confidence / (1.0 - confidence)), match.agrees, match.matches, match.share
 
@@ -137,14 +142,14 @@ class AcceptanceFit:
         parameters: ω, then β_1, β_2, …
         verified_tokens: position, x and acceptance of the latest verified tokens.
         means: mean acceptance by position.
-        new: number of verified tokens since the last fit.
+        tokens_since_fit: number of verified tokens since the last fit.
     """
 
     def __init__(self) -> None:
         self.parameters = PRIOR_FIT
         self.verified_tokens: deque[tuple[int, Evidence, bool]] = deque(maxlen=WINDOW)
         self.means = [RunningRatio(ACCEPTANCE, WEIGHT, MEMORY) for _ in range(POSITIONS)]
-        self.new = 0
+        self.tokens_since_fit = 0
 
     def probability(self, position: int, evidence: Evidence) -> float:
         """Return â of a token at ``position``, from 1, with x = ``evidence``."""
@@ -159,9 +164,9 @@ class AcceptanceFit:
         """Add a token that was verified after all earlier ones of its draft were accepted."""
         self.verified_tokens.append((min(position, POSITIONS), evidence, accepted))
         self.means[min(position, POSITIONS) - 1].add(accepted, 1.0)
-        self.new += 1
-        if self.new == REFIT:
-            self.new = 0
+        self.tokens_since_fit += 1
+        if self.tokens_since_fit == REFIT:
+            self.tokens_since_fit = 0
             self.parameters = refit(self.parameters, list(self.verified_tokens))
 
 
@@ -178,7 +183,7 @@ def refit(parameters: list[float], tokens: Sequence[tuple[int, Evidence, bool]])
     rows = torch.cat([x, positions], 1)  # (N, P)
     labels = torch.tensor([accepted for *_, accepted in tokens], dtype=torch.float64)  # (N,)
     solution = torch.tensor(parameters, dtype=torch.float64)
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         p = torch.sigmoid(rows @ solution)
         gradient = rows.T @ (p - labels) + RIDGE * (solution - first)
         hessian = (rows.T * newton_weights(p, labels)) @ rows + RIDGE * torch.eye(len(first), dtype=torch.float64)

@@ -64,7 +64,8 @@ def load_user_rule(spec: str) -> LengthController:
     """Return the controller that ``spec`` names; arguments are passed as numbers, or as text if they are not numbers.
 
     Raises:
-        InputError: as for :func:`find_user_class`, or the constructor fails.
+        InputError: the class does not exist or is not a length controller (:func:`find_user_class`), or its constructor
+            fails.
     """
     kind, words = find_user_class(spec), _parse(spec).arguments
     try:

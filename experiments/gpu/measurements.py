@@ -142,7 +142,7 @@ def draft_step(model: CausalLM) -> float:
 
 @torch.inference_mode()
 def planned_step(model: CausalLM) -> float | None:
-    """Milliseconds of a draft step of a chain of eight that the device draws; None where the model cannot do that."""
+    """Milliseconds of a draft step of a chain of eight that the device draws; None if the model cannot do that."""
     cache, count = model.new_cache(), 8
     model.begin(cache, 0, PROMPT, NEW)
     model.forward(cache, [Read(0, PROMPT)])

@@ -47,12 +47,12 @@ def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, route
     reward, best_reward = expected[rows, choices], expected[rows, best]
     by_domain: dict[str, Any] = {}
     for domain in dict.fromkeys(study.domains.tolist()):
-        here = study.domains == domain
+        in_domain = study.domains == domain
         by_domain[domain] = {
-            "best_draft": arms[int(best[here][0])],
-            "prompts": int(here.sum()),
-            "router": rate_row(routed["router"], best_runs, here),
-            "cost_model": float(reward[here].sum() / best_reward[here].sum()),
+            "best_draft": arms[int(best[in_domain][0])],
+            "prompts": int(in_domain.sum()),
+            "router": rate_row(routed["router"], best_runs, in_domain),
+            "cost_model": float(reward[in_domain].sum() / best_reward[in_domain].sum()),
         }
     against_best = rate_row(routed["router"], best_runs)
     return {
@@ -110,18 +110,18 @@ def no_help_loss(
     training_rows = subset(study.train, arms)
     expected, where = expected_throughput(training_rows, length), domains_of(training_rows)
     domains = [d for d in dict.fromkeys(where.tolist()) if expected[where == d].mean(0)[:-1].max() < 1.0]
-    here = np.isin(study.domains, domains)
-    if not here.any():
+    in_domains = np.isin(study.domains, domains)
+    if not in_domains.any():
         return {"arms": list(arms), "domains": domains, "loss": None}
     base = study.timings.of(AUTOREGRESSIVE, "")
-    row = rate_row(runs, base, here)
-    drafts = {name: rate_row(study.timings.of(name, length), base, here) for name in arms[:-1]}
+    row = rate_row(runs, base, in_domains)
+    drafts = {name: rate_row(study.timings.of(name, length), base, in_domains) for name in arms[:-1]}
     best = max(drafts, key=lambda name: drafts[name]["ratio"])
-    chosen = np.bincount(greedy(probabilities(policy, study.test))[here], minlength=len(arms))
+    chosen = np.bincount(greedy(probabilities(policy, study.test))[in_domains], minlength=len(arms))
     return {
         "arms": list(arms),
         "domains": domains,
-        "prompts": int(here.sum()),
+        "prompts": int(in_domains.sum()),
         "loss": 1 - row["ratio"],
         "router": row,
         "best_draft": {"arm": best, **drafts[best]},

@@ -123,11 +123,11 @@ def accuracy(choices: Choices, expected: NDArray[np.float64], domains: NDArray[n
     differ = np.zeros(len(choices), dtype=bool)
     best = {}
     for domain in dict.fromkeys(domains.tolist()):
-        here = domains == domain
-        mean = expected[here].mean(0)
+        in_domain = domains == domain
+        mean = expected[in_domain].mean(0)
         second, first = np.sort(mean)[-2:]
-        right[here] = choices[here] == mean.argmax()
-        differ[here] = first >= second * (1 + LEAD)
+        right[in_domain] = choices[in_domain] == mean.argmax()
+        differ[in_domain] = first >= second * (1 + LEAD)
         best[domain] = {"arm": int(mean.argmax()), "lead": float(first / second - 1)}
     return {
         "all_domains": float(right.mean()),

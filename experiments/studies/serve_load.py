@@ -1,9 +1,9 @@
-"""Servers of three configurations under 1 to 64 concurrent requests, and what they answer.
+"""Speed of servers with three configurations under 1 to 64 concurrent requests.
 
-The servers run at the same time and are asked in turn, so that all see the same machine. Reported are the time to the
-first token, the time between tokens, and tokens per second over all requests, of the wall time and of the server's
-processor time, which other work on the machine changes less; medians. Requests are streamed, with the time of every
-event.
+The servers run at the same time. The requests go to the servers in turn, so that other work on the machine slows all
+servers equally. The study reports medians of the time to the first token, of the time between tokens, and of the tokens
+per second over all requests. Tokens per second are computed from the wall time and from the processor time of the
+server, which depends less on other work. Requests are streamed, and the time of each event is recorded.
 """
 
 from __future__ import annotations
@@ -59,12 +59,15 @@ class ServeLoadOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
 @dataclass
 class Answer:
-    """The outcome of a request.
+    """The response to a streamed request.
 
     Attributes:
-        status: of HTTP; 0 where the connection broke off.
-        times: seconds from the beginning to each piece of text.
-        tokens: of all choices, where the server reported them.
+        status: the HTTP status; 0 if the connection ended before the end of the response.
+        text: the generated text, over all choices.
+        times: seconds from the start of the request to each piece of text.
+        tokens: number of generated tokens over all choices; 0 if the server did not report it.
+        seconds: duration of the request.
+        error: the error message of the server; None without an error.
     """
 
     status: int = 0
@@ -76,37 +79,43 @@ class Answer:
 
 
 def client(port: int) -> httpx.AsyncClient:
-    """A client of a server on this machine, with a connection for each request and no time limit."""
+    """Return a client of a server on this machine, with a connection for each request and no time limit."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, timeout=None, verify=False)
 
 
 async def complete(port: int, body: dict[str, Any], *, slow: float = 0.0) -> Answer:
-    """A streamed completion.
+    """Send a request for a streamed completion, and return the response. Broken connections raise no error.
 
     Args:
-        slow: seconds to wait before reading each event.
+        port: port of the server on this machine.
+        body: the fields of the request, without those of streaming.
+        slow: seconds to wait before reading each event, to imitate a slow client.
     """
-    started, answer, finished = time.perf_counter(), Answer(), False
-    content = body | {"stream": True, "stream_options": {"include_usage": True}}
+    start_time = time.perf_counter()
+    answer = Answer()
+    is_complete = False
+    request = body | {"stream": True, "stream_options": {"include_usage": True}}
     try:
-        async with client(port) as connection, connection.stream("POST", PATH, json=content) as response:
+        async with client(port) as connection, connection.stream("POST", PATH, json=request) as response:
             answer.status = response.status_code
             async for line in response.aiter_lines():
-                finished = finished or line == "data: [DONE]"
-                if line.startswith("{") or (line.startswith("data: ") and not finished):
-                    _take(answer, json.loads(line.removeprefix("data: ")), time.perf_counter() - started)
+                is_complete = is_complete or line == "data: [DONE]"
+                is_error_body = line.startswith("{")  # a response with an error status is JSON, not a stream of events
+                if is_error_body or (line.startswith("data: ") and not is_complete):
+                    _add_chunk(answer, json.loads(line.removeprefix("data: ")), time.perf_counter() - start_time)
                 if slow:
                     await asyncio.sleep(slow)
     except (httpx.HTTPError, ValueError):
-        finished = False
-    if answer.status == 200 and not finished:
+        is_complete = False
+    if answer.status == 200 and not is_complete:
         answer.status = 0
-    answer.seconds = time.perf_counter() - started
+    answer.seconds = time.perf_counter() - start_time
     return answer
 
 
-def _take(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
+def _add_chunk(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
+    """Add a chunk of the stream, or an error, to ``answer``; ``seconds`` is its time since the start of the request."""
     if "error" in chunk:
         answer.error = chunk["error"]["message"]
         return
@@ -121,7 +130,7 @@ OURS, FIXED, NONE = "ours", "fixed", "none"
 
 
 class Server(NamedTuple):
-    """A server of its own process."""
+    """A server and its process."""
 
     process: subprocess.Popen[str]
     port: int
@@ -129,10 +138,13 @@ class Server(NamedTuple):
 
 @contextmanager
 def running(words: Sequence[str]) -> Iterator[Server]:
-    """A server for the length of a block.
+    """Start a server, and stop it at the end of the ``with`` block.
+
+    Args:
+        words: options of ``specpilot serve``.
 
     Raises:
-        InputError: it did not start.
+        InputError: the server did not start.
     """
     command = [sys.executable, "-m", "specpilot", "serve", "--port", "0", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -145,7 +157,7 @@ def running(words: Sequence[str]) -> Iterator[Server]:
                 threading.Thread(target=process.stderr.read, daemon=True).start()
                 yield Server(process, int(match[1]))
                 return
-        raise InputError(f"serve {' '.join(words)}: {line.strip() or 'it ended without a word'}")
+        raise InputError(f"serve {' '.join(words)}: {line.strip() or 'the server ended without a message'}")
     finally:
         process.kill()
         process.wait()

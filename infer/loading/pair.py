@@ -48,7 +48,7 @@ def load_draft_model(spec: ModelSpec, target: LanguageModel, tokenizer: PreTrain
     """Load a draft model in the precision of ``spec``, or in the precision with the fastest step on this machine.
 
     Raises:
-        InputError: as for :func:`load_draft`, or the weights cannot be rounded.
+        InputError: the model cannot be loaded (:func:`load_draft`), or its weights cannot be rounded to the precision.
     """
 
     def load(precision: str) -> LanguageModel:

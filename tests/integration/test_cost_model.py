@@ -37,7 +37,7 @@ PROMPTS = [[1, 2, 3], [4, 5]]
 
 KNOWN = (0.010, 0.001), 0.002  # t_v(n) = 10 + n ms, t_draft = 2 ms
 ASSUMED_RATIOS = 0.2, 0.05  # of t_draft and t_verify_token to a round without a draft, where nothing was measured
-TIME_SHARE = 0.004  # of the time that rounds may lose which are only measured; docs/cost.md promises it
+TIME_SHARE = 0.004  # maximum share of the time for extra rounds, see docs/concepts/adaptive-costs.md
 
 
 def test_throughput_is_equation_2_3() -> None:
