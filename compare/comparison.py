@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from ..common.console import stderr_console
@@ -28,7 +29,7 @@ from ..common.options import AUTO
 from ..common.record import Identity
 from ..controllers.checkpoints.checkpoint import locate, read_config
 from ..controllers.checkpoints.config import ControllerConfig
-from ..controllers.checkpoints.provenance import INVARIANT, differ_in_acceptance, prompt_digest
+from ..controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE, differ_in_acceptance, prompt_digest
 from ..controllers.length import (
     AcceptanceLength,
     AcceptancePredictor,
@@ -50,9 +51,11 @@ from ..infer.plan import Plan, verifier_of
 from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
+from .chains import COPY_GRID, GRID, ReplayedChains, chains_measure, copies_measure
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import DRAFT_CONFIDENCE, Check, drafted_of, observing
+from .engine_settings import Drafting, EngineCosts, settings_of
 from .findings import fastest, speed_ratio
 from .gains import possible_gains
 from .interval import Interval
@@ -88,11 +91,13 @@ from .settings import (
 from .store import Store
 
 MEASURED = "the costs measured here"
+CHAINS, COPIES = "chains of other engines", "copies of other engines"  # names of measures
 CHECKS = "checks of "  # beginning of a measure's name, followed by a predictor
 SHOWN = 96  # number of tokens of the texts that a report shows
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
 TRACED = 0.5  # time of recording an output, in decodings
+RETRACED = 0.25  # time of recording the drafts of another engine along an output that exists, in decodings
 DECODING = 0.5  # share of the minutes that is left for decoding, however long loading and measuring took
 MARGIN = 1.2  # factor for prefills and for the time of rounds beyond their costs
 
@@ -109,6 +114,7 @@ def compare_decoders(
     minutes: float | None = None,
     cost: CostModel | Mapping[str, CostModel] | None = None,
     priced: str = MEASURED,
+    engine_costs: EngineCosts | None = None,
     console: Console | None = None,
     began: float | None = None,
 ) -> ComparisonReport:
@@ -124,6 +130,7 @@ def compare_decoders(
         minutes: decides how many of the prompts are used and how often; None: all, once.
         cost: costs to use instead of measured ones, for all decoders or by name.
         priced: where the costs come from, in words.
+        engine_costs: costs of another engine, for its settings; None for the costs of the pair.
         began: value of ``time.perf_counter`` from which the minutes count. Default: now.
 
     Returns:
@@ -137,7 +144,7 @@ def compare_decoders(
     began = time.perf_counter() if began is None else began
     with Store(folder) as store:
         comparing = _Comparing(decoders, rows, loader, task, store, console, rules, began)
-        return comparing.run(clock, minutes, cost, priced)
+        return comparing.run(clock, minutes, cost, priced, engine_costs)
 
 
 class _Comparing:
@@ -176,6 +183,7 @@ class _Comparing:
         self.costs: dict[str, CostModel] = {}
         self.replayed: dict[tuple[str, float], list[Counts]] = {}  # counters by decoder, or rule and parameter
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
+        self.engine_drafting: Drafting | None = None  # chains that other engines draft
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
         self.verifier = "" if self.pair is None else self._plan_of(self.pair).verifier.rule
         self.families = FAMILIES if rules and self.pair is not None else {}
@@ -205,7 +213,12 @@ class _Comparing:
         return replace(spec, draft_dtype=None if precision == spec.dtype else precision)
 
     def run(
-        self, clock: bool, minutes: float | None, cost: CostModel | Mapping[str, CostModel] | None, priced: str
+        self,
+        clock: bool,
+        minutes: float | None,
+        cost: CostModel | Mapping[str, CostModel] | None,
+        priced: str,
+        engine_costs: EngineCosts | None,
     ) -> ComparisonReport:
         measured = {} if cost is not None else self._measure_costs()
         if isinstance(cost, CostModel):
@@ -249,11 +262,18 @@ class _Comparing:
             machine=machine(),
             versions=versions(),
         )
-        return self._with_replay(report, families) if self.replayed else report
+        if not self.replayed:
+            return report
+        return self._with_replay(report, families, engine_costs or EngineCosts(self.costs[NONE], priced))
 
-    def _with_replay(self, report: ComparisonReport, families: Mapping[str, Tuned]) -> ComparisonReport:
+    def _with_replay(
+        self, report: ComparisonReport, families: Mapping[str, Tuned], engine_costs: EngineCosts
+    ) -> ComparisonReport:
         """Return the report with the figures that only a replay has."""
         drafted = drafted_of(self.checks, self.rows)
+        domains = np.array([row.domain for row in self.rows])
+        groups = {"domain": {str(name): domains == name for name in dict.fromkeys(domains.tolist())}}
+        assert self.engine_drafting is not None, "the replay records the chains of other engines"
         return replace(
             report,
             gains={} if report.informed is None else self._gains(report.decoders, families),
@@ -262,6 +282,7 @@ class _Comparing:
             acceptance=drafted.acceptance(),
             lines=drafted.lines(),
             predictors=drafted.quality(),
+            engine_settings=settings_of(self.engine_drafting, engine_costs, str(self.loader.base.draft), groups),
         )
 
     def _gains(self, decoders: Mapping[str, DecoderResult], families: Mapping[str, Tuned]) -> dict[str, PossibleGain]:
@@ -349,10 +370,11 @@ class _Comparing:
             second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
             decodings = (len(self.specs) + len(self.families)) * clock
             rest = max(minutes * 60 - spent, minutes * 60 * DECODING)
-            count = int(rest / (second * (decodings + TRACED)))
+            traced = TRACED + RETRACED * (0 if self.task.sampling.temperature == 0 else 2)
+            count = int(rest / (second * (decodings + traced)))
             most = available if clock else min(available, MOST_REPLAYED)
             passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
-            return [max(min(LEAST, most), min(most, count)), passes, round(second * (decodings * passes + TRACED), 3)]
+            return [max(min(LEAST, most), min(most, count)), passes, round(second * (decodings * passes + traced), 3)]
 
         key = {**self.identity, "plan": [*self.specs], "minutes": minutes, "clock": clock, "all": _digest(self.rows)}
         count, passes, seconds = self.store.compute(key, plan)
@@ -410,13 +432,41 @@ class _Comparing:
             CHECKS + name: observing(predictor, identity, frozenset(self.pair.stop_tokens))
             for name, (predictor, identity) in self._predictors().items()
         }
+        measures |= {COPIES: copies_measure(), CHAINS: chains_measure()}
         measured = measure_all(tracer, self.rows, measures, self.store, self.console)
+        self.engine_drafting = self._chains(tracer, measured)
         self.checks = {
             name.removeprefix(CHECKS): [[Check(*check) for check in of_prompt] for batch in of for of_prompt in batch]
             for name, of in measured.items()
             if name.startswith(CHECKS)
         }
         return by_setting(rules, measured)
+
+    def _chains(self, tracer: Tracer, measured: Mapping[str, Sequence[Any]]) -> Drafting:
+        """Return the chains of other engines, which verify token by token and draft greedily or by sampling.
+
+        Args:
+            tracer: records the drafts of the comparison's own rule.
+            measured: its measures.
+        """
+
+        def chains(other: Tracer) -> ReplayedChains:
+            batches = measure_all(other, self.rows, {CHAINS: chains_measure()}, self.store, self.console)
+            return ReplayedChains.of(GRID, batches[CHAINS])
+
+        replayed, copies = ReplayedChains.of(GRID, measured[CHAINS]), ReplayedChains.of(COPY_GRID, measured[COPIES])
+        if self.task.sampling.temperature == 0:  # all rules and drafts are greedy
+            acceptance = "Acceptance is that of greedy decoding in the recorded texts."
+            return Drafting(greedy=replayed, sampled=replayed, copies=copies, acceptance=acceptance)
+        sampled = replayed if tracer.verifier == TOKEN_WISE else chains(replace(tracer, verifier=TOKEN_WISE))
+        greedy = chains(replace(tracer, verifier=TOKEN_WISE, greedy_drafts=True))
+        return Drafting(
+            greedy=greedy,
+            sampled=sampled,
+            copies=copies,
+            acceptance="Acceptance is that of token-wise verification in the recorded texts. Drafts are sampled in "
+            "transformers, and in vLLM with draft_sample_method; in the other engines they are greedy.",
+        )
 
     def _replayable(self, spec: ComparedDecoder) -> bool:
         """Return whether a decoder drafts chains of the traced draft model that its length controller ends.

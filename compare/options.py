@@ -91,6 +91,9 @@ class CompareOptions(MeasurementOptions, SeedOptions):
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
         cost: Costs for the replay and for decoders that use costs, instead of measured costs: a file of `specpilot
             bench cost --output`, or the time of a draft step in units of a verification.
+        engine_cost: Costs of another engine, for the settings that the report recommends for it: a file of
+            `specpilot-vllm bench --cost`, which has costs by batch size, a file of `specpilot bench cost --output`, or
+            the time of a draft step in units of a verification. Default: the costs of the replay.
         data: Report on a dataset instead of decoding: a folder of acceptance data or of rounds (`data on-policy`,
             `serve --log-rounds`), several such folders of one pair as "[A,B]", or JSON files of a vLLM server's
             responses. The draft is that of the data unless `draft` names it.
@@ -111,6 +114,7 @@ class CompareOptions(MeasurementOptions, SeedOptions):
     length: str | int | tuple[str | int, ...] | None = None
     rules: bool = True
     cost: str | float | None = None
+    engine_cost: str | float | None = None
     data: Annotated[str | tuple[str, ...], Several()] | None = None
     against: Annotated[str | tuple[str, ...], Several()] | None = None
     clock: bool = True

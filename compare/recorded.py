@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ from .store import Store
 BATCH = 20  # prompts rolled out and stored together
 TURNS = 4  # iterations of the informed bound's rate, which then no longer changes
 INFORMED = "informed"
+GREEDY = SamplingParams(0.0, None, 1.0)
 
 Array = NDArray[np.float64]
 Setting = tuple[str, float]  # rule, parameter
@@ -99,6 +100,8 @@ class Tracer:
         seed: determines every random draw, together with a prompt's id.
         verifier: the rule that verifies drafts.
         chat, system, day: how prompts are encoded, as by :func:`.encode_prompt`.
+        greedy_drafts: whether the draft takes its most probable token instead of sampling.
+        outputs: generated tokens by prompt id; tracers that are copies with another rule share them.
     """
 
     decoder: SpeculativeDecoder
@@ -109,6 +112,8 @@ class Tracer:
     system: str | None = None
     day: str | None = None
     verifier: str = TOKEN_WISE
+    greedy_drafts: bool = False
+    outputs: dict[str, list[int]] = field(default_factory=dict, compare=False)
 
     @property
     def identity(self) -> Identity:
@@ -123,6 +128,7 @@ class Tracer:
             "system": self.system,
             "device": self.decoder.target.device.type,
             **rule_identity(self.verifier),
+            **({"greedy_drafts": True} if self.greedy_drafts else {}),
         }
 
     def traces(self, rows: Sequence[PromptRow]) -> list[Trace]:
@@ -141,15 +147,18 @@ class Tracer:
                     f"prompt {row.id!r}: token {max(prompt)} is outside the draft's vocabulary of {draft.vocab_size}; "
                     "choose a draft with the target's whole vocabulary, or other prompts"
                 )
-        uniforms = [drawn_for(self.seed, "x", row.id, count=budget) for row in rows]
         stops = frozenset(decoder.stop_tokens)
-        rollouts = roll_out(decoder.target, prompts, uniforms, self.sampling, stops, batch_size=len(prompts))
+        if not all(row.id in self.outputs for row in rows):
+            uniforms = [drawn_for(self.seed, "x", row.id, count=budget) for row in rows]
+            rollouts = roll_out(decoder.target, prompts, uniforms, self.sampling, stops, batch_size=len(prompts))
+            self.outputs.update({row.id: rollout.tokens for row, rollout in zip(rows, rollouts, strict=True)})
         return [
             trace(
-                decoder.target, draft, prompt, rollout.tokens, budget, self.sampling,
+                decoder.target, draft, prompt, self.outputs[row.id], budget, self.sampling,
                 RandomSource(text_seed(self.seed, "y", row.id, signed=True)), stops, verifier=self.verifier,
+                draft_sampling=GREEDY if self.greedy_drafts else None,
             )
-            for row, prompt, rollout in zip(rows, prompts, rollouts, strict=True)
+            for row, prompt in zip(rows, prompts, strict=True)
         ]  # fmt: skip
 
 

@@ -225,6 +225,81 @@ class Sample(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DraftChoice(Record):
+    """The best setting of drafts, and its neighbours.
+
+    Attributes:
+        length: maximum number of tokens of a draft; 0 if decoding without drafts is the fastest.
+        p_min: confidence of the draft below which a draft ends; 0 for drafts of ``length`` tokens.
+        speed: expected speed-up over no drafts with its 95 % interval over prompts. With ``length`` 0 it is that of the
+            best length above 0.
+        neighbours: expected speed-up by length of the next shorter and the next longer draft.
+        prompts: number of prompts.
+        answer: whether drafting pays, one of :class:`.verdict.Answer`.
+    """
+
+    length: int
+    p_min: float = 0.0
+    speed: Interval
+    neighbours: dict[str, float] = field(default_factory=dict)
+    prompts: int
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSetting(Record):
+    """The recommended setting of an engine.
+
+    Attributes:
+        engine: name of the engine.
+        drafts: source of the drafts: ``draft model``, ``copies``, or ``none``.
+        choice: the draft length and its expected speed-up for a single request.
+        options: options of the engine's command line, of its configuration file, or Python, in one line.
+        schedule: draft length by batch size as (first batch size, last batch size, length); empty if costs by batch
+            size are not known.
+        schedule_options: options of a schedule that the engine takes in another form, such as a JSON file.
+        notes: restrictions.
+    """
+
+    engine: str
+    drafts: str
+    choice: DraftChoice
+    options: str
+    schedule: list[tuple[int, int, int]] = field(default_factory=list)
+    schedule_options: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings(Record):
+    """Recommended settings of other engines.
+
+    Attributes:
+        engines: the settings, one for each engine.
+        groups: the best draft length by way to group prompts (``domain``, ``temperature``) and group.
+        priced: where the costs come from, in words.
+        acceptance: where the acceptance comes from, in words.
+        off_from: smallest batch size from which no draft length pays; None if drafting pays at all measured batch sizes
+            or costs by batch size are not known.
+        changes: whether the setting should change with the second dataset, in words.
+    """
+
+    engines: list[EngineSetting]
+    groups: dict[str, dict[str, DraftChoice]] = field(default_factory=dict)
+    priced: str
+    acceptance: str
+    off_from: int | None = None
+    changes: list[str] = field(default_factory=list)
+
+    def __getitem__(self, engine: str) -> EngineSetting:
+        """Return the setting of an engine by its name, such as ``"vLLM"``."""
+        for setting in self.engines:
+            if setting.engine == engine:
+                return setting
+        raise KeyError(engine)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report(Record):
     """The fields of both kinds of reports.
 
@@ -245,6 +320,7 @@ class Report(Record):
         acceptance: acceptance by way to group drafted tokens, and by group.
         lines: acceptance by place, of all drafted tokens, and of each domain or temperature.
         predictors: quality of each predictor of acceptance, by group of drafted tokens.
+        engine_settings: recommended settings of other engines; None if no acceptance or no costs are known.
     """
 
     sentences: list[str] = field(default_factory=list)
@@ -263,6 +339,7 @@ class Report(Record):
     acceptance: dict[str, dict[str, GroupAcceptance]] = field(default_factory=dict)
     lines: dict[str, dict[str, GroupAcceptance]] = field(default_factory=dict)
     predictors: dict[str, dict[str, PredictorQuality]] = field(default_factory=dict)
+    engine_settings: EngineSettings | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

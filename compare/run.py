@@ -14,7 +14,7 @@ from ..checkpoints import shipped
 from ..common.errors import InputError, naming, passed_as
 from ..common.options import AUTO, DType, check_names
 from ..common.wandb_project import WandbProject, find_project
-from ..controllers.length.cost_model import CostModel
+from ..controllers.length.cost_model import BatchCosts, CostModel, parse_number
 from ..controllers.length.cost_source import PresetCosts, cost_source
 from ..controllers.sampling import SamplingParams
 from ..data_gen.prompts import prompts_of
@@ -27,11 +27,12 @@ from ..train.fitting import threads
 from .comparison import MEASURED, compare_decoders
 from .decoders import ComparedDecoder, Loader, decoders_of, read_decoders, trained_among
 from .document import page
+from .engine_settings import EngineCosts
 from .findings import commands, concluded
 from .options import CompareOptions
 from .report import document_of, write
 from .responses import read_data
-from .results import ComparisonReport, DataReport, Task
+from .results import ComparisonReport, DataReport, EngineSettings, Task
 from .served import report_of
 from .table import Table
 
@@ -61,9 +62,15 @@ class Comparison:
         return dict(self.report.commands)
 
     @property
+    def engine_settings(self) -> EngineSettings | None:
+        """The recommended settings of other engines; None if no acceptance or no costs are known."""
+        return self.report.engine_settings
+
+    @property
     def tables(self) -> list[Table]:
-        """The tables for a terminal: the speeds of decoders, or all tables of data."""
-        tables = [section.table for section in document_of(self.report).sections if section.rows]
+        """The tables for a terminal: the speeds of decoders, or all tables of data; without the engines' settings."""
+        sections = document_of(replace(self.report, engine_settings=None)).sections
+        tables = [section.table for section in sections if section.rows]
         return tables if isinstance(self.report, DataReport) else tables[:1]
 
     @property
@@ -104,6 +111,7 @@ def compare(
     clock: bool = True,
     rules: bool = True,
     cost: Name | float | None = None,
+    engine_cost: Name | float | None = None,
     output: Name = Path("runs/compare"),
     wandb: str | None = None,
     data: Name | Sequence[Name] | None = None,
@@ -146,8 +154,8 @@ def compare(
     began = time.perf_counter()
     check_names(CompareOptions, misspelt)
     objects: dict[str, Any] = {  # rows, lists and paths, which the fields take in Python
-        "prompts": prompts, "target": target, "draft": draft, "length": length, "cost": cost, "output": output,
-        "data": data, "against": against, "domains": domains,
+        "prompts": prompts, "target": target, "draft": draft, "length": length, "cost": cost,
+        "engine_cost": engine_cost, "output": output, "data": data, "against": against, "domains": domains,
     }  # fmt: skip
     settings = CompareOptions(
         minutes=minutes, clock=clock, rules=rules, wandb=wandb, column=column, split=split, limit=limit, skip=skip,
@@ -204,7 +212,8 @@ def _of_data(options: CompareOptions) -> Comparison:
     sources = [
         (data,) if isinstance(data, str) else data for data in (options.data, options.against) if data is not None
     ]
-    return Comparison(report_of([read_data(folders, options) for folders in sources], cost, priced), options.output)
+    sides = [read_data(folders, options) for folders in sources]
+    return Comparison(report_of(sides, cost, priced, engine_costs_of(options)), options.output)
 
 
 def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None, began: float) -> Comparison:
@@ -221,7 +230,7 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
         report = compare_decoders(
             decoders, rows, Loader(options.base), task, options.output,
             clock=options.clock, rules=options.rules, minutes=options.minutes, cost=cost,
-            priced=priced, began=began,
+            priced=priced, engine_costs=engine_costs_of(options), began=began,
         )  # fmt: skip
     return Comparison(concluded(report, commands(report, options.output)), options.output)
 
@@ -230,6 +239,27 @@ def _costs(options: CompareOptions) -> tuple[CostModel | None, str]:
     """Return the costs of the replay and a phrase for their source; None for costs that are to be measured."""
     source = cost_source(options.cost)
     return (source.cost, source.describe()) if isinstance(source, PresetCosts) else (None, MEASURED)
+
+
+def engine_costs_of(options: CompareOptions) -> EngineCosts | None:
+    """Return the costs for the settings of other engines: those of ``engine_cost``, else those of ``cost``.
+
+    Returns:
+        None if both are missing or name no costs that exist.
+
+    Raises:
+        InputError: a file is missing or damaged, or a number is out of range.
+    """
+    name = "cost" if options.engine_cost is None else "engine_cost"
+    value = getattr(options, name)
+    with passed_as("cost", name):
+        source = cost_source(value)
+        if not isinstance(source, PresetCosts):
+            if options.engine_cost is None:
+                return None
+            raise InputError(f"engine_cost={value!r}: must be a file of costs, or a number such as 0.2")
+        batch = None if parse_number(value) is not None else BatchCosts.load(value)
+    return EngineCosts(source.cost, source.describe(), batch)
 
 
 def paired(options: CompareOptions) -> CompareOptions:

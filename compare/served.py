@@ -11,35 +11,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ..common.errors import InputError, counted
 from ..controllers.length import RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..infer.random_source import drawn_for
 from ..simulate.replay import PrecomputedPredictor
 from ..simulate.trace import END, Trace
+from .chains import GRID, LENGTHS, ChainCounts, Chains, LoggedChains, ReplayedChains, replay_chain
 from .decoders import NONE
-from .drafted import ALL, DRAFT_CONFIDENCE, drift_of, judgements
+from .drafted import ALL, DRAFT_CONFIDENCE, UNKNOWN, drift_of, judgements
+from .engine_settings import Drafting, EngineCosts, changes_of, settings_of
 from .interval import Interval, show
 from .labelled import Labelled, Reading, predicted
 from .recorded import INFORMED, Counts, Rule, Setting, informed_rule, rates, replay_rule, speed_of
 from .report import difference, group_name
-from .results import DataReport, DecoderResult
+from .results import DataReport, DecoderResult, EngineSettings
 from .settings import FAMILIES, FIXED, by_length, crossed, rule_of, tuned, word_of
 from .verdict import Answer, answer_of
 
 
-def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: str = "") -> DataReport:
+def report_of(
+    sides: Sequence[Labelled],
+    cost: CostModel | None = None,
+    priced: str = "",
+    engine_costs: EngineCosts | None = None,
+) -> DataReport:
     """Return the report of a dataset, with a second dataset also of the drift of acceptance to it.
 
     Args:
         cost: costs of the replay; ``priced`` says where the costs come from. None: tokens for each target forward
             instead of speeds.
+        engine_costs: costs for the settings of other engines; None: no settings.
 
     Raises:
         InputError: the datasets are of different pairs.
     """
     first, *rest = sides
-    report = describe(first, cost, priced)
+    report = describe(first, cost, priced, engine_costs)
     lines = sentences(report)
     for second in rest:
         pairs = [side.sources[0].fingerprint for side in (first, second)]
@@ -47,14 +57,17 @@ def report_of(sides: Sequence[Labelled], cost: CostModel | None = None, priced: 
             raise InputError(
                 f"against={second.name!r}: of another pair than {first.name}; give a dataset of the same models"
             )
-        against = describe(second, cost, priced)
+        against = describe(second, cost, priced, engine_costs)
         drift = drift_of(first.drafted, second.drafted)
         report = replace(report, against=against, drift=drift, differs=_differing(first, second))
+        report = replace(report, engine_settings=_with_changes(report, against, second, engine_costs))
         lines = [*drift_sentences(report, against), *lines]
     return replace(report, sentences=lines)
 
 
-def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") -> DataReport:
+def describe(
+    data: Labelled, cost: CostModel | None = None, priced: str = "", engine_costs: EngineCosts | None = None
+) -> DataReport:
     """Return the report of a dataset, without sentences; arguments as for :func:`report_of`."""
     first, drafted = data.sources[0], data.drafted
     report = DataReport(
@@ -75,8 +88,79 @@ def describe(data: Labelled, cost: CostModel | None = None, priced: str = "") ->
         costs=cost,
         priced=priced,
         notes=data.notes,
+        engine_settings=None if engine_costs is None else _settings(data, engine_costs),
     )
     return with_replay(report, data, cost)
+
+
+def _settings(data: Labelled, engine_costs: EngineCosts) -> EngineSettings | None:
+    """Return the settings of other engines, by domain and temperature; None if too few tokens were drafted."""
+    names, chains = chains_of(data)
+    rule = f" by the verification rule {data.sources[0].verifier}" if data.sources[0].verifier else ""
+    acceptance = (
+        f"Acceptance{rule} is that of the drafts in {data.name}. An engine that drafts in another way, greedily or by "
+        "sampling, has another acceptance at temperatures above 0."
+    )
+    drafting = Drafting(greedy=chains, sampled=chains, acceptance=acceptance)
+    labels = {
+        "domain": [*data.domains],
+        "temperature": [
+            UNKNOWN if (value := source.sampling.get("temperature")) is None else f"{value:g}"
+            for source in data.sources
+        ],
+    }
+    groups = {}
+    for way, of_texts in labels.items():
+        label_of = dict(zip(names, of_texts, strict=True))
+        values = np.array([label_of[name] for name in dict.fromkeys(names)])
+        groups[way] = {str(value): values == value for value in dict.fromkeys(values.tolist())}
+    return settings_of(drafting, engine_costs, groups=groups)
+
+
+def chains_of(data: Labelled) -> tuple[list[str], Chains]:
+    """Return the prompt of each text, and the chains of a dataset, whose rows are these prompts.
+
+    Prompts at different temperatures are different rows. Acceptance data whose texts the draft has read is replayed.
+    Other data has the accepted and verified tokens at each token of a round; acceptance data without a draft has the
+    same acceptance at each token of a round.
+    """
+    names = [
+        f"{prompt} {source.sampling.get('temperature')}"
+        for prompt, source in zip(data.prompts, data.sources, strict=True)
+    ]
+    row_of = {name: row for row, name in enumerate(dict.fromkeys(names))}
+    read = [(i, each) for i, each in enumerate(data.readings) if each is not None and len(data.texts[i].x) > 1]
+    if read and not data.is_rounds:
+        counts = {setting: np.zeros((len(row_of), len(ChainCounts._fields))) for setting in GRID}
+        for i, reading in read:
+            traced = labelled_trace(data, i, reading)
+            for setting, of_prompts in counts.items():
+                of_prompts[row_of[names[i]]] += replay_chain(traced, setting)
+        return names, ReplayedChains(counts)
+    verified, accepted = (np.zeros((len(row_of), LENGTHS[-1])) for _ in range(2))
+    for name, text in zip(names, data.texts, strict=True):
+        depths = np.array(text.depths if data.is_rounds else [], dtype=int)
+        accept = np.array(text.accept)
+        if data.is_rounds:
+            shown = depths < LENGTHS[-1]
+            np.add.at(verified[row_of[name]], depths[shown], 1.0)
+            np.add.at(accepted[row_of[name]], depths[shown], accept[shown])
+        else:
+            verified[row_of[name]] += len(accept)
+            accepted[row_of[name]] += accept.sum()
+    return names, LoggedChains(verified, accepted)
+
+
+def _with_changes(
+    report: DataReport, against: DataReport, second: Labelled, engine_costs: EngineCosts | None
+) -> EngineSettings | None:
+    """Return the settings of the first dataset with sentences about their change to the second dataset."""
+    first, other = report.engine_settings, against.engine_settings
+    if first is None or other is None or engine_costs is None:
+        return first
+    _, chains = chains_of(second)
+    changes = changes_of(first, other, chains, engine_costs.single, (report.data, against.data))
+    return replace(first, changes=changes)
 
 
 def tokens_per_draft_round(data: Labelled) -> float:

@@ -53,6 +53,7 @@ class Trace:
         accept: (N,) the probability that the target accepts y, see :func:`~specpilot.data_gen.rollout.acceptance`.
         states: (N, d) the draft's hidden states at the previous token.
         target_states: (T, D) the target's hidden states that the tokens of the text were drawn from.
+        prompt: tokens of the prompt; empty if they are not known.
     """
 
     text: list[int]
@@ -66,6 +67,7 @@ class Trace:
     accept: list[float]
     states: Tensor
     target_states: Tensor = field(default_factory=lambda: torch.empty(0))
+    prompt: list[int] = field(default_factory=list)
 
 
 class TextNoise:
@@ -122,6 +124,7 @@ def trace(
     stop_tokens: frozenset[int],
     longest: int = MAX_DRAFT,
     verifier: str = TOKEN_WISE,
+    draft_sampling: SamplingParams | None = None,
 ) -> Trace:
     """Trace ``text``, which the target generated after ``prompt`` under ``sampling``, up to ``budget`` tokens.
 
@@ -138,12 +141,15 @@ def trace(
         stop_tokens: ids that end a text.
         longest: maximum length of a draft in the trace, in tokens.
         verifier: the rule that verifies drafts, ``"token-wise"`` or ``"invariant"``.
+        draft_sampling: sampling parameters of the draft; None for those of the target. With temperature 0 the draft is
+            greedy: q is a point mass, and the target accepts the token y with probability p(y).
     """
+    draft_sampling = draft_sampling or sampling
     text = text[: readable(text, draft.vocab_size) + 1]
     budget = budget if text[-1] in stop_tokens else len(text)
     p, q = (TextReader.begin(model, prompt, (1 + MAX_DRAFT) * len(text))[0] for model in (target, draft))
-    traced, draw = _trace_text(p, q, prompt, text, budget, sampling, rng, verifier)
-    _trace_beside(traced, p, q, len(prompt), sampling, draw, stop_tokens, longest, verifier)
+    traced, draw = _trace_text(p, q, prompt, text, budget, (sampling, draft_sampling), rng, verifier)
+    _trace_beside(traced, p, q, len(prompt), (sampling, draft_sampling), draw, stop_tokens, longest, verifier)
     _look_up(traced, prompt)
     return traced
 
@@ -154,18 +160,20 @@ def _trace_text(
     prompt: list[int],
     text: list[int],
     budget: int,
-    sampling: SamplingParams,
+    sampling: tuple[SamplingParams, SamplingParams],
     rng: RandomSource,
     verifier: str,
 ) -> tuple[Trace, Draw]:
     """Return a trace of the nodes at the text's positions, and the function that draws tokens after rejected tokens.
 
-    Afterwards the caches of both models have the text without its last token.
+    ``sampling`` has the parameters of the target and of the draft. Afterwards the caches of both models have the text
+    without its last token.
     """
     read, size = [*prompt, *text[:-1]], target.model.vocab_size
     p_logits, target_states = target.read(read, keep=len(text))
     q_logits, states = draft.read(read, keep=len(text))
-    p, q = TokenDistribution.from_logits(sampling, p_logits), TokenDistribution.from_logits(sampling, q_logits, size)
+    p = TokenDistribution.from_logits(sampling[0], p_logits)
+    q = TokenDistribution.from_logits(sampling[1], q_logits, size)
     if verifier == INVARIANT:
         draw: Draw = TextNoise(p, text, rng).token
         tokens = [draw(q, t, t) for t in range(len(text))]
@@ -191,6 +199,7 @@ def _trace_text(
         _acceptances(p, [q], tokens, chosen, verifier),
         states.float().cpu(),
         target_states.float().cpu(),
+        prompt,
     )
     return traced, draw
 
@@ -200,7 +209,7 @@ def _trace_beside(
     target: TextReader,
     draft: TextReader,
     start: int,
-    sampling: SamplingParams,
+    sampling: tuple[SamplingParams, SamplingParams],
     draw: Draw,
     stop_tokens: frozenset[int],
     longest: int,
@@ -213,7 +222,8 @@ def _trace_beside(
         target, draft: readers whose caches have the text.
         start: column of the text's first token.
         draw: draws the tokens.
-        sampling, stop_tokens, longest, verifier: as for :func:`trace`.
+        sampling: the sampling parameters of the target and of the draft.
+        stop_tokens, longest, verifier: as for :func:`trace`.
     """
     tokens, length = traced.tokens, len(traced.text)
     roots = {t: t for t in range(length) if not traced.kept[t] and tokens[t] not in stop_tokens}
@@ -228,7 +238,7 @@ def _trace_beside(
         column = draft.length
         branches = TreeMask(start, [above[node] for node in level])
         logits, hidden = draft.read([tokens[node] for node in level], tree=branches)
-        distribution = TokenDistribution.from_logits(sampling, logits, target.model.vocab_size)
+        distribution = TokenDistribution.from_logits(sampling[1], logits, target.model.vocab_size)
         drawn = [draw(distribution, row, roots[node] + depth) for row, node in enumerate(level)]
         chosen = distribution.of(drawn)
         for row, node in enumerate(level):
@@ -247,7 +257,7 @@ def _trace_beside(
     if read:
         branches = TreeMask(start, [above[node] for node in read])
         logits, _ = target.read([tokens[node] for node in read], tree=branches)
-        p = TokenDistribution.from_logits(sampling, logits)
+        p = TokenDistribution.from_logits(sampling[0], logits)
         traced.accept += _acceptances(p, levels, tokens[length:], traced.q[length:], verifier)
     traced.states = torch.cat(states)
 

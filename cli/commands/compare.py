@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from ...compare.options import CompareOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...compare.results import EngineSettings
 
 
 def compare(options: CompareOptions) -> None:
@@ -31,4 +37,20 @@ def compare(options: CompareOptions) -> None:
         console.print(table)
     for note in comparison.notes:
         console.print(note, markup=False)
+    if comparison.engine_settings is not None:
+        print_settings(comparison.engine_settings, console)
     print(", ".join(map(str, comparison.save())))
+
+
+def print_settings(settings: EngineSettings, console: Console) -> None:
+    """Print the settings of other engines: a table, the options of each engine in one line, and remarks."""
+    from ...compare.engine_settings import TITLE, group_rows, option_lines, remarks_of, rows_of
+    from ...compare.table import Table
+
+    console.print(Table(TITLE, rows_of(settings)))
+    for engine, line in option_lines(settings).items():
+        print(f"{engine}: {line}")  # in one line, so that it can be copied
+    if rows := group_rows(settings):
+        console.print(Table("Draft length by group", rows))
+    for remark in remarks_of(settings):
+        console.print(remark, markup=False)

@@ -121,6 +121,34 @@ def test_a_planted_drift_is_found_and_halves_have_none(
     assert {"depth", "position", "domain"} <= same.keys()
 
 
+def test_settings_for_engines_from_rounds(rounds: dict[str, Path], tmp_path: Path) -> None:
+    """The draft length is chosen for what was asked, by domain and temperature, and compared with other traffic."""
+    names = {name: str(rounds[name]) for name in ("warm", "cold")}
+    comparison = specpilot.compare(
+        data=names["warm"], against=names["cold"], engine_cost=0.05, output=tmp_path / "settings"
+    )
+    report, settings = comparison.report, comparison.engine_settings
+    assert isinstance(report, DataReport)
+    assert settings is not None
+    assert set(settings.groups["domain"]) == {"x", "y"}
+    depths = [report.acceptance["depth"][str(depth)].acceptance for depth in (1, 2, 3)]
+    gains = [1 + sum(np.cumprod(depths)[:length]) for length in (1, 2, 3)]
+    speeds = [gain / (1 + 0.05 * length) for length, gain in enumerate(gains, 1)]
+    choice = settings["vLLM"].choice
+    assert choice.speed.value == pytest.approx(max(speeds))
+    assert choice.length == (speeds.index(max(speeds)) + 1 if max(speeds) > 1 else 0)
+    assert len(settings.changes) == 1
+    assert DataReport.from_dict(json.loads((tmp_path / "settings/report.json").read_text())) == report
+
+    both = specpilot.compare(data=[*names.values()], engine_cost=0.05, output=tmp_path / "both").engine_settings
+    assert both is not None
+    assert set(both.groups["temperature"]) == {"1", "0.1"}
+    without = specpilot.compare(data=names["warm"], output=tmp_path / "without")
+    assert without.engine_settings is None
+    with pytest.raises(InputError, match=r"engine_cost=.*auto"):
+        specpilot.compare(data=names["warm"], engine_cost="auto", output=tmp_path / "auto")
+
+
 def clusters(random: np.random.Generator, prompts: int, shift: float = 0.0) -> Sums:
     """Tokens of prompts in five groups: prompts differ in acceptance and in their numbers of tokens."""
     count = random.poisson(6, (prompts, 5))

@@ -172,6 +172,7 @@ EFFECTS: dict[str, str] = {
     "tests/integration/test_plan.py::test_a_comparison_prints_the_plans": "CompareOptions.rules CompareOptions.cost",
     "tests/integration/test_compare_data.py::test_a_planted_drift_is_found_and_halves_have_none":
         "CompareOptions.data CompareOptions.against",
+    "tests/integration/test_compare_data.py::test_settings_for_engines_from_rounds": "CompareOptions.engine_cost",
     "tests/integration/test_compare_page.py::test_a_comparison_in_python": "CompareOptions.wandb",
     "tests/integration/test_compare.py::test_decoders_have_what_the_comparison_has_in_common":
         "MeasurementOptions.draft",

@@ -178,3 +178,23 @@ def test_a_trace_off_the_text_is_the_models_own(verifier: str) -> None:
         prefix.append(token)
         node = observed.after[node]
         assert node != END
+
+
+def test_greedy_drafts_are_accepted_with_the_targets_probability() -> None:
+    target, draft, text, _ = traced_text()
+    sampling = SamplingParams(1.0, 8)
+    traced = trace(
+        target, draft, PROMPT, text, len(text), sampling, RandomSource(0), frozenset(),
+        draft_sampling=SamplingParams(0.0, None, 1.0),
+    )  # fmt: skip
+    p, q = (
+        TextReader.begin(model, PROMPT, 64)[0].read([*PROMPT, *text[:-1]], keep=len(text))[0]
+        for model in (target, draft)
+    )
+    top = q.argmax(-1).tolist()
+    assert traced.tokens[: len(text)] == top
+    assert traced.kept == [token == x for token, x in zip(top, text, strict=True)]
+    expected = TokenDistribution.from_logits(sampling, p).of(top)
+    assert traced.accept[: len(text)] == pytest.approx(expected)
+    confidences = q.softmax(-1).max(-1).values.tolist()
+    assert [signals[0] for signals in traced.signals[: len(text)]] == pytest.approx(confidences)

@@ -1,0 +1,265 @@
+"""Speed-ups of chains with a maximum length, as other engines draft them, from recorded texts or from logged rounds.
+
+Two kinds of data have the same interface (:class:`Chains`):
+
+* :class:`ReplayedChains`: counters of decoding recorded texts with a draft length, and with a minimum confidence below
+  which a draft ends (llama.cpp's ``p_min``), or with copies by prompt lookup.
+* :class:`LoggedChains`: how many drafted tokens were verified and accepted at each token of a round. The speed-up of K
+  tokens is then ``(1 + Σ_{k ≤ K} Π_{j ≤ k} a_j) / (round(K) / round(0))`` with the acceptance a_j of token j after
+  accepted tokens (Leviathan et al. 2023, Theorem 3.8, with an acceptance for each token).
+
+All sums are over prompts, so that intervals are resampled over prompts. Shapes: n prompts, D tokens of a round.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.record import Identity
+from ..controllers.length.cost_model import CostModel
+from ..simulate.trace import END, Trace
+from .interval import Interval, interval
+from .recorded import Array, Measure
+
+LENGTHS = tuple(range(1, 13))  # draft lengths that are replayed
+P_MIN = (0.0, 0.2, 0.4, 0.6, 0.8)  # minimum confidences that are replayed
+NGRAMS = (2, 1)  # lengths of the n-grams that prompt lookup searches, as transformers' ``max_matching_ngram_size=2``
+FEW = 30  # verified tokens at a token of a round, below which its acceptance is noise
+
+
+class ChainCounts(NamedTuple):
+    """Counters of one replayed text, without the token and the forward of the prefill.
+
+    Attributes:
+        generated: tokens of the text.
+        steps: forwards of the draft model.
+        drafted: tokens that the target verified.
+        forwards: target forwards.
+        drafts: rounds in which the draft model or the copies were used.
+    """
+
+    generated: int
+    steps: int
+    drafted: int
+    forwards: int
+    drafts: int
+
+
+class ChainSetting(NamedTuple):
+    """The maximum length of a draft, and the confidence below which a draft ends."""
+
+    length: int
+    p_min: float = 0.0
+
+
+def replay_chain(traced: Trace, setting: ChainSetting) -> ChainCounts:
+    """Return the counters of decoding a traced text with chains of the draft model.
+
+    As in llama.cpp, a token whose confidence is below ``p_min`` ends the draft and is not verified.
+    """
+    position, length = 1, len(traced.text)
+    steps = drafted = forwards = drafts = 0
+    while position < length:
+        node, kept = position, 0
+        longest = min(setting.length, traced.budget - position - 1)
+        tokens = 0
+        while tokens < longest and node != END:
+            steps += 1
+            if traced.signals[node][0] < setting.p_min:
+                break
+            tokens += 1
+            node = traced.after[node]
+        while kept < tokens and position + kept < length and traced.kept[position + kept]:
+            kept += 1
+        drafted += tokens
+        forwards += 1
+        drafts += longest > 0
+        position += kept + 1
+    return ChainCounts(length - 1, steps, drafted, forwards, drafts)
+
+
+def replay_lookup(traced: Trace, setting: ChainSetting) -> ChainCounts:
+    """Return the counters of decoding a traced text with copies by prompt lookup.
+
+    The draft is what follows the first occurrence of the last two tokens, or else of the last token, in the prompt and
+    the text. A copied token is accepted if the target samples the same token.
+    """
+    tokens = [*traced.prompt, *traced.text]
+    start, end = len(traced.prompt), len(tokens)
+    limit = start + traced.budget
+    first: dict[tuple[int, ...], int] = {}  # place after the first occurrence of an n-gram that a token follows
+    indexed = 0
+    position = start + 1
+    drafted = forwards = drafts = 0
+    while position < end:
+        for after in range(indexed + 1, position):
+            for n in NGRAMS:
+                if after >= n:
+                    first.setdefault(tuple(tokens[after - n : after]), after)
+        indexed = position - 1
+        matches = [first[key] for n in NGRAMS if (key := tuple(tokens[position - n : position])) in first]
+        longest = min(setting.length, limit - position - 1)
+        copied = tokens[matches[0] : min(matches[0] + longest, position)] if matches else []
+        kept = 0
+        while kept < len(copied) and position + kept < end and copied[kept] == tokens[position + kept]:
+            kept += 1
+        drafted += len(copied)
+        forwards += 1
+        drafts += len(copied) > 0
+        position += kept + 1
+    return ChainCounts(len(traced.text) - 1, 0, drafted, forwards, drafts)
+
+
+GRID = tuple(ChainSetting(length, p_min) for p_min in P_MIN for length in LENGTHS)
+COPY_GRID = tuple(ChainSetting(length) for length in LENGTHS)
+
+
+def chains_measure() -> Measure:
+    """Return the measure of the counters of every setting of ``GRID``, by setting and text."""
+    return _measure("chains", GRID, replay_chain)
+
+
+def copies_measure() -> Measure:
+    """Return the measure of the counters of prompt lookup for every setting of ``COPY_GRID``, by setting and text."""
+    return _measure("copies", COPY_GRID, replay_lookup)
+
+
+def _measure(name: str, grid: Sequence[ChainSetting], replayed: Any) -> Measure:
+    identity: Identity = {name: [list(setting) for setting in grid], "counters": list(ChainCounts._fields)}
+    return Measure(identity, lambda traces: [[[*replayed(each, setting)] for each in traces] for setting in grid])
+
+
+class Chains(ABC):
+    """Evidence about the speed of chains, by setting."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> list[ChainSetting]:
+        """The settings whose speed is known."""
+
+    @property
+    @abstractmethod
+    def prompts(self) -> int:
+        """The number of prompts."""
+
+    @abstractmethod
+    def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
+        """Return the columns (n,) over whose sums :meth:`speedup` is a function."""
+
+    @abstractmethod
+    def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:
+        """Return the speed-up over no drafts from sums of the :meth:`columns`."""
+
+    @abstractmethod
+    def subset(self, rows: NDArray[np.bool_]) -> Chains:
+        """Return the evidence of the prompts where ``rows`` (n,) is true."""
+
+    def value(self, setting: ChainSetting, cost: CostModel) -> float:
+        """Return the speed-up over no drafts."""
+        return float(self.speedup(setting, cost, *(column.sum() for column in self.columns(setting))))
+
+    def speed(self, setting: ChainSetting, cost: CostModel) -> Interval:
+        """Return the speed-up over no drafts with its 95 % interval over prompts."""
+        return interval(lambda *sums: self.speedup(setting, cost, *sums), *self.columns(setting))
+
+    def ratio(self, setting: ChainSetting, other: ChainSetting, cost: CostModel) -> Interval:
+        """Return the speed of a setting over that of another one on the same prompts, with its 95 % interval."""
+        columns, other_columns = self.columns(setting), self.columns(other)
+
+        def statistic(*sums: Any) -> Any:
+            split = len(columns)
+            return self.speedup(setting, cost, *sums[:split]) / self.speedup(other, cost, *sums[split:])
+
+        return interval(statistic, *columns, *other_columns)
+
+    def best(self, cost: CostModel, p_mins: Sequence[float] = (0.0,)) -> ChainSetting | None:
+        """Return the fastest setting with one of the minimum confidences; None if no speed is known."""
+        among = [setting for setting in self.settings if setting.p_min in p_mins]
+        values = {setting: self.value(setting, cost) for setting in among}
+        finite = {setting: value for setting, value in values.items() if np.isfinite(value)}
+        return max(finite, key=lambda setting: finite[setting]) if finite else None
+
+
+@dataclass(frozen=True)
+class ReplayedChains(Chains):
+    """Counters of replayed texts.
+
+    Attributes:
+        counts: (n, 5) :class:`ChainCounts` of each prompt by setting.
+    """
+
+    counts: Mapping[ChainSetting, Array]
+
+    @classmethod
+    def of(cls, grid: Sequence[ChainSetting], measured: Sequence[Sequence[Sequence[Sequence[int]]]]) -> ReplayedChains:
+        """Return the evidence from results of a measure, by batch, setting and text."""
+        return cls(
+            {
+                setting: np.array([row for batch in measured for row in batch[place]], dtype=float).reshape(-1, 5)
+                for place, setting in enumerate(grid)
+            }
+        )
+
+    @property
+    def settings(self) -> list[ChainSetting]:
+        return [*self.counts]
+
+    @property
+    def prompts(self) -> int:
+        return len(next(iter(self.counts.values())))
+
+    def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
+        return tuple(self.counts[setting].T)
+
+    def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:
+        generated, steps, drafted, forwards, drafts = sums
+        seconds = (
+            cost.t_draft * steps + cost.t_verify_token * drafted
+            + cost.verification(1) * forwards + cost.t_draft_start * drafts
+        )  # fmt: skip
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.float64(generated) * cost.round(0) / seconds
+
+    def subset(self, rows: NDArray[np.bool_]) -> ReplayedChains:
+        return ReplayedChains({setting: counts[rows] for setting, counts in self.counts.items()})
+
+
+@dataclass(frozen=True)
+class LoggedChains(Chains):
+    """Verified and accepted tokens at each token of a round, after accepted tokens.
+
+    Attributes:
+        verified, accepted: (n, D) numbers of tokens of each prompt.
+    """
+
+    verified: Array
+    accepted: Array
+
+    @property
+    def settings(self) -> list[ChainSetting]:
+        enough = self.verified.sum(0) >= FEW
+        longest = int(np.argmin(enough)) if not enough.all() else len(enough)
+        return [ChainSetting(length) for length in range(1, longest + 1)]
+
+    @property
+    def prompts(self) -> int:
+        return len(self.verified)
+
+    def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
+        return (*self.verified[:, : setting.length].T, *self.accepted[:, : setting.length].T)
+
+    def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:
+        values = np.array(sums, dtype=float)
+        verified, accepted = values[: setting.length], values[setting.length :]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            tokens = 1 + np.cumprod(accepted / verified, axis=0).sum(0)
+        return tokens * cost.round(0) / cost.round(setting.length)
+
+    def subset(self, rows: NDArray[np.bool_]) -> LoggedChains:
+        return LoggedChains(self.verified[rows], self.accepted[rows])
