@@ -397,6 +397,14 @@ def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         _, *printed_words = shlex.split(report["commands"]["Decode with it"])
         assert cli.main([*printed_words, "--max-new-tokens", "4"]) == 0
         assert capsys.readouterr().out
+    settings = report["engine_settings"]
+    assert [each["engine"] for each in settings["engines"]] == [
+        "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "transformers"
+    ]  # fmt: skip
+    assert "token-wise verification" in settings["acceptance"]  # the comparison's own rule is invariant
+    for engine in settings["engines"]:
+        assert f"{engine['engine']}: {engine['options']}\n" in shown_text
+        assert engine["options"] in page
     (output / "report.json").unlink()
     assert cli.main(["compare", *words]) == 0  # from what is stored
     assert json.loads((output / "report.json").read_text()) == report
