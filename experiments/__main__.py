@@ -33,6 +33,7 @@ EXPERIMENTS = {
     "noise": Experiment("studies.noise_cost", "Time the noise of the rule invariant beside a decoding step."),
     "precisions": Experiment("studies.precisions", "Compare the texts of a seed in several precisions."),
     "serve": Experiment("studies.serve_load", "Time servers under concurrent requests."),
+    "settings-sweep": Experiment("studies.settings_sweep", "Sweep another engine's draft length beside the advice."),
     "llama-loops": Experiment("studies.llama_loops", "Time llama.cpp's own loops beside specpilot."),
     "tiny": Experiment("tiny.recipe", "Train the tiny models that ship with specpilot."),
     "tiny-t5": Experiment("tiny_t5.recipe", "Train the encoder-decoders that ship with specpilot."),

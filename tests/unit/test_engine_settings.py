@@ -30,6 +30,8 @@ from specpilot.controllers.acceptance.ngram_index import NOTHING
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.simulate.trace import END, Trace
 
+from experiments.studies.settings_sweep import share_of_the_best
+
 CHEAP = CostModel(0.1, 1.0, 0.0)  # a draft step takes 0.1 of a verification
 DEAR = CostModel(0.9, 1.0, 0.0)
 
@@ -280,3 +282,11 @@ def test_settings_are_stored_as_json() -> None:
     assert EngineSettings.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     with pytest.raises(KeyError, match="unknown"):
         result["unknown"]
+
+
+def test_the_share_of_the_best_speed_of_a_sweep() -> None:
+    speeds = {0: 10.0, 1: 15.0, 2: 20.0, 3: 18.0}
+    sums = {length: np.array([[speed, 1.0]] * 6) for length, speed in speeds.items()}
+    best, share = share_of_the_best(sums, 3)
+    assert best == 2
+    assert share.to_dict() == pytest.approx({"value": 0.9, "low": 0.9, "high": 0.9})
