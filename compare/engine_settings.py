@@ -359,6 +359,11 @@ def rows_of(settings: EngineSettings) -> list[Row]:
     ]
 
 
+def _is_longest(choice: DraftChoice) -> bool:
+    """Return true if the speed of a longer draft is not known."""
+    return str(choice.length + 1) not in choice.neighbours
+
+
 def group_rows(settings: EngineSettings) -> list[Row]:
     """Return the table of the best draft length of each group, for greedy drafts of a fixed length."""
     return [
@@ -394,10 +399,14 @@ def remarks_of(settings: EngineSettings) -> list[str]:
     if settings.off_from is not None:
         where = f"from {counted(settings.off_from, 'request')}" if settings.off_from > 1 else "at every batch size"
         lines.append(f"Drafting is off {where}: no draft length pays there.")
+    longest = [each for each in settings.engines if each.choice.length and _is_longest(each.choice)]
+    if longest:
+        length = max(each.choice.length for each in longest)
+        lines.append(f"No draft longer than {_length(length)} was recorded. A longer one may be faster.")
     if undecided:
         lines.append(f"These prompts cannot decide whether drafting pays in {', '.join(undecided)}.")
     lines.append(
-        f"Expected speed-ups of a single request over no drafts, at {settings.priced}. {settings.acceptance} Another "
-        "engine has costs of its own: measure them and pass the file with --engine-cost."
+        f"Expected speed-ups of a single request over no drafts, at {settings.priced}. {settings.acceptance} If "
+        "an engine has other costs, measure them and pass the file with --engine-cost."
     )
     return [*lines, *dict.fromkeys(note for each in settings.engines for note in each.notes)]

@@ -133,6 +133,12 @@ def test_options_of_every_engine() -> None:
     )
 
 
+def test_the_longest_recorded_draft_is_named() -> None:
+    words = "No draft longer than 2 tokens was recorded."
+    assert words in " ".join(remarks_of(settings(logged(0.8, 0.5), at(CHEAP))))
+    assert words not in " ".join(remarks_of(settings(logged(0.8, 0.5, 0.1), at(CHEAP))))
+
+
 def test_options_without_the_name_of_a_draft() -> None:
     lines = option_lines(settings(logged(0.8, 0.5, 0.1), at(CHEAP), draft=None))
     assert lines["vLLM"] == """--speculative-config '{"num_speculative_tokens": 2}'"""
