@@ -12,6 +12,7 @@ KIND is one of
 * ``texts``: the table of ``python -m experiments precisions``, with the pairs of decodings of each ``FILE=heading``;
 * ``forwards``: the times of target forwards over several tokens, with a row for each ``FILE=heading``;
 * ``load``: the table of ``python -m experiments serve``;
+* ``adaptive``: the table of ``python -m experiments adaptive-length``;
 * ``source``: a list of files with their commits and machines.
 """
 
@@ -186,7 +187,25 @@ def _load(names: Sequence[str], folder: Path) -> str:
     return "\n".join(lines)
 
 
+def _adaptive(names: Sequence[str], folder: Path) -> str:
+    """The adaptive scheduler compared with fixed draft lengths and vLLM's table, by phase."""
+    result = _read(folder, names[0])["simulated"]
+    speeds, lengths = result["tokens_per_second"], result["mean_length"]["adaptive"]
+    columns = ["requests", "acceptance", "best fixed K", "mean adaptive K", "adaptive over best fixed K"]
+    columns += ["adaptive over vLLM's table"]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for i, phase in enumerate(result["phases"]):
+        over_table = speeds["adaptive"][i] / speeds["vLLM's table"][i]
+        cells = [str(phase["requests"]), f"{phase['acceptance']:.2f}", result["best"][i].removeprefix("K = ")]
+        cells += [f"{lengths[i]:.1f}", f"{result['share_of_best'][i]:.3f}", f"{over_table:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    cells = ["whole run", "", result["best_of_whole_run"].removeprefix("K = "), "", f"{result['over_best']:.3f}"]
+    lines.append(f"| {' | '.join([*cells, format(result['over_table'], '.3f')])} |")
+    return "\n".join(lines)
+
+
 KINDS: dict[str, Callable[[Sequence[str], Path], str]] = {
     "speeds": _speeds, "counts": _counts, "ratios": _ratios, "texts": _texts, "forwards": _forwards, "load": _load,
+    "adaptive": _adaptive,
     "source": _sources,
 }  # fmt: skip

@@ -6,8 +6,11 @@ renewal-reward theorem the optimal rate λ* solves max E[tokens - λ*·seconds] 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
+from typing import Any
+
+import numpy as np
 
 from .. import MAX_DRAFT
 from .cost_model import CostModel
@@ -33,11 +36,25 @@ def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> b
     return False
 
 
+def fixed_length_rates(survivals: Sequence[float] | Any, seconds: Any) -> Any:
+    """Return the tokens per second of every fixed draft length; the largest is λ* among fixed lengths.
+
+    Args:
+        survivals: s_0, …, s_K (K + 1,), the probability that the first 0, 1, … drafted tokens are all accepted; s_0 = 1
+            stands for the token that every round yields.
+        seconds: times of a round with 0, …, K drafted tokens (…, K + 1).
+
+    Returns:
+        An array (…, K + 1).
+    """
+    return np.cumsum(survivals) / np.asarray(seconds)
+
+
 @lru_cache(maxsize=1024)
 def steady_rate(acceptance: float, cost: CostModel) -> float:
     """Return λ* if every token is accepted independently with probability ``acceptance``, by the best fixed length."""
-    survivals = [acceptance**k for k in range(MAX_DRAFT + 1)]  # of 0, 1, … drafted tokens
-    return max(tokens / cost.round(drafted) for drafted, tokens in enumerate(accumulate(survivals)))
+    survivals = [acceptance**k for k in range(MAX_DRAFT + 1)]
+    return float(fixed_length_rates(survivals, [cost.round(drafted) for drafted in range(MAX_DRAFT + 1)]).max())
 
 
 class RunningRatio:

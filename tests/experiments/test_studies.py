@@ -117,7 +117,6 @@ def test_commands_of_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[s
     target, draft = save_pair(tmp_path)
     pair = ["--target", target, "--draft", draft]
     for words, key in (
-        (["budgets", "--limit", "2"], "speedup"),
         (["otm", *pair, f"--output={tmp_path}/a.png"], "coins"),
         (["precisions", "--limit", "2", "--max-new-tokens", "8"], "pairs"),
         (["noise", "--target", target, "--supports", "[8,5000]", "--repeats", "1"], "noise"),

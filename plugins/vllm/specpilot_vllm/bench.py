@@ -42,7 +42,7 @@ PROMPT = 64  # tokens of a prompt; after a longer text attention takes longer, a
 ACCEPTANCE = 0.6  # acceptance of a drafted token without a predictor
 GAIN = 1.1  # minimum speed-up of drafting, because times are noisy
 SHARED_GAIN = 1.2  # with several requests, whose unequal drafts take a tenth longer than the measured drafts
-_engines: list[Any] = []  # engines are kept, because a freed engine ends objects that the process shares
+_engines: list[Any] = []
 
 
 def import_vllm() -> Any:
@@ -104,12 +104,17 @@ def arguments(
 def engine(*args: Any, **options: Any) -> LLM:
     """Return an engine with :func:`arguments` in which sampling works."""
     llm: LLM = import_vllm().LLM(**arguments(*args, **options))
-    _engines.append(llm)
+    keep(llm)
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         assert mend(), "vLLM samples with drafts"
     return llm
+
+
+def keep(llm: LLM) -> None:
+    """Keep an engine until the process ends, because a freed engine ends objects that the process shares."""
+    _engines.append(llm)
 
 
 def model_runner(llm: LLM) -> Any:

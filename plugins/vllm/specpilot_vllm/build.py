@@ -10,6 +10,7 @@ Two faults of vLLM's build for CPUs break sampling with drafts. The plugin repai
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 
 VERSIONS = ("0.32", "0.33")  # versions of vLLM with which the plugin is tested
 PROPOSER, RUNNER = "v1/spec_decode/llm_base_proposer.py", "v1/worker/gpu_model_runner.py"
-DRAFTERS = "v1/worker/gpu/spec_decode"
+SCHEDULER = "v1/core/sched/scheduler.py"
 # (file, class or "", function) → parameters without self; the same in all VERSIONS.
 INTERFACE = {
     ("v1/spec_decode/draft_model.py", "DraftModelProposer", "__init__"): "vllm_config device runner",
@@ -37,19 +38,12 @@ INTERFACE = {
         "scheduler_output sampled_token_ids sampling_metadata hidden_states sample_hidden_states aux_hidden_states "
         "spec_decode_metadata common_attn_metadata slot_mappings"
     ),
-    (f"{DRAFTERS}/speculator.py", "DraftModelSpeculator", "compute_draft_logits"): "hidden_states spec_step_idx",
-    (f"{DRAFTERS}/standalone_ar/speculator.py", "StandaloneARSpeculator", "propose"): (
-        "input_batch attn_metadata slot_mappings last_hidden_states aux_hidden_states num_sampled num_rejected "
-        "last_sampled next_prefill_tokens temperature seeds dp_sync_state dummy_run skip_attn_for_dummy_run mm_inputs "
-        "is_profile num_speculative_tokens"
-    ),
-    (f"{DRAFTERS}/utils.py", "DraftTokensHandler", "set_draft_tokens"): "input_batch draft_tokens",
-    (f"{DRAFTERS}/acceptance_estimator.py", "OnlineAcceptanceEstimator", "step"): (
-        "idx_mapping num_sampled num_rejected"
-    ),
-    (f"{DRAFTERS}/acceptance_estimator.py", "OnlineAcceptanceEstimator", "predict"): (
-        "logits idx_mapping draft_step confidence_probs temperature"
-    ),
+}
+# The same for the adaptive scheduler.
+SCHEDULER_INTERFACE = {
+    (SCHEDULER, "Scheduler", "schedule"): "throttle_prefills",
+    (SCHEDULER, "Scheduler", "update_from_output"): "scheduler_output model_runner_output",
+    ("v1/core/sched/async_scheduler.py", "AsyncScheduler", "_update_after_schedule"): "scheduler_output",
 }
 
 
@@ -76,8 +70,11 @@ def check_version(installed: str) -> None:
         )
 
 
-def check_interface() -> None:
-    """Compare the methods that the plugin calls or replaces, in vLLM's source, with :data:`INTERFACE`.
+def check_interface(interface: Mapping[tuple[str, str, str], str] = INTERFACE) -> None:
+    """Compare methods that the plugin calls or replaces, in vLLM's source, with those of the supported versions.
+
+    Args:
+        interface: parameters by file, class and function, as in :data:`INTERFACE`.
 
     Raises:
         InputError: a method is missing or has other parameters, as in a build between two releases.
@@ -85,13 +82,16 @@ def check_interface() -> None:
     spec = find_spec("vllm")
     assert spec is not None, "vLLM calls this"
     folder = Path(spec.origin or "").parent
-    signatures = {file: parameters_in(folder / file) for file in {file for file, _, _ in INTERFACE}}
-    for (file, owner, name), expected in INTERFACE.items():
+    signatures = {file: parameters_in(folder / file) for file in {file for file, _, _ in interface}}
+    for (file, owner, name), expected in interface.items():
         parameters = signatures[file].get((owner, name))
         if parameters != expected:
             function = f"{owner}.{name}".strip(".")
             state = "is missing" if parameters is None else f"takes ({', '.join(parameters.split())})"
-            raise InputError(f"vllm: {function} of {file} {state}; install a release of {' or '.join(VERSIONS)}")
+            raise InputError(
+                f"vllm {installed_version()}: {function} of {file} {state}; "
+                f"install a release of {' or '.join(VERSIONS)}"
+            )
 
 
 def parameters_in(file: Path) -> dict[tuple[str, str], str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from specpilot.cli.main import Commands
 from specpilot.cli.main import main as run_command
 
-from .options import BenchOptions
+from .options import BenchOptions, TimesOptions
 
 
 def bench(options: BenchOptions) -> None:
@@ -26,7 +26,20 @@ def bench(options: BenchOptions) -> None:
     finish(result, options, options.output)
 
 
-COMMANDS: Commands = {"bench": bench}
+def times(options: TimesOptions) -> None:
+    """Measure vLLM's steps by number of requests and draft length, for the adaptive scheduler.
+
+    The file is the setting cost of the scheduler. Any drafting method can be measured.
+    """
+    from specpilot.cli.commands.measuring import begin, finish
+
+    from .round_times import measure_times
+
+    begin()
+    finish(measure_times(options), options, options.output)
+
+
+COMMANDS: Commands = {"bench": bench, "times": times}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from specpilot.common.errors import InputError
 from specpilot.common.json_file import build, naming_file, parse_object
-from specpilot.controllers.acceptance.lag_free_head import Config
 from specpilot.controllers.checkpoints.checkpoint import load_controller
-from specpilot.controllers.checkpoints.config import ControllerConfig
 from specpilot.controllers.checkpoints.provenance import EXACT, TOKENIZER
 from specpilot.controllers.length import Oracle, load_rule, names_rule, takes_cost
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
@@ -66,11 +63,6 @@ class Settings:
         """The name of the length controller."""
         return str(self.length)
 
-    @cached_property
-    def _config(self) -> ControllerConfig | None:
-        """The configuration of the trained controller; None for a rule."""
-        return None if names_rule(self.spec) else load_controller(self.spec).config
-
     def costs(self) -> tuple[CostModel | None, BatchCosts | None]:
         """Return the cost model of a single request, and costs by number of requests; None for missing ones.
 
@@ -85,19 +77,13 @@ class Settings:
         batch = BatchCosts.load(self.cost) if isinstance(self.cost, str) and not _is_number(self.cost) else None
         return (cost, None) if batch is None else (batch.at(1), batch)
 
-    def check(self, *, adaptive: bool = False) -> None:
+    def check(self) -> None:
         """Check everything that needs no model.
-
-        Args:
-            adaptive: whether vLLM cuts drafts by the controller's predictions and vLLM's costs.
 
         Raises:
             InputError: the rule is malformed, the controller or the costs are missing or damaged, or settings cannot be
                 combined.
         """
-        if adaptive:
-            self._check_adaptive()
-            return
         if self.log_rounds is not None:
             try:
                 Path(self.log_rounds).expanduser().mkdir(parents=True, exist_ok=True)
@@ -122,23 +108,6 @@ class Settings:
             raise InputError(
                 f"length={self.spec!r}: reads the target before it drafts, which is not possible in vLLM; choose "
                 "another rule"
-            )
-
-    def _check_adaptive(self) -> None:
-        """Check the settings for vLLM's adaptive verification.
-
-        Raises:
-            InputError: a setting has no effect, or the controller is not a lag-free head.
-        """
-        if self.log_rounds is not None:
-            raise InputError("log_rounds: needs model runner V1; leave it out")
-        for name, value in (("cost", self.cost), ("threshold", self.threshold)):
-            if value is not None:
-                raise InputError(f"{name}={value}: vLLM's adaptive verification uses its own costs; leave it out")
-        if not isinstance(self._config, Config):
-            kind = "a rule" if self._config is None else f"of kind {self._config.kind!r}"
-            raise InputError(
-                f"length={self.spec!r}: is {kind}; vLLM's adaptive verification needs a trained lag-free head"
             )
 
 
@@ -182,10 +151,7 @@ def prepare(settings: Settings, arguments: Any) -> None:
     """
     check_version(installed_version())
     check_interface()
-    adaptive = bool((arguments.speculative_config or {}).get("enable_adaptive_verification"))
-    settings.check(adaptive=adaptive)
-    if adaptive:
-        return
+    settings.check()
     if arguments.async_scheduling:
         raise InputError("async_scheduling: drafts of different lengths need synchronous scheduling; leave it out")
     arguments.async_scheduling = False
@@ -204,13 +170,12 @@ def apply(settings: Settings, config: Any) -> None:
             f"speculative_config: method is {method}, but specpilot needs a draft model; set method to draft_model, "
             "model and num_speculative_tokens"
         )
-    adaptive = speculative.enable_adaptive_verification
-    if config.use_v2_model_runner and not adaptive:
+    if config.use_v2_model_runner:
         raise InputError(
             "model runner: V2 drafts the same number of tokens for all requests; set VLLM_USE_V2_MODEL_RUNNER=0, or "
-            "choose a lag-free head and set enable_adaptive_verification in speculative_config"
+            "use the adaptive scheduler instead"
         )
-    if adaptive and not config.use_v2_model_runner:
+    if speculative.enable_adaptive_verification:
         raise InputError("enable_adaptive_verification: needs model runner V2, but this engine has V1; leave it out")
     for name in ("tensor", "pipeline", "data"):
         size = vars(parallel)[f"{name}_parallel_size"]

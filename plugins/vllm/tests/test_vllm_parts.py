@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from specpilot.common.errors import InputError
-from specpilot.controllers.acceptance.lag_free_head import LagFreeHead, LagFreePredictor
-from specpilot.controllers.acceptance.ngram_index import NOTHING
 from specpilot.controllers.length import Confidence, Fixed, LengthController
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.sampling import SamplingParams
@@ -21,10 +18,8 @@ from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot_vllm import build
 from specpilot_vllm.bench import DRAFTED, fitted
 from specpilot_vllm.build import check_version, expand_batch_to_tokens
-from specpilot_vllm.controllers import TrainedAcceptanceEstimator
 from specpilot_vllm.drafted_request import DraftedRequest, Drawn
 from specpilot_vllm.settings import Settings, apply, settings_of
-from torch import Tensor
 
 from tests.helpers.refusals import refused
 
@@ -79,22 +74,6 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         settings_of({"specpilot": settings}, {}).check()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (Settings(4), r"^length='4': is a rule; vLLM's adaptive verification needs a trained lag-free head$"),
-        (Settings("tiny-head"), r"^length='tiny-head': is of kind 'acceptance-head'; vLLM's adaptive"),
-        (Settings("tiny-lag-free", cost=0.2), r"^cost=0.2: vLLM's adaptive verification uses its own costs"),
-        (Settings("tiny-lag-free", threshold=0.3), r"^threshold=0.3: vLLM's adaptive"),
-        (Settings("none-such"), r"^none-such: "),
-    ],
-)
-def test_settings_for_adaptive_verification(settings: Settings, message: str) -> None:
-    with refused(message):
-        settings.check(adaptive=True)
-    Settings("tiny-lag-free").check(adaptive=True)  # needs neither cost nor threshold
-
-
 def engine_config(*, v2: bool, adaptive: bool = False) -> Any:
     """The fields of a ``VllmConfig`` that the plugin reads."""
     speculative = SimpleNamespace(
@@ -106,15 +85,17 @@ def engine_config(*, v2: bool, adaptive: bool = False) -> Any:
     return SimpleNamespace(speculative_config=speculative, parallel_config=parallel, use_v2_model_runner=v2)
 
 
-def test_what_each_model_runner_takes() -> None:
-    head = Settings("tiny-lag-free")
-    for config, message in (
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
         (engine_config(v2=True), r"^model runner: V2 drafts the same number"),
-        (engine_config(v2=False, adaptive=True), r"^enable_adaptive_verification: needs"),
-    ):
-        with refused(message):
-            apply(head, config)
-    apply(head, engine_config(v2=True, adaptive=True))
+        (engine_config(v2=False, adaptive=True), r"^enable_adaptive_verification: needs model runner V2"),
+    ],
+)
+def test_engines_without_lengths_of_each_request(config: Any, message: str) -> None:
+    with refused(message):
+        apply(Settings(4), config)
+    apply(Settings(4), engine_config(v2=False))
 
 
 def test_a_token_stays_in_the_draft_that_it_ends() -> None:
@@ -157,64 +138,6 @@ def test_values_are_repeated_for_drafted_tokens() -> None:
     assert expand_batch_to_tokens(torch.tensor([0.0, 0.5, 0.3]), ends, 4, 0, 1).tolist() == pytest.approx(
         [1.0, 1.0, 1.0, 0.3]
     )
-
-
-# The trained head's acceptance probabilities for vLLM's model runner V2: tensor operations alone, no vLLM needed
-
-
-VOCABULARY, WIDTH = 12, 6  # fewer tokens than candidates: the expectation is over all of them
-
-
-@pytest.fixture
-def predictor() -> LagFreePredictor:
-    torch.manual_seed(1)
-    head = LagFreeHead(WIDTH, 5)
-    return LagFreePredictor(head, torch.randn(VOCABULARY, WIDTH))
-
-
-def by_hand(predictor: LagFreePredictor, logits: Tensor, state: Tensor, temperature: float) -> float:
-    """Σ_y q(y)·a(y), with the predictions that the decoder makes of each token in turn."""
-    q = (logits / (temperature or 1.0)).softmax(-1)
-    entropy = float(torch.special.entr(q).sum())
-    tokens = [int(q.argmax())] if temperature == 0 else list(range(VOCABULARY))
-    signals = [(float(q[y]), float(q.max()), entropy) for y in tokens]
-    states = state.expand(len(tokens), -1)
-    accept = predictor.probabilities(signals, [NOTHING] * len(tokens), states, tokens)
-    weights = torch.ones(1) if temperature == 0 else q
-    return float((weights * accept).sum())
-
-
-def test_each_request_has_its_own_temperature_and_padding_is_left_alone(predictor: LagFreePredictor) -> None:
-    torch.manual_seed(3)
-    logits, temperature = torch.randn(3, VOCABULARY), torch.tensor([0.7, 1.0, 0.0, 1.3])
-    estimator = TrainedAcceptanceEstimator(predictor)
-    estimator.states = torch.randn(3, WIDTH)
-    probabilities = torch.full((4, 5), math.pi)
-    with torch.inference_mode():
-        estimator.predict(logits, torch.tensor([3, -1, 2]), torch.tensor(1), probabilities, temperature)
-    expected = [
-        by_hand(predictor, logits[row], estimator.states[row], float(temperature[at])) for row, at in ((0, 3), (2, 2))
-    ]
-    assert probabilities[[0, 2], 1].tolist() == pytest.approx(expected, abs=1e-6)
-    probabilities[[0, 2], 1] = math.pi
-    assert bool((probabilities == torch.tensor(math.pi)).all())
-
-
-def test_no_value_is_read_by_the_host(predictor: LagFreePredictor) -> None:
-    """A graph without a break has no such read, and can be captured."""
-    estimator = TrainedAcceptanceEstimator(predictor)
-    logits, states, temperature = torch.randn(2, VOCABULARY), torch.randn(2, WIDTH), torch.tensor([1.0, 0.0])
-
-    def predict(logits: Tensor, states: Tensor, rows: Tensor, step: Tensor, probabilities: Tensor) -> Tensor:
-        estimator.states = states
-        estimator.predict(logits, rows, step, probabilities, temperature)
-        return probabilities
-
-    arguments = logits, states, torch.tensor([1, 0]), torch.tensor(0)
-    compiled = torch.compile(predict, backend="eager", fullgraph=True)
-    with torch.no_grad():
-        result = compiled(*arguments, torch.zeros(2, 3))
-        assert torch.equal(result, predict(*arguments, torch.zeros(2, 3)))
 
 
 def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
