@@ -76,7 +76,8 @@ def times_file(folder: Path) -> Path:
 
 def survivals(acceptance: float) -> list[float]:
     """The probabilities that the first 0, 1, … ``LONGEST`` drafted tokens are all accepted."""
-    return np.cumprod([1.0] + [acceptance * DEPTH**i for i in range(LONGEST)]).tolist()
+    survival: list[float] = np.cumprod([1.0] + [acceptance * DEPTH**i for i in range(LONGEST)]).tolist()
+    return survival
 
 
 def best_table(seconds: Any, survival: Sequence[float]) -> list[list[int]]:

@@ -64,6 +64,7 @@ class AdaptiveScheduler(AsyncScheduler):  # type: ignore[misc]
         check_interface(SCHEDULER_INTERFACE)
         super().__init__(*args, **kwargs)
         check_attributes(self)
+        self.dynamic_sd_lookup: list[int] | None
         self.draft_lengths = adaptive_lengths(self.vllm_config, self.dynamic_sd_lookup)
         self.planned: dict[str, int] = {}
         self.verified: dict[int, dict[str, int]] = {}
@@ -95,7 +96,9 @@ class AdaptiveScheduler(AsyncScheduler):  # type: ignore[misc]
         sampled = model_runner_output.sampled_token_ids
         if verified is not None and self.draft_lengths is not None and sampled:
             rows = model_runner_output.req_id_to_index
-            counts = [(length, len(sampled[rows[name]]) - 1) for name, length in verified.items() if length]
+            counts = [
+                (length, len(sampled[rows[name]]) - 1) for name, length in verified.items() if length and name in rows
+            ]
             counts = [(length, accepted) for length, accepted in counts if accepted >= 0]  # others were discarded
             self.draft_lengths.observe([length for length, _ in counts], [accepted for _, accepted in counts])
         return super().update_from_output(scheduler_output, model_runner_output)

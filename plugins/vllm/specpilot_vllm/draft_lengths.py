@@ -76,7 +76,7 @@ class PositionAcceptance:
         mean = (self.accepted + 1.0) / (self.trials + 2.0)
         # Exponential weights halve the variance of a weighted count.
         variance = 0.5 * float((mean * (1.0 - mean) * trials).sum())
-        return abs(float((accepted - mean * trials).sum())) > CHANGE * variance**0.5
+        return bool(abs((accepted - mean * trials).sum()) > CHANGE * np.sqrt(variance))
 
 
 class AdaptiveLengths:

@@ -146,7 +146,7 @@ def step_times(llm: LLM, requests: Sequence[int], longest: int) -> Times:
     clock = time.process_time if current_platform.is_cpu() else time.perf_counter
     lengths = sorted({0, *(2**i for i in range(longest.bit_length()) if 2**i < longest), longest})
     core = llm.llm_engine
-    scheduler: Any = core.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+    scheduler: Any = core.engine_core.engine_core.scheduler
     params = import_vllm().SamplingParams(
         temperature=0.0, ignore_eos=True, max_tokens=(TURNS + 1) * sum((WARM + TIMED) * (k + 1) for k in lengths)
     )
