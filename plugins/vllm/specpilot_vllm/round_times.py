@@ -18,7 +18,7 @@ from specpilot.common.errors import InputError
 from specpilot.common.json_file import build, naming_file, parse_object, read_object
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel, parse_number
 
-from .bench import import_vllm, keep
+from .bench import CELLS, import_vllm, keep
 from .options import TimesOptions
 
 if TYPE_CHECKING:
@@ -123,10 +123,12 @@ def measure_times(options: TimesOptions) -> dict[str, Any]:
     max_rows = max(options.requests)
     speculative["num_speculative_tokens"] = options.longest
     speculative["num_speculative_tokens_per_batch_size"] = graph_table(options.longest, max_rows)
+    on_cpu = current_platform.is_cpu()
     arguments = {
         "model": str(shipped(options.target) or options.target),
         "max_num_seqs": max_rows,
-        "enforce_eager": current_platform.is_cpu(),
+        "enforce_eager": on_cpu,
+        "kv_cache_memory_bytes": CELLS if on_cpu else None,
         "enable_prefix_caching": False,
         "speculative_config": speculative,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from specpilot.checkpoints import shipped
 from specpilot_vllm import build
 from specpilot_vllm.build import SCHEDULER_INTERFACE, check_interface
-from specpilot_vllm.round_times import graph_table
+from specpilot_vllm.options import TimesOptions
+from specpilot_vllm.round_times import graph_table, load_seconds, measure_times
 
 from experiments.studies.adaptive_length import (
     LONGEST,
@@ -108,6 +110,19 @@ def test_greedy_texts_of_engines_are_those_of_plain_vllm(
         assert drafted <= before
     acceptance = core.scheduler.draft_lengths.acceptance
     assert 0 < acceptance.accepted[0] <= acceptance.trials[0]
+
+
+def test_times_are_measured_for_the_scheduler(tmp_path: Path) -> None:
+    result = measure_times(TimesOptions(requests=(1, 3), longest=3, engine='{"max_model_len": 512}'))
+    assert {rows: [*times] for rows, times in result["seconds"].items()} == {
+        "1": ["0", "1", "2", "3"],
+        "3": ["0", "1", "2", "3"],
+    }
+    file = tmp_path / "times.json"
+    file.write_text(json.dumps(result))
+    table = load_seconds(str(file), 3, 4, reads_text=True)
+    assert table.shape == (5, 4)
+    assert (table > 0).all()
 
 
 def config(**changes: Any) -> Any:
