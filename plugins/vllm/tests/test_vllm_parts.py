@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,13 @@ from specpilot.data_gen.acceptance import make_acceptance_data
 from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot_vllm import build
 from specpilot_vllm.bench import DRAFTED, fitted
-from specpilot_vllm.build import check_version, expand_batch_to_tokens
+from specpilot_vllm.build import (
+    INTERFACE,
+    SCHEDULER_INTERFACE,
+    check_interface,
+    check_version,
+    expand_batch_to_tokens,
+)
 from specpilot_vllm.drafted_request import DraftedRequest, Drawn
 from specpilot_vllm.settings import Settings, apply, settings_of
 
@@ -138,6 +145,14 @@ def test_values_are_repeated_for_drafted_tokens() -> None:
     assert expand_batch_to_tokens(torch.tensor([0.0, 0.5, 0.3]), ends, 4, 0, 1).tolist() == pytest.approx(
         [1.0, 1.0, 1.0, 0.3]
     )
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: run make test-vllm or make test-vllm33")
+@pytest.mark.parametrize("interface", [INTERFACE, SCHEDULER_INTERFACE], ids=["requests", "scheduler"])
+def test_the_source_of_vllm_has_the_methods_that_the_plugin_uses(interface: dict[tuple[str, str, str], str]) -> None:
+    check_interface(interface)
+    with refused(r"^vllm 0\.3\d.* takes \(.*\); install a release of 0\.32 or 0\.33"):
+        check_interface({place: f"{parameters} more" for place, parameters in interface.items()})
 
 
 def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
