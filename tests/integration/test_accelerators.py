@@ -589,12 +589,15 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("way", ["host", "static"])
+@pytest.mark.parametrize(
+    ("length", "way"), [("4", "host"), ("4", "static"), ("confidence", "drawn"), ("confidence", "static")]
+)
 @pytest.mark.parametrize("broken_model", ["target", "draft"])
 def test_a_model_without_numbers_fails_its_request_alone(
-    broken_model: str, way: str, monkeypatch: pytest.MonkeyPatch
+    broken_model: str, length: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = decoder("4", way=way)
+    """Also where the host reads each token, because the length depends on it."""
+    one = decoder(length, way=way)
     model = one.target if broken_model == "target" else one.setup.arms[0].drafter.model  # type: ignore[attr-defined]
     forward = model.forward
 
@@ -622,7 +625,7 @@ def test_a_model_without_numbers_fails_its_request_alone(
     with pytest.raises(InputError, match="NaN"):
         one.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
-    assert bool(drafting) == (broken_model == "draft" and way == "static")
+    assert bool(drafting) == (broken_model == "draft" and way == "static" and length == "4")
 
 
 def test_a_target_alone_without_numbers_fails_its_request_alone() -> None:

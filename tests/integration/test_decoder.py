@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from specpilot.common.errors import InputError
 from specpilot.controllers.length import Fixed, Oracle
+from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.models import CausalLM
+from specpilot.infer.drafters.base import device_sampling, draw_ahead
+from specpilot.infer.drafters.tree import LevelDrafter
+from specpilot.infer.random_source import RandomSource, SharedNoise
+from specpilot.models import CausalLM, Read, language_model
 from tokenizers.processors import TemplateProcessing
 
 from ..helpers.drafts import options_of
@@ -150,3 +154,26 @@ def test_drafts_that_are_no_smaller_than_the_target_are_named() -> None:
         SpeculativeDecoder(small, large)
     with pytest.warns(UserWarning, match="draft=.*; give a smaller draft"):
         SpeculativeDecoder(large, large)
+
+
+def test_trees_of_finished_requests_are_released() -> None:
+    decoder = SpeculativeDecoder(make(), make(layers=1), tree=(2, 2), verifier="spec-infer")
+    decoder.generate([PROMPT, PROMPT[:3]], max_new_tokens=5, seed=1)
+    (arm,) = decoder.setup.arms
+    assert isinstance(arm.drafter, LevelDrafter)
+    assert arm.drafter.trees == {}
+
+
+def test_random_numbers_of_tokens_that_a_device_does_not_draw_go_back() -> None:
+    """A model on the host draws no tokens before they are read. Shared noise needs no distributions of the draft."""
+    model = language_model(make())
+    assert isinstance(model, CausalLM)
+    decoder = SpeculativeDecoder(model, None)
+    for source, shared in ((RandomSource(3), False), (SharedNoise(3), True)):
+        request = decoder.new_request([1, 2], SamplingParams(1.0), 5, source)
+        settings = device_sampling(request, request.sampling, 64)
+        assert (settings.distributions, settings.shared) == (not shared, shared)
+        drawn, numbers = draw_ahead(model, model.new_cache(), [request], [Read(request, [1, 2])], [3], settings, 3)
+        assert (drawn, len(numbers[0])) == (None, 3)
+        if not shared:
+            assert [request.rng.uniform() for _ in range(3)] == numbers[0]

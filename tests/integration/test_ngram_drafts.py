@@ -25,6 +25,7 @@ from specpilot.controllers.length import (
     Fixed,
     LengthController,
     RateOptimal,
+    Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
@@ -130,6 +131,28 @@ def test_rules_steer_copies_as_certain_tokens(rule: LengthController) -> None:
     generation = decoder.generate(repetitive(20, 1), max_new_tokens=30, temperature=0)
     longest = max(len(round.drafted) for round in generation.rounds)
     assert longest == (10 if isinstance(rule, Fallback) else 20)
+
+
+class Matches(LengthController):
+    """Drafts on, and records the n-gram match of each copied token that it is asked about."""
+
+    def __init__(self) -> None:
+        self.matches: list[NgramMatch] = []
+
+    def observe(self, step: Step) -> bool:
+        self.matches.append(step.match())
+        return True
+
+
+def test_rules_see_the_matches_of_copied_tokens() -> None:
+    rule, prompt = Matches(), repetitive(6, 1)
+    decoder = SpeculativeDecoder(make(), None, ngram=Ngram(), length=rule)
+    expected, text = list[NgramMatch](), [*prompt]
+    for round in decoder.generate(prompt, max_new_tokens=30, temperature=0).rounds:
+        drafted = round.drafted
+        expected += [by_hand([*text, *drafted[:place]], drafted[place]) for place in range(len(drafted) - 1)]
+        text += round.emitted
+    assert rule.matches == expected != []
 
 
 def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
