@@ -94,7 +94,7 @@ def read_rounds(target: CausalLM, draft: CausalLM, text: Text) -> tuple[Tensor, 
     tokens = [*text.prompt_ids, *text.x[: max(text.places)]]
     reader, _ = TextReader.begin(target, tokens)
     _, target_states = reader.read(tokens)
-    states = draft.state_input.from_target(target_states, beginning=True)
+    states = draft.state_input.from_target(target_states)
     skipped = draft.state_input.skipped
     cache = draft.new_cache()
     cache.add(0, len(tokens) + len(text.tokens))

@@ -94,17 +94,8 @@ class CausalLM(LanguageModel):
         Raises:
             InputError: the model has no such layer.
         """
-        layers_of_model = self.packed.get_decoder()._modules.get("layers")
-        if not isinstance(layers_of_model, nn.ModuleList) or len(layers_of_model) != self.layers:
-            raise InputError(f"draft: reads the outputs of layers, which are not found in {self.name}; take another")
-        outside = [layer for layer in layers if not 0 < layer <= len(layers_of_model)]
-        if outside or list(layers) != sorted({*layers}):
-            raise InputError(
-                f"draft: reads the target's layers {', '.join(map(str, layers))}; they must ascend, from 1 to "
-                f"{len(layers_of_model)} in {self.name}; take the target it was made for"
-            )
         model = copy(self)
-        model.state_layers, model._inner = layers, [layers_of_model[layer - 1] for layer in layers]
+        model.state_layers, model._inner = layers, layer_modules(self.packed, layers, self.layers)
         model.strategy = self.strategy.of(model)
         return model
 
@@ -214,6 +205,25 @@ class CausalLM(LanguageModel):
         if states is None:
             states = embeddings.new_zeros(*tokens.shape, self.hidden_size)
         return {"inputs_embeds": self.state_input(embeddings, states.to(embeddings.dtype))}
+
+
+def layer_modules(model: PreTrainedModel, layers: Sequence[int], count: int) -> list[nn.Module]:
+    """Return the modules of ``layers`` of a target with ``count`` layers; 1 is the first layer.
+
+    Raises:
+        InputError: the model has no such layers.
+    """
+    name = model.config.model_type
+    all_layers = model.get_decoder()._modules.get("layers")
+    if not isinstance(all_layers, nn.ModuleList) or len(all_layers) != count:
+        raise InputError(f"draft: reads the outputs of layers, which are not found in {name}; take another")
+    outside = [layer for layer in layers if not 0 < layer <= count]
+    if outside or list(layers) != sorted({*layers}):
+        raise InputError(
+            f"draft: reads the target's layers {', '.join(map(str, layers))}; they must ascend, from 1 to {count} in "
+            f"{name}; take the target it was made for"
+        )
+    return [all_layers[layer - 1] for layer in layers]
 
 
 def _argument_names(model: PreTrainedModel) -> set[str]:

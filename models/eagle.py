@@ -1,23 +1,18 @@
-"""Drafts that read the target's states beside the tokens: EAGLE (Li et al. 2024, §4) and EAGLE-3 (2025, §3).
+"""Drafts that read the target's states beside the tokens: EAGLE-3 (Li et al. 2025, arXiv 2503.01840, §3).
 
 The input for the token x_t is made of its embedding e_t and a state g_{t-1}. If the target has read x_{t-1}, the state
-comes from the target. The target has not read drafted tokens; for these the draft's last hidden state replaces the
-target's.
-
-* EAGLE: g is the target's last hidden state, from which the target drew x_t (:class:`StateInput`).
-* EAGLE-3 (arXiv 2503.01840): g = W [a; b; c], where a, b and c are outputs of three of the target's layers
-  (:class:`Eagle3Input`). The first layer reads [e; g] (:class:`FirstLayer`), and the final norm is part of the head
-  (:class:`NormedHead`). The first token of a text has no state before it, so that the draft does not read it.
+is g = W [a; b; c], where a, b and c are outputs of three of the target's layers (:class:`Eagle3Input`). The target has
+not read drafted tokens; for these the draft's last hidden state replaces g. The first layer reads [e; g]
+(:class:`FirstLayer`), and the final norm is part of the head (:class:`NormedHead`). The first token of a text has no
+state before it, so that the draft does not read it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -27,83 +22,7 @@ from .trimmed_head import TrimmedHead
 NAME = "state_input"  # name of the module in a draft
 
 
-class StateReader(nn.Module, ABC):
-    """A module that makes a draft's inputs of embeddings and states.
-
-    Attributes:
-        size: size d of the target's states.
-        skipped: number of first tokens of a text that the draft does not read.
-    """
-
-    size: int
-    skipped: int = 0
-
-    @abstractmethod
-    def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
-        """Return the states (n, d) that the draft reads tokens with.
-
-        Args:
-            states: (n', d') the target's states of the tokens before them.
-            beginning: whether the tokens begin their text.
-        """
-
-    def check(self, hidden_size: int, vocab_size: int) -> None:
-        """Check that the draft was made for a target of these sizes.
-
-        Raises:
-            InputError: it was made for another target.
-        """
-        if self.size != hidden_size:
-            raise InputError(
-                f"draft: reads states of size {self.size}, the target's have size {hidden_size}; take the target it "
-                "was made for"
-            )
-
-    @abstractmethod
-    def target_layers(self, count: int) -> tuple[int, ...]:
-        """Return the layers, of a target with ``count`` layers, whose outputs the draft reads."""
-
-
-class StateInput(StateReader):
-    """Computes W [e; norm(s)] for embeddings e (…, d_e) and states s (…, d).
-
-    Args:
-        embedding: d_e, the size of embeddings.
-        state: d, the size of the target's last hidden states.
-        eps: epsilon of the root-mean-square norm.
-    """
-
-    def __init__(self, embedding: int, state: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.size = state
-        self.norm = nn.RMSNorm(state, eps)
-        self.linear = nn.Linear(embedding + state, embedding, bias=False)
-
-    @torch.no_grad()
-    def begin(self, size: float) -> None:
-        """Set the weights for the start of training: the output is the sum of state and embedding.
-
-        State and embedding are scaled to a root mean square of one half each.
-
-        Args:
-            size: root mean square of the embedding's entries.
-        """
-        embedding, state = self.linear.weight.shape[0], self.norm.weight.shape[0]
-        self.norm.weight.fill_(0.5)
-        self.linear.weight.copy_(torch.cat([torch.eye(embedding) * 0.5 / size, torch.eye(embedding, state)], -1))
-
-    def forward(self, embeddings: Tensor, states: Tensor) -> Tensor:
-        return self.linear(torch.cat([embeddings, self.norm(states)], -1))  # type: ignore[no-any-return]
-
-    def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
-        last = states[:, : self.size]
-        return F.pad(last, (0, 0, 1, 0)) if beginning else last  # there is no state before the first token
-
-    def target_layers(self, count: int) -> tuple[int, ...]:
-        return ()
-
-
-class Eagle3Input(StateReader):
+class Eagle3Input(nn.Module):
     """Computes [e; g] for embeddings e (…, d) and states g (…, d).
 
     Args:
@@ -115,9 +34,15 @@ class Eagle3Input(StateReader):
         eps: epsilon of the root-mean-square norms.
         norm_all: whether one norm is applied to the L states together, before W.
         norm_each: whether each of the L states has a norm.
+
+    Attributes:
+        size: d_t.
+        skipped: number of first tokens of a text that the draft does not read.
+        shares_embedding: whether the draft's embedding is the target's.
     """
 
     skipped = 1
+    shares_embedding: bool = False
 
     def __init__(
         self,
@@ -140,8 +65,13 @@ class Eagle3Input(StateReader):
     def forward(self, embeddings: Tensor, states: Tensor) -> Tensor:
         return torch.cat([embeddings, states], -1)
 
-    def from_target(self, states: Tensor, *, beginning: bool) -> Tensor:
-        inner = states[:, -self.fc.in_features :].to(self.fc.weight.dtype)
+    def from_target(self, states: Tensor) -> Tensor:
+        """Return the states (…, d) that the draft reads tokens with.
+
+        Args:
+            states: (…, d_t + L·d_t) the target's states of the tokens before them.
+        """
+        inner = states[..., -self.fc.in_features :].to(self.fc.weight.dtype)
         if self.input_norm is not None:
             inner = self.input_norm(inner)
         if self.fc_norm is not None:
@@ -150,7 +80,16 @@ class Eagle3Input(StateReader):
         return self.fc(inner)  # type: ignore[no-any-return]
 
     def check(self, hidden_size: int, vocab_size: int) -> None:
-        super().check(hidden_size, vocab_size)
+        """Check that the draft was made for a target of these sizes.
+
+        Raises:
+            InputError: it was made for another target.
+        """
+        if self.size != hidden_size:
+            raise InputError(
+                f"draft: reads states of size {self.size}, the target's have size {hidden_size}; take the target it "
+                "was made for"
+            )
         if self.vocabulary != vocab_size:
             raise InputError(
                 f"draft: made for {self.vocabulary} tokens, the target has {vocab_size}; take the target it was made "
@@ -158,6 +97,7 @@ class Eagle3Input(StateReader):
             )
 
     def target_layers(self, count: int) -> tuple[int, ...]:
+        """Return the layers, of a target with ``count`` layers, whose outputs the draft reads."""
         return (2, count // 2, count - 3) if self.layers is None else tuple(self.layers)
 
 
@@ -206,17 +146,7 @@ class NormedHead(TrimmedHead):
         return super().forward(self.norm(input))
 
 
-def find_state_input(model: PreTrainedModel) -> StateReader | None:
+def find_state_input(model: PreTrainedModel) -> Eagle3Input | None:
     """Return the module with which ``model`` reads states; None if it reads none."""
     module = model._modules.get(NAME)
-    return module if isinstance(module, StateReader) else None
-
-
-def add_state_input(model: PreTrainedModel) -> StateInput:
-    """Add a :class:`StateInput` to ``model``, in the model's precision and with initial weights, and return it."""
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    assert isinstance(embedding, Tensor)
-    assert isinstance(head, Tensor)
-    module = StateInput(embedding.shape[1], head.shape[1]).to(head.device, head.dtype)
-    model.add_module(NAME, module)
-    return module
+    return module if isinstance(module, Eagle3Input) else None

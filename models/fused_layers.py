@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .eagle import find_state_input
 from .kv_cache import size_above
 from .lean_forward import has_lean_layout, rotary_angles
 from .trimmed_head import TrimmedHead
@@ -98,7 +97,6 @@ class FusedLayers:
         head = self.model.lm_head
         self.head: Tensor = head.weight.detach()
         self.trimmed = head if isinstance(head, TrimmedHead) else None
-        self.state_input = find_state_input(model)
         self.state_layers: tuple[int, ...] = ()
         wrap: Callable[[Any], Any] = partial(torch.compile, dynamic=True) if compiled else _identity
         self.norm_rows, self.rotate_and_write = wrap(F.rms_norm), wrap(rotate_and_write)
@@ -137,7 +135,6 @@ class FusedLayers:
         mask: Tensor,
         buffers: Sequence[Tensor],
         tables: tuple[Tensor, Tensor],
-        states: Tensor | None,
         keep: int,
     ) -> tuple[Tensor, Tensor]:
         """Read n tokens of each of B texts.
@@ -148,7 +145,6 @@ class FusedLayers:
             mask: (B, 1, n, C) additive mask.
             buffers: (2, rows, H_kv, C, D) keys and values of each layer.
             tables: the result of :meth:`tables`.
-            states: (B, n, d) the states before each token, for drafts that read them.
             keep: number of last tokens with results.
 
         Returns:
@@ -159,11 +155,7 @@ class FusedLayers:
         rows, columns = rows.expand(batch, n).flatten(), columns.flatten()
         group = self.heads // self.kv_heads
         mask = mask.expand(batch, group, n, -1).reshape(batch, 1, group * n, -1)
-        x = F.embedding(tokens, self.embedding)
-        if self.state_input is not None:
-            assert states is not None
-            x = self.state_input(x, states)
-        x = x.view(batch * n, -1)  # (N, d), N = B·n
+        x = F.embedding(tokens, self.embedding).view(batch * n, -1)  # (N, d), N = B·n
         width, size = x.shape[-1:], (self.head_size,)
         inner: list[Tensor] = []
         for number, (layer, kept) in enumerate(zip(self.layers, buffers, strict=False), 1):  # an early exit has fewer

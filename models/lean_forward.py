@@ -36,7 +36,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .base import is_dispatched
-from .eagle import find_state_input
 from .kv_cache import RaggedKVCache
 from .lean_attention import SHORT, AttentionGroup, Tables, attention_group, group_reads
 from .linear import Linear, MakeLinear, Quantization, linears
@@ -78,7 +77,6 @@ class LeanForward:
         head = self.model.lm_head
         self.head = output(head.weight.detach(), None)
         self.trimmed = head if isinstance(head, TrimmedHead) else None
-        self.state_input = find_state_input(model)
         self.state_layers: tuple[int, ...] = ()
         empty = torch.empty(0)
         self._tables = [Tables(0, empty, empty, empty)]  # a list, so that early exits share them
@@ -130,7 +128,7 @@ class LeanForward:
         for part in parts:
             plan = cache.plan_forward(part)
             groups.append(attention_group(cache, part, self.tables(plan.width + 1), plan, self.heads // self.kv_heads))
-        x, inner = self._layers(cache, groups, self._states(parts))  # (N, d)
+        x, inner = self._layers(cache, groups)  # (N, d)
         for group in groups:
             cache.end_forward(group.plan)
         state_indices = _state_indices(reads, parts)
@@ -143,19 +141,7 @@ class LeanForward:
             )
         return logits if self.trimmed is None else self.trimmed.spread(logits), hidden
 
-    def _states(self, parts: Sequence[Sequence[Read]]) -> Tensor | None:
-        """Return the states (N, d) before each token; None if the model reads no states."""
-        if self.state_input is None:
-            return None
-        reads = [read for part in parts for read in part]
-        width, like = self.norm.weight.shape[0], self.embedding
-        return torch.cat(
-            [like.new_zeros(len(read.tokens), width) if read.states is None else read.states for read in reads]
-        ).to(like.dtype)
-
-    def _layers(
-        self, cache: RaggedKVCache, groups: Sequence[AttentionGroup], states: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup]) -> tuple[Tensor, list[Tensor]]:
         """Return the output (N, d) of the last layer, and the outputs (N, d) of ``state_layers``."""
         first, counts = groups[0], [group.tokens.shape[0] for group in groups]
         tokens, cos, sin = first.tokens, first.cos, first.sin
@@ -166,9 +152,6 @@ class LeanForward:
 
         n = tokens.shape[0]
         x = self.embedding[tokens]
-        if states is not None:
-            assert self.state_input is not None
-            x = self.state_input(x, states)
         inner: list[Tensor] = []
         for number, (layer, kept) in enumerate(
             zip(self.layers, cache.ragged_layers, strict=False), 1

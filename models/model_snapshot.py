@@ -20,10 +20,8 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from ..common.errors import InputError
-from .eagle import StateInput
 from .trimmed_head import TrimmedHead
 
-DRAFT_MODULES = (TrimmedHead, StateInput)
 LIBRARY_MODULES = ("torch.nn.", "transformers.")  # without adapters
 PACKAGE = f"{__package__}."
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -152,7 +150,7 @@ def matches_config(model: PreTrainedModel) -> bool:
         while len(_EXPECTED) >= REMEMBERED:
             _EXPECTED.pop(next(iter(_EXPECTED)))
         _EXPECTED[key] = {name: _build(module) for name, module in fresh.named_modules()}
-    draft_modules = tuple(name for name, module in model.named_modules() if isinstance(module, DRAFT_MODULES))
+    draft_modules = tuple(name for name, module in model.named_modules() if isinstance(module, TrimmedHead))
     expected = {name: build for name, build in _EXPECTED[key].items() if not name.startswith(draft_modules)}
     builds = {name: _build(module) for name, module in model.named_modules() if not name.startswith(draft_modules)}
     return builds == expected
@@ -215,9 +213,9 @@ def _is_internal_hook(hook: Any) -> bool:
 
 
 def is_library_module(module: nn.Module, origins: tuple[str, ...] = LIBRARY_MODULES) -> bool:
-    """Return true for trimmed heads, EAGLE's inputs, and modules of classes in ``origins`` with a library's forward."""
+    """Return true for trimmed heads, and for modules of classes in ``origins`` with a library's forward."""
     kind = type(module)
-    return kind in DRAFT_MODULES or (
+    return kind is TrimmedHead or (
         kind.__module__.startswith(origins) and kind.forward.__module__.startswith(LIBRARY_MODULES)
     )
 

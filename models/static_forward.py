@@ -136,7 +136,7 @@ class StaticForward:
             (mask,) = masks.values()
             buffers = [layer.pair for layer in cache.ragged_layers[: self.model.layers]]
             return self.strategy.fused(  # type: ignore[no-any-return]
-                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.states, self.keep
+                tokens, positions, self.rows, columns, mask, buffers, self.tables, self.keep
             )
         return self._compute_layers(cache, masks)
 

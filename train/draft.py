@@ -21,14 +21,15 @@ from ..data_gen.dataset import SCHEMA_VERSION, Manifest, day_in
 from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
 from ..infer.prompting import day_of
-from ..models.eagle import Eagle3Input, find_state_input
+from ..models.eagle import find_state_input
 from ..models.loading.draft_folder import check_place, find_shared_target, save_draft, shared_names
+from ..models.loading.eagle3_folder import save_eagle3
 from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_model, load_tokenizer
 from ..models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from .best_epoch import BestEpoch
-from .draft_model import load_initial, of_layers, shared_with
-from .draft_module import DraftDataModule, DraftModule
+from .draft_model import initial_draft, load_initial, shared_with
+from .draft_module import DraftDataModule, DraftModule, require_weights
 from .fitting import Training, TrainingResult, fit, train_run
 from .options import DraftTrainingOptions, TrimOptions
 from .run_folder import DATASET, STATES, Run
@@ -67,8 +68,9 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
     pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
 
     def load() -> Training:
-        draft = of_layers(target, settings, kept) if settings.initial is None else initial
-        data = DraftDataModule(documents, settings)
+        draft = initial_draft(target, settings, kept) if settings.initial is None else initial
+        unread = 0 if find_state_input(draft) is None else settings.positions
+        data = DraftDataModule(documents, settings, unread=unread)
         return lambda run: _train(run, target, draft, data)
 
     dataset = replace(_manifest(settings, pair, documents, kept), day=day)
@@ -129,7 +131,7 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
         )
     tokenizer = load_tokenizer(settings.target, trust_remote_code=settings.trust_remote_code)
     if settings.initial is None:
-        draft = of_layers(target, settings, run.dataset.kept_tokens)
+        draft = initial_draft(target, settings, run.dataset.kept_tokens)
     else:
         draft = load_initial(target, tokenizer, settings)
         if model_fingerprint(draft) != run.dataset.fingerprint["draft"]:
@@ -137,7 +139,14 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
                 f"initial={settings.initial!r}: is not the draft that the run began with; restore that draft"
             )
     shared = shared_with(draft, settings, run.dataset.fingerprint["target"])
+    require_weights(draft, weights)
     draft.load_state_dict(weights, strict=False)
+    if find_state_input(draft) is not None:
+        save_eagle3(
+            draft, output, target, name=settings.target, speculative_tokens=settings.positions, dtype=torch.bfloat16,
+            overwrite=overwrite,
+        )  # fmt: skip
+        return
     save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
 
 
@@ -159,7 +168,7 @@ def trim_vocabulary(options: TrimOptions) -> Path:
         )
     if vars(model.config).get("quantization_config") is not None:
         raise InputError(f"{options.draft}: has quantised weights; trim the model in full precision")
-    if isinstance(find_state_input(model), Eagle3Input):
+    if find_state_input(model) is not None:
         raise InputError(
             f"{options.draft}: is an EAGLE-3 draft, which was trained with its vocabulary; choose another draft"
         )

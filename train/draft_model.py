@@ -1,4 +1,4 @@
-"""The initial model of a draft's training: layers of the target, or an existing draft."""
+"""The initial model of a draft's training: layers of the target, an EAGLE-3 draft, or an existing draft."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
@@ -14,12 +14,18 @@ from ..common.errors import InputError, naming
 from ..infer.loading.pair import load_draft
 from ..infer.options import LoadingKeywords
 from ..models import CausalLM, GgufModel
-from ..models.eagle import StateInput, add_state_input, find_state_input
+from ..models.causal_lm import layer_modules
+from ..models.eagle import find_state_input
 from ..models.early_exit import layers_name
 from ..models.loading.draft_folder import SharedTarget, find_shared_target
+from ..models.loading.eagle3_folder import EMBEDDING, FUSED, HEAD, Eagle3File, build_model, layer_config, set_weights
+from ..models.longrope import longrope_switch
 from ..models.trimmed_head import keep_trimmed, trim_head
 from .options import DraftTrainingOptions
 
+FIRST_LAYER, FINAL_NORM = "model.layers.0.", "lm_head.norm.weight"  # names of weights of an EAGLE-3 draft
+LIKE_LLAMA = ("llama", "mistral", "qwen2", "qwen3")  # architectures with layers from which an EAGLE-3 draft begins
+DEEP = 7  # number of layers from which the usual layers of an EAGLE-3 draft exist and differ
 TOGETHER = ("num_kv_shared_layers", "attention_types")  # settings of all layers together
 
 
@@ -44,9 +50,7 @@ def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
 
 
 @torch.no_grad()
-def new_draft(
-    target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None, *, reads_states: bool = False
-) -> PreTrainedModel:
+def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None) -> PreTrainedModel:
     """Return a float32 model of the target's class with the target's ``layers``, with logits for ``kept``.
 
     The weights are copies, except the embedding, which is the target's if that is in float32. No weight requires
@@ -56,20 +60,16 @@ def new_draft(
         target: the target.
         layers: indices of layers.
         kept: the tokens of the logits; None for all.
-        reads_states: add a :class:`.StateInput`.
 
     Raises:
         InputError: no shorter model of the target's architecture can be made.
     """
     config: Any = target.config
     kind = config.model_type
-    if config.is_encoder_decoder or config.get_text_config(decoder=True) is not config:
-        raise InputError(f"{kind}: a draft can only be made of a decoder-only language model; choose another target")
+    _check_target(target)
     for setting in TOGETHER:
         if vars(config).get(setting):
             raise InputError(f"{kind}: no shorter model can be made of this architecture, because of its {setting}")
-    if vars(config).get("quantization_config") is not None:
-        raise InputError(f"{kind}: a draft cannot be made of quantised weights; use the target in full precision")
     count = config.num_hidden_layers
     problem = f"{kind}: no shorter model can be made of this architecture"
     try:
@@ -100,11 +100,145 @@ def new_draft(
     if kept is not None:
         trim_head(draft, kept)
     CausalLM._check(draft)
-    if reads_states:
-        if not CausalLM(draft.eval()).together:
-            raise InputError(f"features: a {kind} does not take the masks of training by positions; leave it out")
-        add_state_input(draft).begin(float(embedding.float().square().mean().sqrt()))
     return draft.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def _check_target(target: PreTrainedModel) -> None:
+    """Check that drafts can be made for ``target``.
+
+    Raises:
+        InputError: it is no decoder-only language model, or its weights are quantised.
+    """
+    config: Any = target.config
+    if config.is_encoder_decoder or config.get_text_config(decoder=True) is not config:
+        raise InputError(
+            f"{config.model_type}: a draft can only be made of a decoder-only language model; choose another target"
+        )
+    if vars(config).get("quantization_config") is not None:
+        raise InputError(
+            f"{config.model_type}: a draft cannot be made of quantised weights; use the target in full precision"
+        )
+
+
+def choose_state_layers(count: int) -> tuple[int, ...]:
+    """Return the layers, of a target with ``count`` layers, whose outputs a new EAGLE-3 draft reads; 1 is the first.
+
+    These are layers 2, n // 2 and n - 3, as in the paper's code. Targets with fewer than seven layers have no such
+    three layers; then the draft reads layers 1, (n + 1) // 2 and n - 1.
+
+    Raises:
+        InputError: the target has fewer than three layers.
+    """
+    if count >= DEEP:
+        return 2, count // 2, count - 3
+    if count < 3:
+        raise InputError(
+            f"features: an EAGLE-3 draft reads three of the target's layers, and the target has {count}; leave it out"
+        )
+    return (1, 2, 3) if count < 5 else (1, (count + 1) // 2, count - 1)
+
+
+@torch.no_grad()
+def new_eagle3(
+    target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None, seed: int = 0
+) -> PreTrainedModel:
+    """Return a float32 EAGLE-3 draft with one layer of Llama, with logits for ``kept``.
+
+    The embedding is the target's, and the output projection begins with rows of the target's. The layer, its norms and
+    W begin with random weights; if the target's layers are like Llama's, with those of the target's last layer, so that
+    the draft begins as an early exit. No weight requires gradients.
+
+    Args:
+        target: the target.
+        layers: the target's layers whose outputs are read; 1 is the first.
+        kept: the tokens of the logits; None for all.
+        seed: seed of random weights.
+
+    Raises:
+        InputError: no EAGLE-3 draft can be made for the target.
+    """
+    config: Any = target.config
+    kind = config.model_type
+    _check_target(target)
+    if longrope_switch(config) is not None:
+        raise InputError(f"features: the states of a {kind} with longrope are not supported; leave it out")
+    layer_modules(target, layers, config.num_hidden_layers)
+    embedding: Any = target.get_input_embeddings().weight
+    head: Any = target.get_output_embeddings().weight
+    width, vocabulary = config.hidden_size, len(head)
+    if embedding.shape != (vocabulary, width) or head.shape != embedding.shape:
+        raise InputError(
+            f"features: the embedding of {kind} has the shape {tuple(embedding.shape)}, its output projection "
+            f"{tuple(head.shape)}; an EAGLE-3 draft needs {vocabulary} rows of the hidden size {width} in both; leave "
+            "it out"
+        )
+    tokens = list(range(vocabulary)) if kept is None else list(kept)
+    file = Eagle3File(
+        transformer_layer_config=_layer_keys(config, vocabulary),
+        draft_vocab_size=len(tokens),
+        norm_before_residual=False,
+        target_hidden_size=width,
+        eagle_aux_hidden_state_layer_ids=list(layers),
+    )
+    model = build_model(layer_config("llama", file.transformer_layer_config, file), file, tokens)
+    generator = torch.Generator().manual_seed(seed)
+    weights: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if value.ndim == 1:
+            weights[name] = torch.ones(value.shape)
+        elif name not in (EMBEDDING, HEAD):
+            weights[name] = torch.randn(value.shape, generator=generator) * model.config.initializer_range
+    if kind in LIKE_LLAMA:
+        _copy_last_layer(target, weights)
+    weights = {name: value.to(head.device) for name, value in weights.items()}
+    weights[EMBEDDING] = embedding.detach().float()
+    weights[HEAD] = head.detach()[tokens].float()
+    set_weights(model, weights, tokens, shares_embedding=True)
+    return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def _layer_keys(config: Any, vocabulary: int) -> dict[str, Any]:
+    """Return the keys of a layer of Llama with the sizes of the target's layers."""
+
+    def number(name: str, default: int) -> int:
+        value = getattr(config, name, None)
+        return value if isinstance(value, int) else default
+
+    heads = config.num_attention_heads
+    rope = getattr(config, "rope_parameters", None) or {}
+    theta = rope.get("rope_theta")
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": number("intermediate_size", 4 * config.hidden_size),
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": number("num_key_value_heads", heads),
+        "head_dim": number("head_dim", config.hidden_size // heads),
+        "hidden_act": "silu",
+        "max_position_embeddings": number("max_position_embeddings", 2048),
+        "rms_norm_eps": float(getattr(config, "rms_norm_eps", 1e-5)),
+        "rope_theta": 10000.0 if theta is None else float(theta),
+        "attention_bias": False,
+    }
+
+
+def _copy_last_layer(target: PreTrainedModel, weights: dict[str, Tensor]) -> None:
+    """Set ``weights`` of an EAGLE-3 draft to those of the target's last layer and final norm, where shapes agree.
+
+    Projections with 2d columns get the target's weights in the columns of the state. W copies the last of its states.
+    """
+    decoder: Any = target.get_decoder()
+    for name, value in decoder.layers[-1].state_dict().items():
+        new_name = FIRST_LAYER + name.replace("input_layernorm", "hidden_norm")
+        if new_name not in weights:
+            continue  # biases, and norms of queries and keys
+        rest = weights[new_name].shape[-1] - value.shape[-1]
+        if weights[new_name].shape[:-1] == value.shape[:-1] and rest in (0, value.shape[-1]):
+            weights[new_name][..., rest:] = value.float().cpu()
+    weights[FINAL_NORM] = decoder.norm.weight.float().cpu()
+    width = weights[FUSED].shape[0]
+    weights[FUSED][:, -width:] += torch.eye(width)
 
 
 def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
@@ -122,8 +256,8 @@ def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
     return type(config)(**values)  # type: ignore[no-any-return]
 
 
-def of_layers(target: PreTrainedModel, settings: DraftTrainingOptions, kept: list[int] | None) -> PreTrainedModel:
-    """Return a draft of the target's layers.
+def initial_draft(target: PreTrainedModel, settings: DraftTrainingOptions, kept: list[int] | None) -> PreTrainedModel:
+    """Return a draft of the target's layers, or with features an EAGLE-3 draft.
 
     Args:
         target: the target.
@@ -131,14 +265,15 @@ def of_layers(target: PreTrainedModel, settings: DraftTrainingOptions, kept: lis
         kept: the tokens that the draft can propose; None for all.
 
     Raises:
-        InputError: no shorter model of the target's architecture can be made.
+        InputError: no draft can be made for the target.
     """
-    reads_states = settings.features is not None
-    layers = settings.layers
-    if layers is None:
-        layers = 1 if reads_states else 3
-    chosen = choose_layers(layers, target.config.num_hidden_layers)
-    return new_draft(target, chosen, kept, reads_states=reads_states)
+    count = target.config.num_hidden_layers
+    if settings.features is not None:
+        draft = new_eagle3(target, choose_state_layers(count), kept, settings.seed)
+        keep_trimmed(draft)
+        return draft
+    chosen = choose_layers(3 if settings.layers is None else settings.layers, count)
+    return new_draft(target, chosen, kept)
 
 
 def load_initial(
@@ -156,9 +291,8 @@ def load_initial(
     }  # fmt: skip
     with naming("initial", name):
         draft = load_draft(name, target, tokenizer, loading, decoder_only=True)
-    if isinstance(draft, GgufModel) or not isinstance(find_state_input(draft), StateInput | None):
-        kind = "a GGUF file" if isinstance(draft, GgufModel) else "an EAGLE-3 draft"
-        raise InputError(f"initial={name!r}: {kind} cannot be trained; choose a draft in transformers' format")
+    if isinstance(draft, GgufModel):
+        raise InputError(f"initial={name!r}: a GGUF file cannot be trained; choose a draft in transformers' format")
     if vars(draft.config).get("quantization_config") is not None:
         raise InputError(f"initial={name!r}: has quantised weights; use the model in full precision")
     embeddings: list[Any] = [draft.get_input_embeddings(), target.get_input_embeddings()]
@@ -176,6 +310,8 @@ def load_initial(
 
 def shared_with(draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str) -> SharedTarget | None:
     """Return the untrained weights that ``draft`` shares with the target of ``fingerprint``; None if there are none."""
+    if (reader := find_state_input(draft)) is not None:
+        return SharedTarget(settings.target, fingerprint, ["input"]) if reader.shares_embedding else None
     if settings.initial is not None:
         return find_shared_target(draft)
     return SharedTarget(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])

@@ -4,17 +4,18 @@ A drafted token is accepted with probability Σ_v min(p, q) (Leviathan et al. 20
 total variation distance ½ Σ_v |p - q|, so that distance is the loss (Zhou et al. 2024, "DistillSpec"). Shapes: B
 windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft, J drafted positions.
 
-With the target's states at all previous positions, the prediction at every position of a window is that of a first
-drafted token. Drafted token j > 1 is predicted from the draft's state at the previous position. The last j - 1 entries
-of the KV cache then come from the draft's states, and earlier ones from the target's states. All positions of a window
-are predicted together (training-time test of EAGLE-3, Li et al. 2025): forward j adds the entries of T positions to the
-cache, and a mask gives each position the entries that it has in decoding. The tokens are those of the text, as in
-decoding as long as drafts are accepted.
+An EAGLE-3 draft is trained on several drafted positions. With the target's states at all previous positions, the
+prediction at every position of a window is that of a first drafted token. Drafted token j > 1 is predicted from the
+draft's state at the previous position. The last j - 1 entries of the KV cache then come from the draft's states, and
+earlier ones from the target's states. All positions of a window are predicted together (training-time test, Li et al.
+2025, arXiv 2503.01840, §3): forward j adds the entries of T positions to the cache, and a mask gives each position the
+entries that it has in decoding. The tokens are those of the text, as in decoding as long as drafts are accepted. The
+first J tokens of a window are not learned, because drafted token J needs J states before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from ..common.errors import InputError
 from ..data_gen.documents import Document
-from ..models.causal_lm import forward_with_hidden
+from ..models.causal_lm import forward_with_hidden, layer_modules
 from ..models.eagle import find_state_input
 from ..models.masks import CHUNKED, SLIDING, MaskTypes, additive_mask, mask_types
 from ..models.trimmed_head import TrimmedHead
@@ -44,18 +46,30 @@ class DraftDataModule(ResumableData[Windows, Windows]):
     Attributes:
         states: the target's states on all windows; None if they are not stored.
 
+    Args:
+        documents: the texts.
+        settings: options of the training.
+        unread: number of first tokens of each window after which nothing is learned.
+
     Raises:
         InputError: training or validation would be empty.
     """
 
-    def __init__(self, documents: Sequence[Document], settings: DraftTrainingOptions) -> None:
+    def __init__(self, documents: Sequence[Document], settings: DraftTrainingOptions, *, unread: int = 0) -> None:
         self.states: StateFolder | None = None
         fraction, window = settings.validation_fraction, settings.window
         training, validation = split(documents, [document.id for document in documents], fraction)
         require_both(len(training), len(validation), fraction, "text")
         generator = torch.Generator().manual_seed(settings.seed)
         order = torch.randperm(len(training), generator=generator).tolist()
-        super().__init__(settings, [pack([training[i] for i in order], window)], pack(validation, window))
+        if unread >= window:
+            raise InputError(f"window={window}: must be larger than positions={unread}; choose a larger window")
+        parts = [pack([training[i] for i in order], window), pack(validation, window)]
+        for part in parts:
+            part.learned[:, :unread] = False
+        learned = [int(part.learned.sum()) for part in parts]
+        require_both(learned[0], learned[1], fraction, "token")
+        super().__init__(settings, parts[:1], parts[1])
 
     @property
     def windows(self) -> Windows:
@@ -84,25 +98,27 @@ def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positio
     Args:
         draft: the draft.
         batch: the windows.
-        states: the target's states (B, T, d).
+        states: the target's states (B, T, d_t + L·d_t).
         positions: number of drafted positions.
     """
     tokens, fuse = batch.tokens.long(), find_state_input(draft)
+    skipped = 0 if fuse is None else fuse.skipped
 
     def learned(hidden: Tensor) -> Tensor:
-        return hidden[batch.learned]
+        return hidden[batch.learned[:, skipped:]]
 
     if fuse is None:
         yield forward_with_hidden(draft, select=learned, input_ids=tokens, use_cache=False)[0]
         return
-    embeddings = draft.get_input_embeddings()(tokens)
+    embeddings = draft.get_input_embeddings()(tokens[:, skipped:])
     types = mask_types(draft.config.get_text_config(decoder=True))
     assert types is not None
-    width = tokens.shape[1]
+    width = embeddings.shape[1]
     cache = DynamicCache()
-    before = states.to(embeddings.dtype)
+    before = fuse.from_target(states[:, :-1])
     for number in range(positions):
-        before = F.pad(before, (0, 0, 1, 0))[:, :-1]  # the state of the position before, zero at the first
+        if number:
+            before = F.pad(before, (0, 0, 1, 0))[:, :-1]  # the state of the position before, zero at the first
         inputs: dict[str, Any] = {"inputs_embeds": fuse(embeddings, before), "past_key_values": cache}
         inputs["position_ids"] = torch.arange(width, device=tokens.device).unsqueeze(0)
         if number:
@@ -168,7 +184,9 @@ class DraftModule(pl.LightningModule):
         self.positions = 1 if find_state_input(draft) is None else settings.positions
         head = draft.get_output_embeddings()
         self.kept = head.tokens if isinstance(head, TrimmedHead) else None
-        self.teacher = Teacher(target, self.kept)
+        reader, count = find_state_input(draft), target.config.num_hidden_layers
+        layers = () if reader is None else reader.target_layers(count)
+        self.teacher = Teacher(target, self.kept, layer_modules(target, layers, count) if layers else ())
         self.strict_loading = False
         self.head.register_state_dict_post_hook(partial(_leave_out, left_out))
 
@@ -194,6 +212,9 @@ class DraftModule(pl.LightningModule):
         chosen = logits[0].argmax(-1)
         agree = (chosen if self.kept is None else self.kept[chosen]) == best
         return torch.stack([overlap(z, p) for z in logits]), p.sum(-1), agree
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        require_weights(self.head, {name.removeprefix("head.") for name in checkpoint["state_dict"]})
 
     def configure_optimizers(self) -> Any:
         schedule = partial(cosine, steps=self.steps, warm_up=round(WARM_UP * self.steps))
@@ -224,6 +245,19 @@ class DraftModule(pl.LightningModule):
 
     def add_findings(self, best: BestEpoch) -> BestEpoch:
         return best
+
+
+def require_weights(draft: nn.Module, names: Iterable[str]) -> None:
+    """Check that a checkpoint's weights ``names`` are weights of ``draft``.
+
+    Raises:
+        InputError: they are those of another architecture.
+    """
+    if unknown := sorted({*names} - {name for name, _ in draft.named_parameters()}):
+        raise InputError(
+            f"the run trained a draft with the weights {unknown[0]}, an architecture that this release does not train; "
+            "train again, in a new folder"
+        )
 
 
 def _leave_out(names: set[str], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

@@ -83,25 +83,27 @@ class TextOptions(TextFormOptions, DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingOptions):
-    """Draft. Without an initial draft, it is made of the target's layers and shares the target's embedding.
+    """Draft. Without an initial draft, it is made of the target's layers, or with features an EAGLE-3 draft.
 
     Attributes:
         initial: Draft to begin with: a draft of `train draft`, or any model with the target's tokenizer and number of
             tokens. Its own layers, vocabulary, output and features are kept.
-        features: target: the draft also reads the target's last hidden state of the previous position; at drafted
-            positions it reads its own state instead (EAGLE).
+        features: target: train an EAGLE-3 draft, which also reads the outputs of three of the target's layers at the
+            previous position; at drafted positions it reads its own state instead. vLLM and SGLang load it.
         positions: Number of drafted positions that are trained, with features. From the second position on, the draft
             reads its own states.
         layers: Layers of the target that the draft begins with. A number takes the last layer and the first ones; a
-            list such as "[0,1,29]" takes layers by index. By default 3, or 1 with features.
+            list such as "[0,1,29]" takes layers by index. By default 3. EAGLE-3 drafts have one
+            new layer.
         vocabulary: Number of tokens that the draft can propose: the most frequent tokens of the data; null for all.
-        own_output: Train a separate output projection for the draft instead of using the target's.
+        own_output: Train a separate output projection for the draft instead of using the target's. EAGLE-3 drafts
+            always have their own.
         window: Number of tokens of a text that are read together.
         batch_size: Number of windows in a step.
         dtype: Precision of the target; the draft is trained in float32.
         cache_states: Run the target once before the first epoch and keep its last hidden states in the run folder until
             the run is complete, so that every epoch runs only the draft. The states take 2 bytes × the target's hidden
-            size for each token of the data.
+            size for each token of the data, and four times as much for EAGLE-3 drafts.
     """
 
     initial: str | None = None
@@ -122,6 +124,8 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingO
             self.refuse_ignored(("features", "layers", "vocabulary", "own_output"), "the initial draft has its own")
         elif self.features is None:
             self.refuse_ignored(("positions",), "only drafts with --features target are trained by positions")
+        else:
+            self.refuse_ignored(("layers", "own_output"), "an EAGLE-3 draft has one new layer and its own output")
         if self.cache_states and self.num_nodes > 1:
             raise InputError("cache_states: one machine makes and reads the states; leave it out or set num_nodes=1")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..common.console import progress_bar
@@ -32,7 +32,7 @@ class TargetStates(NamedTuple):
     """Stored results of a target's forward over B windows of T tokens.
 
     Attributes:
-        states: last hidden states after the final norm, in bfloat16 (B, T, d).
+        states: last hidden states after the final norm, and the outputs of L layers, in bfloat16 (B, T, d + L·d).
         log_normaliser: log Σ_v exp(z_v) of the logits z over all V tokens (B, T).
         best: the most probable tokens (B, T).
     """
@@ -86,10 +86,11 @@ class Teacher:
     Args:
         target: the target.
         kept: the draft's tokens (M,); None for all.
+        layers: the L modules of the target whose outputs the draft reads.
     """
 
-    def __init__(self, target: PreTrainedModel, kept: Tensor | None) -> None:
-        self.target, self.kept = target, kept
+    def __init__(self, target: PreTrainedModel, kept: Tensor | None, layers: Sequence[nn.Module] = ()) -> None:
+        self.target, self.kept, self.layers = target, kept, layers
         head: Any = target.get_output_embeddings()
         rows = slice(None) if kept is None else kept.to(head.weight.device)
         self.weight: Tensor = head.weight.detach()[rows]  # (M, d)
@@ -102,6 +103,11 @@ class Teacher:
         self.target.to(device)  # type: ignore[arg-type]
         self.weight = self.weight.to(device)
         self.bias = None if self.bias is None else self.bias.to(device)
+
+    @property
+    def state_size(self) -> int:
+        """Number of values of the states of one token, d + L·d."""
+        return int(self.weight.shape[1]) * (1 + len(self.layers))
 
     def windows_at_once(self, tokens: int) -> int:
         """Return the best number of windows of ``tokens`` tokens for a forward of the target."""
@@ -116,7 +122,7 @@ class Teacher:
         """Return the labels of ``batch``, from stored states if it has them, else by a forward of the target.
 
         Returns:
-            The target's last hidden states (B, T, d), its probabilities of the draft's tokens (N, M), and its most
+            The target's states (B, T, d + L·d), its probabilities of the draft's tokens (N, M), and its most
             probable tokens (N,).
         """
         learned = batch.learned
@@ -151,15 +157,15 @@ class Teacher:
         return TargetStates(stored, normaliser, best)
 
     def _run(self, batch: Windows) -> tuple[Tensor, Tensor]:
-        """Return logits (N, V) of the learned positions, and states (B, T, d) of all positions."""
+        """Return logits (N, V) of the learned positions, and states (B, T, d + L·d) of all positions."""
         tokens = batch.tokens.long()
         return forward_with_hidden(
-            self.target, select=lambda states: states[batch.learned], input_ids=tokens, use_cache=False
+            self.target, lambda states: states[batch.learned], self.layers, input_ids=tokens, use_cache=False
         )
 
     def _project(self, states: Tensor) -> Tensor:
-        """Return logits (N, M) of states (N, d)."""
-        return F.linear(states.to(self.weight.dtype), self.weight, self.bias).float()
+        """Return logits (N, M) of states (N, d + L·d)."""
+        return F.linear(states[:, : self.weight.shape[1]].to(self.weight.dtype), self.weight, self.bias).float()
 
 
 def summarise(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +197,7 @@ class StateFolder:
         Raises:
             InputError: see :meth:`Teacher.states`.
         """
-        device, width = teacher.weight.device, int(teacher.weight.shape[1])
+        device, width = teacher.weight.device, teacher.state_size
         size = windows.tokens.numel() * (2 * width + 8)
         console.print(f"target states: {size / 1e6:,.0f} MB in {self.folder}, until the run is complete")
         self.folder.mkdir(exist_ok=True)

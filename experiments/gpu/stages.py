@@ -10,7 +10,7 @@ import torch
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.rollout import Rollout, label
 from specpilot.infer.decoder import SpeculativeDecoder
-from specpilot.train.draft_model import of_layers
+from specpilot.train.draft_model import initial_draft
 from specpilot.train.draft_module import DraftModule, overlap
 from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.target_states import Windows
@@ -72,7 +72,7 @@ def draft_module(subject: Subject) -> DraftModule:
     vocabulary = subject.target.config.vocab_size
     size = VOCABULARY if vocabulary > VOCABULARY else None
     settings = DraftTrainingOptions(target="random", data="random", layers=2, vocabulary=size)
-    draft = of_layers(subject.target, settings, None if size is None else list(range(size)))
+    draft = initial_draft(subject.target, settings, None if size is None else list(range(size)))
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_("layers." in name)
     return DraftModule(settings, draft, subject.target, left_out=set(), steps=100)

@@ -200,7 +200,7 @@ class ModelDrafter(Drafter):
         """Return the read of the text's ``unread`` tokens, which gives q of the first drafted tokens."""
         if self.inputs is None:
             return Read(request, unread)
-        states = self.inputs.from_target(torch.cat(request.states), beginning=not self.cache.length(request))
+        states = self.inputs.from_target(torch.cat(request.states))
         request.states = []
         return Read(request, unread, states=states)
 

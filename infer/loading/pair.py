@@ -159,7 +159,7 @@ def with_states(target: LanguageModel, drafts: Sequence[LanguageModel]) -> Langu
     if not isinstance(target, CausalLM):
         return target
     readers = [draft.state_input for draft in drafts if isinstance(draft, CausalLM) and draft.state_input is not None]
-    read = {layers for reader in readers if (layers := reader.target_layers(target.layers))}
+    read = {reader.target_layers(target.layers) for reader in readers}
     if len(read) > 1:
         raise InputError(f"draft: two of them read different layers of the target ({sorted(read)}); give one of them")
     return target.with_layers(read.pop()) if read else target

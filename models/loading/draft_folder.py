@@ -1,4 +1,4 @@
-"""The format of drafts with a trimmed vocabulary, with the target's embedding, or with an input for states.
+"""The format of drafts with a trimmed vocabulary or with the target's embedding.
 
 The folder holds ``config.json`` with the key ``specpilot_draft``, ``draft.json`` (:class:`DraftFile`), the weights in
 ``draft.safetensors``, and the tokenizer. transformers cannot load such a folder, because the file of weights has
@@ -25,7 +25,6 @@ from ...common.files import check_free, replacing_folder, without_places
 from ...common.json_file import build, naming_file, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from .. import LoadedModel
-from ..eagle import add_state_input, find_state_input
 from ..trimmed_head import TrimmedHead, kept_tokens, spread_logits
 from .model_files import HubKeywords
 
@@ -60,13 +59,11 @@ class DraftFile:
         schema_version: version of the format.
         kept_tokens: the tokens that the draft can propose, ascending; None for all.
         target: the target whose weights the draft uses; None if the draft has all weights.
-        reads_states: whether the draft reads the target's hidden states with a :class:`.StateInput`.
     """
 
     schema_version: int
     kept_tokens: list[int] | None
     target: SharedTarget | None
-    reads_states: bool = False
 
     @classmethod
     def read(cls, file: Path, vocab_size: int) -> DraftFile:
@@ -79,6 +76,11 @@ class DraftFile:
         with naming_file(file, AGAIN):
             if values.get("schema_version") != VERSION:
                 raise InputError(f"schema_version={values.get('schema_version')!r}: this version reads {VERSION}")
+            if values.pop("reads_states", False):
+                raise InputError(
+                    "a draft that reads the target's last hidden state, which this release does not read; train it "
+                    "again with `specpilot train draft --features target`"
+                )
             draft = build(cls, values)
             kept = draft.kept_tokens
             if kept is not None and (not kept or kept != sorted({*kept}) or not 0 <= kept[0] <= kept[-1] < vocab_size):
@@ -128,7 +130,7 @@ def save_draft(
     with replacing_folder(folder) as new:
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-        description = DraftFile(VERSION, kept, target, find_state_input(model) is not None)
+        description = DraftFile(VERSION, kept, target)
         (new / FILE).write_text(json.dumps(asdict(without_places(description))) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return folder
@@ -211,8 +213,6 @@ def load_saved_draft(
         head = TrimmedHead(weight, bias, draft.kept_tokens, config.vocab_size)
         model.set_output_embeddings(head)
         model.register_forward_hook(spread_logits)
-    if draft.reads_states:
-        add_state_input(model)
     shared = shared_names(model, draft.target)
     check_weights(stored, weights, {k: v for k, v in model.state_dict().items() if k not in shared})
     model.load_state_dict(weights, strict=False)

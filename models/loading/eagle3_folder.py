@@ -1,26 +1,32 @@
-"""EAGLE-3 drafts on disk: checkpoints of the library speculators, and those of EAGLE-3's authors in safetensors.
+"""EAGLE-3 drafts on disk, in the format of the library speculators or of EAGLE-3's authors, in safetensors.
 
 The folder holds ``config.json`` and ``model.safetensors``, or shards with an index. It has no tokenizer. The draft uses
 the target's embedding and output projection if the folder has none. The tensor ``d2t`` maps the trimmed vocabulary:
 output i is the token i + d2t[i].
+
+:func:`save_eagle3` writes the keys of both formats into one ``config.json``: vLLM and the library speculators read
+``speculators_config`` and ``transformer_layer_config``, SGLang reads the keys of the authors' format. The weights have
+the authors' names, which vLLM and SGLang read.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
+from ...common.files import check_free, replacing_folder, without_places
 from ...common.json_file import JsonObject, build, naming_file, read_object
 from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
@@ -37,6 +43,11 @@ AGAIN = "fetch the draft again"
 DEFAULT_LAYERS = 3  # number of the target's layers that a draft reads if the file does not name the layers
 EMBEDDING, HEAD, FUSED = "model.embed_tokens.weight", "lm_head.weight", f"{NAME}.fc.weight"
 LONGEST = 2**20  # minimum context of a draft, in tokens
+LAYER_KEYS = (  # the keys of a draft's layer that are written
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "attention_bias",
+    "initializer_range",
+)  # fmt: skip
 UNUSED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # used in training only
 
 
@@ -124,9 +135,7 @@ def load_eagle3(
     weights = {_weight_name(key, file): value for key, value in file_weights.items() if key not in UNUSED}
     tokens = _tokens(stored, weights.pop("d2t", None), len(weights[HEAD]) if HEAD in weights else None, file)
     config = _layer_config(name, file, weights)
-    with torch.device("meta"), no_init_weights():  # no memory, because a damaged file may describe any shapes
-        model = AutoModelForCausalLM.from_config(config)
-        _rebuild(model, config, file, tokens)
+    model = build_model(config, file, tokens)
     missing = {EMBEDDING, HEAD} - weights.keys()
     check_weights(stored, weights, {key: value for key, value in model.state_dict().items() if key not in missing})
     precision = weights.get(HEAD, weights[FUSED]).dtype if isinstance(dtype, str) else dtype
@@ -137,11 +146,139 @@ def load_eagle3(
     if HEAD in missing:
         rows = _target_weight(name, "output projection", target, shape)
         weights[HEAD] = (rows if len(tokens) == len(rows) else rows[tokens]).to(place, precision)
-    model.load_state_dict(weights, assign=True)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config).to(place)  # the file does not contain it
-    model.lm_head.tokens = torch.tensor(tokens, device=place)
+    set_weights(model, weights, tokens, shares_embedding=EMBEDDING in missing)
     model.config._name_or_path = str(path)
     return model  # type: ignore[no-any-return]
+
+
+def build_model(config: PreTrainedConfig, file: Eagle3File, tokens: Sequence[int]) -> Any:
+    """Return an EAGLE-3 draft without weights, which :func:`set_weights` sets.
+
+    Args:
+        config: configuration of its layers.
+        file: the keys of ``config.json``.
+        tokens: the token of each output.
+    """
+    with torch.device("meta"), no_init_weights():  # no memory, because a damaged file may describe any shapes
+        model = AutoModelForCausalLM.from_config(config)
+        _rebuild(model, config, file, tokens)
+    return model
+
+
+def set_weights(model: Any, weights: Mapping[str, Tensor], tokens: Sequence[int], *, shares_embedding: bool) -> None:
+    """Set all ``weights`` of a draft of :func:`build_model`; they are not copied.
+
+    Args:
+        tokens: the token of each output.
+        shares_embedding: whether the embedding is the target's.
+    """
+    place = weights[HEAD].device
+    model.load_state_dict(weights, assign=True)
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(place)  # not one of the weights
+    model.lm_head.tokens = torch.tensor(tokens, device=place)
+    model.get_submodule(NAME).shares_embedding = shares_embedding
+
+
+def is_eagle3_folder(folder: Path) -> bool:
+    """Return true if ``folder`` has a ``config.json`` of a draft by speculators."""
+    return (folder / CONFIG).is_file() and KIND in read_object(folder / CONFIG, AGAIN)
+
+
+def check_place(folder: Path, overwrite: bool) -> None:
+    """Check that a draft may be written to ``folder``.
+
+    Raises:
+        InputError: the folder exists and may not be replaced.
+    """
+    check_free(folder, overwrite)
+    if folder.is_dir() and any(folder.iterdir()) and not is_eagle3_folder(folder):
+        raise InputError(f"{folder}: holds other files than a draft; choose another folder")
+
+
+def save_eagle3(
+    model: PreTrainedModel,
+    folder: Path,
+    target: PreTrainedModel,
+    *,
+    name: str,
+    speculative_tokens: int,
+    dtype: torch.dtype,
+    overwrite: bool = False,
+) -> Path:
+    """Write the EAGLE-3 draft ``model`` as a folder that vLLM and SGLang load, atomically.
+
+    Args:
+        model: the draft.
+        folder: the folder to create.
+        target: the draft's target.
+        name: name of the target, which the file contains.
+        speculative_tokens: number of tokens that engines draft by default.
+        dtype: precision of the stored weights.
+        overwrite: whether an existing draft is replaced.
+
+    Raises:
+        InputError: ``folder`` is not free, or a weight is not finite.
+    """
+    check_place(folder, overwrite)
+    config: Any = model.config
+    reader, head = model.get_submodule(NAME), model.get_output_embeddings()
+    assert isinstance(reader, Eagle3Input)
+    assert isinstance(head, TrimmedHead)
+    weights = {}
+    for key, value in model.state_dict().items():
+        if key == EMBEDDING and reader.shares_embedding:
+            continue
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"{folder}: the draft's {key} holds NaN or infinite weights; train again")
+        weights[_file_name(key)] = value.detach().to(dtype).cpu().contiguous().clone()
+    tokens = head.tokens.cpu()
+    if len(tokens) < config.vocab_size:
+        weights["d2t"] = tokens - torch.arange(len(tokens))
+        weights["t2d"] = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, tokens, True)
+    norm_before_residual, norm_before_fc, fc_norm, norm_output = config.eagle3["norms"]
+    layer = {key: value for key, value in config.to_dict().items() if key in LAYER_KEYS}
+    layer |= {"rope_theta": config.rope_parameters["rope_theta"], "tie_word_embeddings": False}
+    if config.rope_parameters["rope_type"] != "default":
+        layer["rope_scaling"] = {key: value for key, value in config.rope_parameters.items() if key != "rope_theta"}
+    context = getattr(target.config, "max_position_embeddings", None)
+    if context is not None:
+        layer["max_position_embeddings"] = min(context, config.max_position_embeddings)
+    file = Eagle3File(
+        transformer_layer_config=layer | {"model_type": config.model_type},
+        draft_vocab_size=len(tokens),
+        norm_before_residual=norm_before_residual,
+        target_hidden_size=reader.size,
+        eagle_aux_hidden_state_layer_ids=None if reader.layers is None else list(reader.layers),
+        norm_before_fc=norm_before_fc,
+        fc_norm=fc_norm,
+        norm_output=norm_output,
+    )
+    architectures = target.config.architectures or [type(target).__name__]
+    verifier = {"name_or_path": without_places(name), "architectures": architectures}
+    proposal = {"proposal_type": "greedy", "speculative_tokens": speculative_tokens}
+    keys = file.transformer_layer_config | asdict(file) | {
+        "architectures": [ORIGINAL],
+        "dtype": str(dtype).removeprefix("torch."),
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        KIND: "eagle3",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": verifier,
+        },
+    }  # fmt: skip
+    with replacing_folder(folder) as new:
+        (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+        (new / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def _file_name(key: str) -> str:
+    """Return the name in the file of the weight ``key`` of a model of :func:`build_model`."""
+    if key == "lm_head.norm.weight":
+        return "norm.weight"
+    return key.removeprefix(f"{NAME}.").removeprefix("model.").replace("layers.0.", "midlayer.")
 
 
 def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor]]:
@@ -221,10 +358,21 @@ def _layer_config(name: str | Path, file: Eagle3File, weights: Mapping[str, Tens
         raise InputError(f"{name}: an EAGLE-3 draft with layers of {kind!r}; those of {' and '.join(LAYERS)} are known")
     for removed in (KIND, "architectures", "tie_word_embeddings"):
         values.pop(removed, None)
-    config = AutoConfig.for_model(kind, **values, tie_word_embeddings=False)
+    config: PreTrainedConfig = layer_config(kind, values, file)
     stored = {key.split(".")[2] for key in weights if key.startswith("model.layers.")}
     if config.num_hidden_layers != len(stored):
         raise InputError(f"{name}: num_hidden_layers={config.num_hidden_layers}, but it has {len(stored)}; {AGAIN}")
+    return config
+
+
+def layer_config(kind: str, values: JsonObject, file: Eagle3File) -> Any:
+    """Return the configuration of layers of the architecture ``kind``.
+
+    Args:
+        values: their keys in ``config.json``.
+        file: all keys of the draft.
+    """
+    config: Any = AutoConfig.for_model(kind, **values, tie_word_embeddings=False)
     if config.rope_parameters["rope_type"] in STATIC_ROPE:
         # Many drafts are trained on short texts and used on long ones: beyond its context a draft is worse, not wrong.
         config.max_position_embeddings = max(config.max_position_embeddings, LONGEST)
@@ -235,7 +383,7 @@ def _layer_config(name: str | Path, file: Eagle3File, weights: Mapping[str, Tens
     return config
 
 
-def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: list[int]) -> None:
+def _rebuild(model: Any, config: Any, file: Eagle3File, tokens: Sequence[int]) -> None:
     """Turn a transformers model into an EAGLE-3 draft, whose weights are not set yet."""
     width, eps, body = config.hidden_size, config.rms_norm_eps, model.model
     layers = file.eagle_aux_hidden_state_layer_ids

@@ -27,11 +27,10 @@ from specpilot.controllers.length import (
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.models import language_model
-from specpilot.models.eagle import find_state_input
 from specpilot.models.loading.draft_folder import SharedTarget, save_draft
 from specpilot.models.loading.names import load_model
-from specpilot.models.trimmed_head import TrimmedHead, spread_logits, trim_head
-from specpilot.train.draft_model import new_draft
+from specpilot.models.trimmed_head import spread_logits, trim_head
+from specpilot.train.draft_model import new_draft, new_eagle3
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -197,14 +196,14 @@ def trimmed(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
 
 
 def state_draft(target: PreTrainedModel, kept: Sequence[int] | None = None, seed: int = 0) -> PreTrainedModel:
-    """A draft of the target's first layer whose input depends on the states."""
-    draft = new_draft(target, [0], kept, reads_states=True).to(target.dtype)
-    fuse = find_state_input(draft)
-    assert fuse is not None
-    torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(seed))
-    if isinstance(draft.get_output_embeddings(), TrimmedHead):
-        draft.register_forward_hook(spread_logits)
-    return draft
+    """An untrained EAGLE-3 draft that reads the output of the target's first layer, with larger random weights."""
+    draft = new_eagle3(target, [1], kept, seed)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in draft.named_parameters():
+        if parameter.ndim == 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            noise = torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5
+            parameter.add_(noise.to(parameter.device))
+    return draft.to(target.dtype)
 
 
 SIZES: dict[str, Any] = {"layers": 1, "hidden": 8, "context": 32, "sharpness": 6.0}

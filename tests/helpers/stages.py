@@ -20,7 +20,7 @@ FEATURES = ("--validation-fraction", "0.3", "--traced", "2")
 MIXED = (*FEATURES, "--mixings", "2")
 TRAINING = ("--epochs", "2", "--checkpoint-every", "2", "--log-every", "1", "--threads", "1", "--resume")
 DRAFT = (
-    "train", "draft", "--layers", "1", "--vocabulary", "200", "--window", "32", "--batch-size", "4",
+    "train", "draft", "--vocabulary", "200", "--window", "32", "--batch-size", "4",
     "--validation-fraction", "0.3", *TRAINING,
 )  # fmt: skip
 ROUTER_DATA = ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMPTS, "--max-new-tokens", "4")
@@ -58,7 +58,7 @@ STAGES = {
         ("train", "copies", "--width", "8", "--batch-size", "20", "--validation-fraction", "0.3", *TRAINING),
         "data answers",
     ),
-    "train draft": Stage(DRAFT, "data answers"),
+    "train draft": Stage((*DRAFT, "--layers", "1"), "data answers"),
     "train draft, stored states": Stage((*DRAFT, "--features", "target", "--cache-states"), "data answers"),
 }  # fmt: skip
 

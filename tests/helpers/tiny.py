@@ -112,13 +112,19 @@ def sentencepiece_tokenizer(decoder: Any = LLAMA_2, *, unigram: bool = False) ->
 
 
 def save_pair(
-    folder: Path, *, vocab: int = 257, draft_vocab: int | None = None, target_seed: int = 0, draft_seed: int = 0
+    folder: Path,
+    *,
+    vocab: int = 257,
+    draft_vocab: int | None = None,
+    target_seed: int = 0,
+    draft_seed: int = 0,
+    layers: int = 2,
 ) -> tuple[str, str]:
-    """A target (2 layers) and a draft (1 layer) with one tokenizer, saved; their embeddings may differ in size."""
+    """A target and a draft (1 layer) with one tokenizer, saved; their embeddings may differ in size."""
     tokenizer = byte_tokenizer()
     sizes = vocab, draft_vocab or vocab
-    for name, seed, layers, size in zip(("target", "draft"), (target_seed, draft_seed), (2, 1), sizes, strict=True):
-        model = make(seed=seed, vocab=size, layers=layers)
+    for name, seed, depth, size in zip(("target", "draft"), (target_seed, draft_seed), (layers, 1), sizes, strict=True):
+        model = make(seed=seed, vocab=size, layers=depth)
         model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.data_gen.acceptance import AcceptanceDatasetBuilder
@@ -16,11 +17,10 @@ from specpilot.infer.core import Draft, Request
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.models import CausalLM, Read, ancestors_of
-from specpilot.models.eagle import StateInput, find_state_input
 from specpilot.models.forwards import Padded
-from specpilot.models.loading.draft_folder import SharedTarget, save_draft
+from specpilot.models.loading.eagle3_folder import save_eagle3
 from specpilot.models.loading.names import load_model
-from specpilot.train.draft_model import new_draft
+from specpilot.train.draft_model import new_draft, new_eagle3
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,8 +28,9 @@ from experiments.router.single_arm import SingleArm
 
 from ..helpers.architectures import HIDDEN, MAKERS, VOCAB
 from ..helpers.architectures import target_of as small_target
-from ..helpers.drafts import KEPT, PROMPTS, STATE_WAYS, options_of, real, state_draft
+from ..helpers.drafts import KEPT, PROMPTS, STATE_WAYS, options_of, real, shared_pair, state_draft
 from ..helpers.eagle3 import Reference, write_draft
+from ..helpers.refusals import refused
 from ..helpers.tiny import byte_tokenizer, make
 
 COMMON_WAYS = ("3", "some rounds", "spec-infer 2x2x1", "auto", "copies or 3", "auto or copies")  # the rest are slow
@@ -92,7 +93,6 @@ def compare(decoder: SpeculativeDecoder, expected: Callable[[list[int], list[int
                 "llama": COMMON_WAYS,
                 "gemma3": ("3", "auto or copies"),
                 "qwen2": (),
-                "gpt2": (),
             }.items()
             for way in STATE_WAYS
         ),
@@ -114,8 +114,9 @@ def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: P
         read = reader.new_cache()
         read.add(0, len(text))
         _, states = reader.forward(read, [Read(0, text, 1, None, len(text))])
-        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-        logits, draft_states = draft.forward(cache, [Read(0, text, states=before)])
+        assert draft.state_input is not None
+        before = draft.state_input.from_target(states[:-1])
+        logits, draft_states = draft.forward(cache, [Read(0, text[1:], states=before)])
         rows = [logits[0]]
         for token in path[:-1]:
             logits, draft_states = draft.forward(cache, [Read(0, [token], states=draft_states)])
@@ -135,7 +136,7 @@ def test_copies_are_not_continued() -> None:
 
 def test_stages_without_states_refuse_such_a_draft(pair: Path) -> None:
     target, draft, prompts = (str(pair / name) for name in ("target", "draft", "text.txt"))
-    with pytest.raises(InputError, match="data acceptance: the draft reads the target's states, which only decoding"):
+    with pytest.raises(InputError, match="an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder"):
         AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=prompts, device="cpu"))
     arms = (draft, "autoregressive")
     with pytest.raises(InputError, match="data router: the draft reads the target's states"):
@@ -144,37 +145,14 @@ def test_stages_without_states_refuse_such_a_draft(pair: Path) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
-    """A folder of a target, a draft that reads its states, and an EAGLE-3 draft without a tokenizer."""
+    """A folder of a target, and two EAGLE-3 drafts: one as specpilot writes it, one with the names of speculators."""
     target, kept = make(vocab=257, hidden=32), [*range(0, 257, 2)]
     target.save_pretrained(tmp_path / "target")
     byte_tokenizer().save_pretrained(tmp_path / "target")
-    shared = SharedTarget("target", model_fingerprint(target), ["input", "output"])
-    save_draft(state_draft(target, kept), tmp_path / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
+    written(state_draft(target, kept), target, tmp_path / "draft")
     write_draft(tmp_path / "eagle", vocab=257, kept=kept, target=32, layers=[1], own_embedding=False)
     (tmp_path / "text.txt").write_text("one\ntwo\n")
     return tmp_path
-
-
-def test_a_folder_holds_the_state_input(pair: Path) -> None:
-    target = load_model(pair / "target", device="cpu")
-    draft = state_draft(target, [*range(0, 257, 2)])
-    assert json.loads((pair / "draft" / "draft.json").read_text())["reads_states"]
-    loaded = load_model(pair / "draft", device="cpu", target=target)
-    assert isinstance(find_state_input(loaded), StateInput)
-    for name, value in draft.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], value), name
-
-
-@pytest.mark.parametrize("router", [None, SingleArm(0, 2)], ids=["alone", "an arm"])
-@pytest.mark.parametrize("draft", ["draft", "eagle"])
-def test_state_drafts_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
-    """A router's embedding of a prompt is the last state alone, though the target gives more."""
-    plain = SpeculativeDecoder.from_pretrained(pair / "target", device="cpu")
-    drafts = pair / draft if router is None else [str(pair / draft), "autoregressive"]
-    decoder = SpeculativeDecoder.from_pretrained(pair / "target", drafts, router=router, device="cpu", length=2)
-    output, expected = (one.generate("hello", max_new_tokens=20, temperature=0.0) for one in (decoder, plain))
-    assert output.tokens == expected.tokens
-    assert output.stats.n_drafted > 0
 
 
 PLAIN: dict[str, Any] = {"vocab": VOCAB, "kept": KEPT, "target": HIDDEN, "layers": [1, 2]}
@@ -206,6 +184,72 @@ def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]
     """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
     hidden_states = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
     return torch.stack([hidden_states[layer][0] for layer in layers], 1)
+
+
+def written(draft: PreTrainedModel, target: PreTrainedModel, folder: Path) -> Path:
+    return save_eagle3(draft, folder, target, name="target", speculative_tokens=3, dtype=torch.float32)
+
+
+def test_a_written_draft_is_read_unchanged(pair: Path) -> None:
+    target = load_model(pair / "target", device="cpu")
+    draft = state_draft(target, [*range(0, 257, 2)])
+    again = loaded(pair / "draft", target)
+    for name, value in draft.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert model_fingerprint(again) == model_fingerprint(draft)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_draft_by_others_is_written_as_it_is_read(form: str, tmp_path: Path) -> None:
+    """In whatever form a published draft was read, for example to train it further."""
+    target = target_of("llama")
+    draft = loaded(write_draft(tmp_path / "published", **PLAIN | FORMS[form]), target)
+    again = loaded(written(draft, target, tmp_path / "again"), target)
+    for key, value in draft.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value), key
+    assert again.config.eagle3 == draft.config.eagle3
+    published, copy = ({*load_file(tmp_path / name / "model.safetensors")} for name in ("published", "again"))
+    assert {name.replace("layers.0.", "midlayer.") for name in published} == copy
+
+
+@pytest.mark.parametrize("kept", [KEPT, None])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_q_of_a_written_draft_is_that_of_its_architecture(name: str, kept: list[int] | None, tmp_path: Path) -> None:
+    target = target_of(name)
+    draft = new_eagle3(target, [1, 2, 3], kept)
+    reference = Reference(written(draft, target, tmp_path / "draft"), target.get_input_embeddings().weight)
+    decoder = SpeculativeDecoder(target, draft, length=3, verifier="token-wise")
+
+    def written_out(text: list[int], path: list[int]) -> list[Tensor]:
+        return reference.drafted(text, inner_states(target, text[:-1], [1, 2, 3]), path)
+
+    assert len(compare(decoder, written_out)) > 20
+
+
+@pytest.mark.parametrize("reads_states", [False, True])
+def test_drafts_of_the_earlier_architecture_are_refused(reads_states: bool, tmp_path: Path) -> None:
+    """Its folder has the key `reads_states`, which is false for drafts of layers."""
+    shared_pair(tmp_path)
+    file = tmp_path / "draft" / "draft.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"reads_states": reads_states}))
+    target = load_model(tmp_path / "target", device="cpu")
+    if not reads_states:
+        load_model(tmp_path / "draft", device="cpu", target=target)
+        return
+    with refused("a draft that reads the target's last hidden state, which this release does not read; train it again"):
+        load_model(tmp_path / "draft", device="cpu", target=target)
+
+
+@pytest.mark.parametrize("router", [None, SingleArm(0, 2)], ids=["alone", "an arm"])
+@pytest.mark.parametrize("draft", ["draft", "eagle"])
+def test_state_drafts_by_name(draft: str, router: SingleArm | None, pair: Path) -> None:
+    """A router's embedding of a prompt is the last state alone, though the target gives more."""
+    plain = SpeculativeDecoder.from_pretrained(pair / "target", device="cpu")
+    drafts = pair / draft if router is None else [str(pair / draft), "autoregressive"]
+    decoder = SpeculativeDecoder.from_pretrained(pair / "target", drafts, router=router, device="cpu", length=2)
+    output, expected = (one.generate("hello", max_new_tokens=20, temperature=0.0) for one in (decoder, plain))
+    assert output.tokens == expected.tokens
+    assert output.stats.n_drafted > 0
 
 
 @pytest.mark.parametrize(

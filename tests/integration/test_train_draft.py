@@ -15,12 +15,14 @@ from specpilot.common.errors import InputError
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.data_gen.options import AnswersDataOptions
-from specpilot.models.causal_lm import forward_with_hidden
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.models.causal_lm import forward_with_hidden, layer_modules
 from specpilot.models.eagle import find_state_input
+from specpilot.models.loading.eagle3_folder import save_eagle3
 from specpilot.models.loading.names import load_model, load_tokenizer
-from specpilot.models.trimmed_head import TrimmedHead
+from specpilot.models.trimmed_head import TrimmedHead, keep_trimmed
 from specpilot.train.draft import train_draft
-from specpilot.train.draft_model import choose_layers, load_initial, new_draft
+from specpilot.train.draft_model import choose_layers, choose_state_layers, load_initial, new_draft, new_eagle3
 from specpilot.train.draft_module import DraftDataModule, DraftModule, draft_logits
 from specpilot.train.export import export
 from specpilot.train.modules import cosine
@@ -29,8 +31,8 @@ from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
-from ..helpers.architectures import MAKERS, t5, target_of
-from ..helpers.eagle3 import write_draft
+from ..helpers.architectures import HIDDEN, MAKERS, t5, target_of
+from ..helpers.drafts import state_draft
 from ..helpers.greedy import each
 from ..helpers.refusals import refused
 from ..helpers.tiny import make, save_pair
@@ -118,7 +120,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_pair(folder)
     save_pair(folder / "other", target_seed=7)
     (folder / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(24)))
-    for name, target in (("answers", "target"), ("others", "other/target")):
+    save_pair(folder / "deep", layers=4)
+    for name, target in (("answers", "target"), ("others", "other/target"), ("deep-answers", "deep/target")):
         options = AnswersDataOptions(
             target=str(folder / target), prompts=str(folder / "p.txt"), chat=False, max_new_tokens=24, shard_size=7,
             top_k=None, device="cpu",
@@ -136,25 +139,38 @@ def settings(work: Path) -> DraftTrainingOptions:
 
 
 @pytest.fixture(scope="module")
+def eagle_settings(work: Path, settings: DraftTrainingOptions) -> DraftTrainingOptions:
+    """Settings of an EAGLE-3 draft, for a target with four layers."""
+    return replace(
+        settings, target=str(work / "deep" / "target"), data=str(work / "deep-answers"), layers=None, features="target"
+    )
+
+
+@pytest.fixture(scope="module")
 def finished(work: Path, settings: DraftTrainingOptions) -> Path:
     """The run folder of an uninterrupted training."""
     train_draft(settings, output=work / "finished")
     return work / "finished"
 
 
-CHANGED: dict[str, Any] = {  # unlike the settings of the fixture, which has features here
-    "window": 16, "positions": 1, "layers": (0,), "vocabulary": 100, "own_output": True, "features": None, "seed": 1,
-    "limit": 5, "batch_size": 3, "lr": 1e-3, "dtype": "bfloat16",
+CHANGED: dict[str, Any] = {  # unlike the settings of the fixtures
+    "window": 16, "vocabulary": 100, "seed": 1, "limit": 5, "batch_size": 3, "lr": 1e-3, "dtype": "bfloat16",
 }  # fmt: skip
+CHANGED_LAYERS: dict[str, Any] = {"layers": (0,), "own_output": True}
+CHANGED_EAGLE: dict[str, Any] = CHANGED | {"positions": 1, "features": None}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHANGED)
-def test_each_setting_changes_the_weights(name: str, settings: DraftTrainingOptions, tmp_path: Path) -> None:
-    with_features = replace(settings, features="target", epochs=1)
-    changed = replace(with_features, **{name: CHANGED[name]})
+@pytest.mark.parametrize("name", [*CHANGED_LAYERS, *CHANGED_EAGLE])
+def test_each_setting_changes_the_weights(
+    name: str, settings: DraftTrainingOptions, eagle_settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    changes = CHANGED_LAYERS if name in CHANGED_LAYERS else CHANGED_EAGLE
+    begun = replace(settings if name in CHANGED_LAYERS else eagle_settings, epochs=1)
+    positions = {"positions": 3} if name == "features" else {}
+    changed = replace(begun, **{name: changes[name]} | positions)
     runs = []
-    for place, one in enumerate((with_features, changed)):
+    for place, one in enumerate((begun, changed)):
         train_draft(one, output=tmp_path / f"run-{place}")
         runs.append(last_weights(tmp_path / f"run-{place}"))
     assert differ(*runs)
@@ -264,16 +280,17 @@ def test_unsupported_trainings_are_refused(
     work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
     save_pair(tmp_path / "padded", draft_vocab=264)
-    write_draft(tmp_path / "eagle", vocab=257, kept=None, target=32, layers=[1])
     initial_settings = {"layers": None, "vocabulary": 8192}  # of an initial draft
     changes: list[tuple[dict[str, Any], str]] = [
         ({"positions": 2}, "positions=2:"),
+        ({"features": "target"}, "layers=1:"),
+        ({"features": "target", "layers": None, "own_output": True}, "own_output=True:"),
+        ({"features": "target", "layers": None}, "features: an EAGLE-3 draft reads three of the target's layers"),
         ({"vocabulary": 258}, "vocabulary=258:"),
         ({"data": str(work / "others")}, "contains answers of another target, "),
         ({"initial": trained, "vocabulary": 8192}, "layers=1:"),
         (initial_settings | {"initial": trained, "positions": 2}, "positions=2:"),
         (initial_settings | {"initial": tmp_path / "padded" / "draft"}, "initial='.*':"),
-        (initial_settings | {"initial": tmp_path / "eagle"}, "initial='.*':"),
         (initial_settings | {"initial": tmp_path / "nothing"}, "no such model folder"),
     ]
     for change, words in changes:
@@ -305,10 +322,13 @@ def test_models_that_changed_since_are_refused(
 
 @pytest.mark.parametrize("features", [None, "target"])
 def test_stored_states_train_the_same_draft(
-    features: Literal["target"] | None, settings: DraftTrainingOptions, tmp_path: Path
+    features: Literal["target"] | None,
+    settings: DraftTrainingOptions,
+    eagle_settings: DraftTrainingOptions,
+    tmp_path: Path,
 ) -> None:
-    """States are stored in bfloat16, so metrics agree only to its rounding."""
-    settings = replace(settings, features=features, vocabulary=None if features else 200)
+    """States are stored in bfloat16, so metrics agree only to its rounding. EAGLE-3's target computes in bfloat16."""
+    settings = settings if features is None else replace(eagle_settings, vocabulary=None, dtype="bfloat16")
     runs = [tmp_path / "computed", tmp_path / "stored"]
     for cached, output in zip((False, True), runs, strict=True):
         train_draft(replace(settings, cache_states=cached), output=output)
@@ -344,25 +364,30 @@ def test_logits_that_are_no_projection_of_states_are_refused(tmp_path: Path) -> 
     assert not any((tmp_path / "states").iterdir())
 
 
-# Drafts that read the target's states
+# EAGLE-3 drafts
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral", "gpt2", "qwen2"])
-def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
-    """In training all positions of a window are predicted together; here one at a time, with a cache that is cut."""
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kept", [[*range(0, 90, 2)], None])
+def test_every_place_is_predicted_as_in_decoding(name: str, kept: list[int] | None) -> None:
+    """In training all positions of a window are predicted together; here one at a time, with a cache that is cut.
+
+    The prediction of position k reads the draft's own states of all drafted positions before it.
+    """
     target = target_of(name)
-    draft = new_draft(target, [1], [*range(0, 90, 2)], reads_states=True)
+    draft = state_draft(target, kept)
+    keep_trimmed(draft)
     fuse = find_state_input(draft)
     assert fuse is not None
-    torch.nn.init.normal_(fuse.linear.weight, std=0.3, generator=torch.Generator().manual_seed(0))
     width, places = 12, 4
     tokens = torch.tensor([TEXT[:width]])
     windows = Windows(tokens, torch.ones_like(tokens, dtype=torch.bool))
-    _, states = forward_with_hidden(target, input_ids=tokens, use_cache=False)
-    together = torch.stack([*draft_logits(draft, windows, states, places)])  # (J, T, M)
-    embeddings = draft.get_input_embeddings()(tokens)
-    before = torch.nn.functional.pad(states, (0, 0, 1, 0))
-    for start in range(width - places + 1):  # the draft follows the tokens up to start
+    layers = layer_modules(target, [1], target.config.num_hidden_layers)
+    _, states = forward_with_hidden(target, None, layers, input_ids=tokens, use_cache=False)
+    together = torch.stack([*draft_logits(draft, windows, states, places)])  # (J, T - 1, M), without the first token
+    embeddings = draft.get_input_embeddings()(tokens[:, 1:])
+    before = fuse.from_target(states[:, :-1])
+    for start in range(width - places):  # the draft follows the tokens up to start + 1
         cache = DynamicCache()
         inputs = fuse(embeddings[:, : start + 1], before[:, : start + 1])
         for place in range(places):
@@ -372,3 +397,119 @@ def test_every_place_is_predicted_as_in_decoding(name: str) -> None:
             torch.testing.assert_close(together[place, start + place], logits[0, -1], rtol=1e-4, atol=1e-4)
             if place + 1 < places:
                 inputs = fuse(embeddings[:, start + place + 1 : start + place + 2], draft_states[:, -1:])
+
+
+def test_the_first_tokens_of_a_window_are_not_learned(eagle_settings: DraftTrainingOptions) -> None:
+    documents = read_documents(eagle_settings.folders, load_tokenizer(eagle_settings.target))
+    plain = DraftDataModule(documents, eagle_settings)
+    data = DraftDataModule(documents, eagle_settings, unread=3)
+    for part, plain_part in ((data.training, plain.training), (data.validation, plain.validation)):
+        assert not part.learned[:, :3].any()
+        assert torch.equal(part.learned[:, 3:], plain_part.learned[:, 3:])
+    with refused("window=3: must be larger than positions=3"):
+        DraftDataModule(documents, replace(eagle_settings, window=3), unread=3)
+
+
+def test_the_layers_that_a_new_draft_reads() -> None:
+    assert [choose_state_layers(count) for count in (3, 4, 5, 6, 7, 8, 30)] == [
+        (1, 2, 3), (1, 2, 3), (1, 3, 4), (1, 3, 5), (2, 3, 4), (2, 4, 5), (2, 15, 27),
+    ]  # fmt: skip
+    with refused("the target has 2"):
+        choose_state_layers(2)
+
+
+def test_a_new_draft_begins_as_an_early_exit() -> None:
+    """Its layer, norms and output are the target's, and its state is the last of those that it reads."""
+    target = target_of("llama")
+    draft = new_eagle3(target, [1, 2], None)
+    weights, layer = draft.state_dict(), target.model.layers[-1].state_dict()
+    for name in ("mlp.up_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight"):
+        assert torch.equal(weights[f"model.layers.0.{name}"], layer[name])
+    assert torch.equal(weights["model.layers.0.self_attn.q_proj.weight"][:, HIDDEN:], layer["self_attn.q_proj.weight"])
+    assert torch.equal(weights["model.layers.0.hidden_norm.weight"], layer["input_layernorm.weight"])
+    assert torch.equal(weights["lm_head.norm.weight"], target.model.norm.weight)
+    assert torch.equal(weights["lm_head.weight"], target.lm_head.weight)
+    fuse = find_state_input(draft)
+    assert fuse is not None
+    states = torch.randn(5, 3 * HIDDEN, generator=torch.Generator().manual_seed(0))
+    difference = fuse.from_target(states) - states[:, -HIDDEN:]
+    assert float(difference.std()) < 0.3
+
+
+@pytest.fixture(scope="module")
+def trained_eagle(work: Path, eagle_settings: DraftTrainingOptions) -> Path:
+    """The folder of a trained EAGLE-3 draft; its run is beside it."""
+    train_draft(eagle_settings, output=work / "eagle-run")
+    return export(work / "eagle-run", work / "eagle")
+
+
+def test_a_trained_eagle3_draft_decodes_exactly(
+    trained_eagle: Path, eagle_settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """The exported draft has the weights of the best epoch, q of the written-out computation, and the target's text."""
+    target = load_model(eagle_settings.target, device="cpu")
+    best = torch.load(trained_eagle.parent / "eagle-run" / "checkpoints" / "best.ckpt", weights_only=True)["head"]
+    assert "model.embed_tokens.weight" not in best
+    draft = load_model(trained_eagle, device="cpu", target=target)
+    weights = draft.state_dict()
+    begun = new_eagle3(target, choose_state_layers(4), draft.get_output_embeddings().tokens.tolist()).state_dict()
+    for name, value in best.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-2, atol=1e-2)  # stored in bfloat16
+        assert not torch.equal(begun[name], value), name
+    decoder, plain = SpeculativeDecoder(target, draft, length=3), SpeculativeDecoder(target)
+    accepted = 0
+    for seed, prompt in enumerate([TEXT, [3, 1], [7]]):
+        output, expected = (
+            one.generate(prompt, max_new_tokens=24, top_k=None, seed=seed, verifier="invariant")
+            for one in (decoder, plain)
+        )
+        assert output.tokens == expected.tokens
+        accepted += output.stats.n_accepted
+    assert accepted
+    written = [file.read_text() for file in trained_eagle.glob("*.json")]
+    assert not any(str(trained_eagle.parent) in text for text in written)
+
+
+def test_training_continues_an_eagle3_draft(
+    trained_eagle: Path, eagle_settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    settings = replace(eagle_settings, initial=str(trained_eagle), features=None, vocabulary=8192, epochs=1)
+    result = train_draft(settings, output=tmp_path / "run")
+    first = json.loads((trained_eagle.parent / "eagle-run" / "result.json").read_text())["metrics"]
+    assert result.metrics["acceptance"] > first["acceptance"] - 0.01
+    export(tmp_path / "run", tmp_path / "draft")
+    config, before = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "draft", trained_eagle)
+    )
+    assert config == before
+
+
+def test_a_run_of_the_earlier_architecture_is_refused(
+    trained_eagle: Path, eagle_settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained_eagle.parent / "eagle-run", tmp_path / "run")
+    for file in (run / "checkpoints").glob("*.ckpt"):
+        values = torch.load(file, weights_only=True)
+        weights = values["head" if "head" in values else "state_dict"]
+        weights["state_input.linear.weight" if "head" in values else "head.state_input.linear.weight"] = torch.ones(2)
+        torch.save(values, file)
+    with refused("the run trained a draft with the weights state_input.linear.weight"):
+        export(run, tmp_path / "draft")
+    with refused("the run trained a draft with the weights state_input.linear.weight"):
+        train_draft(replace(eagle_settings, epochs=4), output=run, resume=True)
+
+
+@pytest.mark.parametrize("problem", ["other files", "not free", "NaN"])
+def test_a_draft_that_cannot_be_written_is_refused(problem: str, tmp_path: Path) -> None:
+    target = target_of("llama")
+    draft = state_draft(target)
+    settings: dict[str, Any] = {"name": "target", "speculative_tokens": 3, "dtype": torch.float32}
+    if problem == "NaN":
+        draft.get_output_embeddings().weight.fill_(torch.nan)
+    else:
+        (tmp_path / "draft").mkdir()
+        (tmp_path / "draft" / "notes.txt").write_text("mine")
+        settings["overwrite"] = problem == "other files"
+    words = {"NaN": "holds NaN or infinite weights", "not free": "is not empty", "other files": "holds other files"}
+    with refused(words[problem]):
+        save_eagle3(draft, tmp_path / "draft", target, **settings)
