@@ -456,7 +456,7 @@ def test_a_trained_eagle3_draft_decodes_exactly(
     for name, value in best.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-2, atol=1e-2)  # stored in bfloat16
         assert not torch.equal(begun[name], value), name
-    decoder, plain = SpeculativeDecoder(target, draft, length=3), SpeculativeDecoder(target)
+    decoder, plain = SpeculativeDecoder(target, draft, length=3), SpeculativeDecoder(target, None)
     accepted = 0
     for seed, prompt in enumerate([TEXT, [3, 1], [7]]):
         output, expected = (
