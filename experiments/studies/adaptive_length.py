@@ -246,7 +246,7 @@ def as_table(title: str, result: Mapping[str, Any]) -> Table:
     speeds = result["tokens_per_second"]
     rows = [
         {
-            **phase, "best fixed": best,
+            **{name: str(value) for name, value in phase.items()}, "best fixed": best,
             "adaptive over best fixed": f"{share:.3f}",
             "adaptive over table": f"{speeds[ADAPTIVE][i] / speeds[TABLE][i]:.3f}",
         }
