@@ -294,7 +294,7 @@ def test_without_lm_head_the_targets_is_meant(name: str, kept: list[int] | None,
             assert text == other_text
             for (path, q), (other_path, other_q) in zip(nodes, other_nodes, strict=True):
                 assert path == other_path
-                assert torch.equal(q, other_q)
+                torch.testing.assert_close(q, other_q)  # the order of sums depends on the alignment of weights
         with pytest.raises(InputError, match=r"a draft with the .* of its target; load it as the draft of that model"):
             loaded(folder)
 
