@@ -71,6 +71,7 @@ def test_the_shipped_head_is_calibrated(
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert json.loads(report.read_text()) == result
     assert {"machine", "versions"} <= result.keys()
+    assert result["method"] == method
     assert result["fitted"] + result["judged"] == sum(len(row.x) for row in read_dataset(data, AcceptanceRow))
     metrics = result["metrics"]
     assert metrics[method]["ece"] < metrics["none"]["ece"] / 2

@@ -1,5 +1,7 @@
 """Drafts with a trimmed vocabulary, and with the target's embedding: their folders, their logits, exactness."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,25 @@ def test_trim_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "keep=121:" in capsys.readouterr().err
     assert cli.main([*again, str(tmp_path / "less"), "--keep", "9"]) == 2
     assert "pass --overwrite" in capsys.readouterr().err
+
+
+def test_code_of_the_draft_runs_only_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft's own class leaves a file when its code runs."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # transformers adds the folder of the modules
+    _, draft = save_pair(tmp_path)
+    mark, settings = tmp_path / "executed", Path(draft) / "config.json"
+    (Path(draft) / "code_of_draft.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import LlamaForCausalLM\n"
+        f"Path({str(mark)!r}).touch()\n"
+        "class Draft(LlamaForCausalLM): pass\n"
+    )
+    classes = {"auto_map": {"AutoModelForCausalLM": "code_of_draft.Draft"}}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | classes))
+    (tmp_path / "p.txt").write_text("".join(f"prompt {i}\n" for i in range(16)))
+    words = ["trim-vocabulary", draft, "--keep", "120", "--data", str(tmp_path / "p.txt"), "--output"]
+    assert cli.main([*words, str(tmp_path / "plain")]) == 0
+    assert not mark.exists()
+    assert cli.main([*words, str(tmp_path / "trusted"), "--trust-remote-code"]) == 0
+    assert mark.exists()

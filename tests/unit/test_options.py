@@ -20,8 +20,9 @@ EFFECTS: dict[str, str] = {
     "tests/integration/test_loading.py::test_dtypes": "LoadingOptions.dtype FeatureSourceOptions.dtype",
     "tests/integration/test_loading.py::test_maps_of_one_device": "DeviceOptions.device PlacementOptions.device_map",
     "tests/integration/test_loading.py::test_experts_that_are_offloaded": "PlacementOptions.offload_folder",
-    "tests/integration/test_loading.py::test_damaged_folders":
-        "LoadingOptions.trust_remote_code TrimOptions.trust_remote_code",
+    "tests/integration/test_loading.py::test_damaged_folders": "LoadingOptions.trust_remote_code",
+    "tests/integration/test_trimmed_drafts.py::test_code_of_the_draft_runs_only_if_it_is_trusted":
+        "TrimOptions.trust_remote_code",
     "tests/process/test_loading_processes.py::test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away":
         "DecodingOptions.revision",
     "tests/integration/test_defaults.py::test_the_fastest_precision_is_chosen": "DraftPrecisionOptions.draft_dtype",
