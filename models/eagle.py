@@ -146,6 +146,11 @@ class NormedHead(TrimmedHead):
         return super().forward(self.norm(input))
 
 
+def is_eagle_module(module: nn.Module) -> bool:
+    """Return true for the modules of this file, whose forwards call those of the library's modules in them."""
+    return type(module) in (Eagle3Input, FirstLayer, NormedHead)
+
+
 def find_state_input(model: PreTrainedModel) -> Eagle3Input | None:
     """Return the module with which ``model`` reads states; None if it reads none."""
     module = model._modules.get(NAME)

@@ -49,6 +49,7 @@ from transformers.pytorch_utils import Conv1D
 from ..common.errors import InputError
 from ..common.machine import processor
 from .base import is_dispatched
+from .eagle import is_eagle_module
 from .model_snapshot import is_library_module, mirror
 from .trimmed_head import TrimmedHead
 
@@ -262,7 +263,7 @@ def packing_obstacle(model: PreTrainedModel) -> str | None:
     """Return the reason why :func:`pack` cannot change ``model``, as a clause; None if it can."""
     if model.device.type != "cpu" or is_dispatched(model):
         return "it is not on the CPU"
-    if not all(is_library_module(module) for module in model.modules()):
+    if not all(is_library_module(module) or is_eagle_module(module) for module in model.modules()):
         return "it has adapters or quantized layers"
     if any("forward" in vars(module) and module._modules for module in model.modules()):
         return "its forward was replaced"

@@ -270,5 +270,5 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
     assert outputs[:-1] == outputs[1:]
     accepted = sum(one.stats.n_accepted for one in produced)
     # Of EAGLE-3's random weights none may be; where q is compared with them, some are.
-    assert accepted > 0 or draft == "eagle3"
+    assert accepted > 0 or draft.startswith(("eagle3", "states"))
     assert accepted < sum(one.stats.n_drafted for one in produced)

@@ -183,7 +183,7 @@ def test_markdown(page: sync_api.Page, text: str, html: str) -> None:
     [
         (None, "speculation.length='tiny-head'"),
         ({"abort": True}, "the server does not answer"),
-        ({"status": 502, "body": "<html>"}, "the server answers 502"),
+        ({"status": 502, "body": "<html>"}, "the server answered with status 502"),
         ({"status": 503, "body": '{"status": "starting", "reason": "loading"}'}, "the server is starting: loading"),
         ({"status": 200, "body": ""}, "the connection was lost during the answer"),
     ],
