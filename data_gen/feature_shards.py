@@ -82,7 +82,11 @@ def mapped(shard: StoredShard) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Part:
-    """The examples of a part, which are stored in one or several shards."""
+    """The examples of a part, such as ``validation`` or ``train-0``, which are stored in one or several shards.
+
+    The column ``counts`` of a shard has one entry per text, its number of examples. All other columns have one entry
+    per example.
+    """
 
     shards: list[StoredShard]
 
@@ -122,7 +126,7 @@ class Part:
         row_starts = starts(self.rows)
         shards = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each example
         gathered: dict[str, Tensor] = {}
-        for shard in sorted(set(shards.tolist())) or [0]:
+        for shard in sorted(set(shards.tolist())) or [0]:  # without rows, shard 0 gives the names of the columns
             in_shard = shards == shard
             rows_in_shard = rows[in_shard] - row_starts[shard]
             for name, tensor in self.shards[shard].tensors.items():

@@ -147,9 +147,9 @@ class SpeculativeDecoder:
         Args:
             options: the options.
             models: the models; None loads those that the options name.
-            steady: whether the default draft length must not depend on time.
+            steady: whether the default draft length must not depend on measured times.
         """
-        options = with_models(options)
+        options = with_models(options)  # fills in the names of target and draft
         plan = resolve(options, steady=steady)
         self.options, self.steady = options, steady
         models = load_models(plan) if models is None else models
@@ -161,16 +161,16 @@ class SpeculativeDecoder:
         self.drafts, self.routing, self.tokenizer = models.drafts, models.routing, models.tokenizer
         self.generation_config, self.pair_check = plan.generation_config, plan.pair_check
         self.stop_tokens = self._ends = model_stop_tokens(self.target.model, self.tokenizer)
-        self.defaults.sampling_params()  # refused here instead of at the first prompt
+        self.defaults.sampling_params()  # raises for unsupported settings here instead of at the first prompt
         engine = Engine(self.target)
         engine.hooks.append(RoundClock(self.target.device))
         if self.routing is not None:
             engine.hooks.append(RouterHook(self.routing.router, self.target, engine.cache))
         self.builder = Builder(engine, models._replace(target=self.target))
         self.setup = self.builder.build(plan)
-        # Of calls with a length that is named, their rule, and whether they give a seed.
+        # Setups of earlier calls, by the name of the length, the verification rule, and whether a seed sets the rule.
         self._calls: dict[tuple[str, str | None, bool], Setup] = {}
-        self._replaced: LengthController | None = None  # by use_length
+        self._replaced: LengthController | None = None  # the length set by use_length
         self._warn_of_short_drafts()
         self._warn_of_large_drafts()
         self.scheduler = Scheduler(engine, plan.max_running)

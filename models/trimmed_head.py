@@ -16,12 +16,12 @@ from transformers.utils.generic import ModelOutput
 
 
 class TrimmedHead(nn.Linear):
-    """An output projection that computes logits of M tokens.
+    """An output projection that computes only the logits of M kept tokens.
 
     Args:
-        weight: (M, d) weights.
+        weight: (M, d) weights; row i belongs to ``tokens[i]``.
         bias: (M,) biases, or None.
-        tokens: the M tokens, ascending.
+        tokens: indices of the M kept tokens in the vocabulary, ascending.
         size: vocabulary size V.
     """
 
@@ -29,7 +29,7 @@ class TrimmedHead(nn.Linear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, tokens: Sequence[int], size: int) -> None:
         rows, width = weight.shape
-        super().__init__(width, rows, bias=bias is not None, device="meta")
+        super().__init__(width, rows, bias=bias is not None, device="meta")  # weight and bias are replaced
         self.weight = nn.Parameter(weight, requires_grad=False)
         if bias is not None:
             self.bias = nn.Parameter(bias, requires_grad=False)

@@ -85,10 +85,14 @@ def tabulate(embedding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def check_sizes(hidden_size: int, width: int) -> None:
-    """Check the sizes of a head, which a damaged ``config.json`` may have changed.
+    """Check the sizes of a head that were read from ``config.json``, because the file may be damaged.
+
+    Args:
+        hidden_size: size of a vector.
+        width: number of hidden units.
 
     Raises:
-        InputError: a size is out of range.
+        InputError: a size is below 1 or above ``WIDEST``.
     """
     check_range("hidden_size", hidden_size, 1, WIDEST)
     check_range("width", width, 1, WIDEST)

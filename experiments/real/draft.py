@@ -32,13 +32,13 @@ TEMPERATURES = (1.0, 0.5)  # in turn: T = 1 is what the draft is trained for, at
 
 @dataclass(frozen=True, kw_only=True)
 class RealDraftOptions:
-    """Draft of SmolLM2-135M-Instruct.
+    """Options of the training of a draft for SmolLM2-135M-Instruct.
 
     Attributes:
         data: Folder of JSON Lines files that the prompts are taken from: mbpp, nl2bash, python_functions, gsm8k, svamp,
             aqua, math500, books and self_instruct.
-        parts: Number of datasets of 300 of the target's answers in the first stage of the draft's training.
-        stages: Number of stages, at most 3; the later ones train it on 11 and 12 further datasets.
+        parts: Number of datasets in the first stage of the draft's training. A dataset has 300 answers of the target.
+        stages: Number of stages, at most 3. The second stage trains the draft on 11 further datasets, the third on 12.
     """
 
     data: Path

@@ -1,8 +1,8 @@
 """Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's distribution is not the target's.
 
-The rule accepts drafted tokens while ``p(y_i) > min(ε, δ·exp(-H(p_i)))``, where H is the entropy in nats: the higher
-the target's entropy, the lower the bound. The token after them is drawn from p. The threshold in ``"typical:0.09"`` is
-ε, and δ = √ε as in Medusa.
+The rule accepts drafted tokens while ``p_i(y_i) > min(ε, δ·exp(-H(p_i)))``, where H is the entropy in nats: the higher
+the target's entropy, the lower the bound. The token after the accepted ones is drawn from p. The threshold in
+``"typical:0.09"`` is ε, and δ = √ε as in Medusa.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from .rule import Rule, Threshold
 def typical(
     p: TokenDistribution, draft: Draft, rng: RandomSource, epsilon: float = 0.09, delta: float = 0.3
 ) -> Verdict:
-    """Verify the chain ``draft`` against the target's K + 1 distributions ``p``, with ε and δ."""
+    """Return the number of accepted tokens of a chain, and the token after them.
+
+    Args:
+        p: the target's K + 1 distributions.
+        draft: the chain of K drafted tokens.
+        rng: draws the token after the accepted ones.
+        epsilon: ε, the largest bound on the probability of an accepted token.
+        delta: δ, the factor of exp(-H(p_i)) in the bound.
+    """
     count = len(draft.tokens)
     entropy = torch.special.entr(p.probabilities[:count]).sum(-1)
     least = (delta * torch.exp(-entropy)).clamp(max=epsilon).tolist()
