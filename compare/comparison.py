@@ -671,13 +671,24 @@ def keeps_texts(spec: ComparedDecoder, sampling: SamplingParams) -> bool:
 
 
 def same_texts(runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDecoding]) -> int | None:
-    """Return the number of texts that equal those without drafts; None if the texts of a run are not known."""
-    if not all(
-        run.texts and len(run.texts) == len(plain.texts) for run, plain in zip(runs, without_drafts, strict=True)
-    ):
-        return None
-    texts, expected = ([text for run in each for text in run.texts] for each in (runs, without_drafts))
-    return sum(text == plain for text, plain in zip(texts, expected, strict=True))
+    """Return the number of texts that are equal with and without drafts, token for token.
+
+    The function compares the digests in :attr:`.TimedDecoding.texts`.
+
+    Args:
+        runs: the decodings with drafts.
+        without_drafts: the decodings without drafts, of the same prompts in the same order.
+
+    Returns:
+        The number of equal texts. None if a decoding has no digests, or if two decodings of the same prompt have
+        different numbers of texts.
+    """
+    equal = 0
+    for run, baseline in zip(runs, without_drafts, strict=True):
+        if not run.texts or len(run.texts) != len(baseline.texts):
+            return None
+        equal += sum(digest == expected for digest, expected in zip(run.texts, baseline.texts, strict=True))
+    return equal
 
 
 def by_clock(

@@ -260,24 +260,36 @@ class Text:
 
 
 def text_of(row: AcceptanceRow | RoundsRow) -> Text:
-    """Return the text of a row: a rollout with a drafted token at every position, or a generation with its rounds.
+    """Convert a row of a dataset to the common form :class:`Text`.
+
+    An acceptance row has a drafted token at every position of the text. A rounds row has the drafted tokens of each
+    round, which the conversion joins in order.
 
     Raises:
-        InputError: the row is malformed.
+        InputError: the numbers of positions, drafted tokens and acceptance probabilities differ, or an acceptance
+            probability is not in [0, 1].
     """
     if isinstance(row, AcceptanceRow):
-        count = len(row.x)
-        text = Text(row.prompt_id, row.prompt_ids, row.x, [*range(count)], row.y, row.p, [0] * count)
-    else:
+        length = len(row.x)
         text = Text(
             row.prompt_id, row.prompt_ids, row.x,
-            [start + i for start, draft in zip(row.starts, row.drafted, strict=True) for i in range(len(draft))],
-            [token for draft in row.drafted for token in draft],
-            [probability for accept in row.accept for probability in accept],
-            [depth for draft in row.drafted for depth in range(len(draft))],
+            places=[*range(length)], tokens=row.y, accept=row.p, depths=[0] * length,
+        )  # fmt: skip
+    else:
+        depths = [depth for draft in row.drafted for depth in range(len(draft))]
+        starts = [start for start, draft in zip(row.starts, row.drafted, strict=True) for _ in draft]
+        text = Text(
+            row.prompt_id, row.prompt_ids, row.x,
+            places=[start + depth for start, depth in zip(starts, depths, strict=True)],
+            tokens=[token for draft in row.drafted for token in draft],
+            accept=[probability for probabilities in row.accept for probability in probabilities],
+            depths=depths,
         )  # fmt: skip
     if not len(text.places) == len(text.tokens) == len(text.accept):
-        raise InputError(f"prompt {text.prompt_id!r}: x, y and p differ in length; generate the data again")
+        raise InputError(
+            f"prompt {text.prompt_id!r}: positions, drafted tokens and acceptance probabilities "
+            "differ in length; generate the data again"
+        )
     for probability in text.accept:
         if not 0 <= probability <= 1:  # also false for NaN
             raise InputError(

@@ -156,7 +156,7 @@ def _bisected(target: LlamaForCausalLM, draft: PreTrainedModel, shape: Shape) ->
 
 
 def _logits(model: PreTrainedModel, texts: Tensor) -> Iterator[Tensor]:
-    """(TOKENS, V) in float32 of each text."""
+    """Yield the logits (TOKENS, V) of each text, in float32."""
     for text in texts:
         yield model(input_ids=text.unsqueeze(0), use_cache=False).logits[0].float()
 

@@ -117,7 +117,7 @@ class TokenDistribution:
 
     @cached_property
     def dense(self) -> Tensor:
-        """(N, V) probabilities of all tokens."""
+        """The probabilities (N, V) of all tokens."""
         if self.tokens is None and self.probabilities.shape[1] == self.size:
             return self.probabilities
         dense = self.probabilities.new_zeros(len(self.probabilities), self.size)
@@ -285,7 +285,7 @@ class Draft:
 
     @cached_property
     def q(self) -> Tensor:
-        """(N, V) the distribution that each token was drawn from."""
+        """The distribution (N, V) from which each token was drawn."""
         return torch.cat([distribution.dense for distribution in self.distributions])
 
     @cached_property
@@ -438,7 +438,7 @@ class Stats:
     def tokens_per_forward(self) -> float:
         """Generated tokens per target forward. The forward that reads the prompt counts, since it gives a token.
 
-        Decoding without drafts has 1. SpecTr (Sun et al. 2023, §2) calls this quantity block efficiency.
+        It is 1 without drafts. SpecTr (Sun et al. 2023, §2) calls this quantity block efficiency.
         """
         return _ratio(self.n_generated, self.n_target_forwards)
 

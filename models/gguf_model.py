@@ -292,6 +292,6 @@ class GgufModel(FingerprintedModel):
 
     @cached_property
     def output_embedding(self) -> Tensor:
-        """(V, d) the weights that compute the logits, in float32."""
+        """The weights (V, d) that compute the logits, in float32."""
         tied = "output.weight" not in self.file.tensors
         return self.file.tensor("token_embd.weight" if tied else "output.weight")

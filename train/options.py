@@ -135,8 +135,10 @@ class RunOptions(Options):
     """Output.
 
     Attributes:
-        output: Run folder for resolved settings, metrics and checkpoints.
-        resume: Continue the unfinished run in the folder, or train a finished run further to a larger --epochs.
+        output: Run folder for the metrics, the checkpoints, and the settings with all defaults filled in. A new run
+            needs an empty or new folder.
+        resume: Continue the unfinished run in the folder. If the run is finished, train it for more epochs: pass a
+            larger --epochs.
     """
 
     output: Folder

@@ -133,7 +133,7 @@ class Step:
 
     @cached_property
     def unwarped(self) -> Tensor:
-        """(M,) the softmax of the logits at temperature 1, over the tokens ``kept`` or over all tokens."""
+        """The softmax (M,) of the logits at temperature 1, over the tokens ``kept`` or over all tokens."""
         logits = self.logits.flatten()
         return torch.softmax((logits if self.kept is None else logits[self.kept]).float(), -1)
 

@@ -132,12 +132,12 @@ class Runs:
     scores: list[float] = field(default_factory=list)
 
     def _values(self, name: str) -> Any:
-        """(prompts,) the attribute ``name`` of each record."""
+        """Return the attribute ``name`` of each record (prompts,)."""
         return np.array([float(getattr(record, name)) for record in self.records])
 
     @property
     def tokens(self) -> Any:
-        """(prompts,) number of generated tokens."""
+        """The number of generated tokens of each record (prompts,)."""
         return np.array([float(len(record.tokens)) for record in self.records])
 
     @property

@@ -1,13 +1,18 @@
-"""BlockPilot's length head: how many drafted tokens the target will accept, before the draft starts.
+"""BlockPilot's length head, which predicts before a draft starts how many drafted tokens the target will accept.
 
-BlockPilot (Zhang et al. 2026, arXiv 2606.31315) has an MLP that reads the target's prefill representation and chooses
-the block size of a diffusion draft, once a prompt: a classifier of each sample's best block size in offline runs. Here
-the head predicts survival by position, P(the first k drafted tokens are accepted), and costs choose the length, so that
-one head serves all costs and numbers of requests. It reads the target's state that the newest token was drawn from, and
-the outcomes of the last rounds. ``every`` is when it is asked: once a ``prompt``, as BlockPilot, or every ``round``.
+BlockPilot (Zhang et al. 2026, arXiv 2606.31315) chooses the block size of a diffusion draft once for each prompt, with
+an MLP that reads the target's prefill representation. The MLP is a classifier of the block size that was best for a
+sample in offline runs. The head in this file differs in three points:
 
-With survivals s_i the length k gains 1 + Σ_{i≤k} s_i tokens in the time of a round of k. A plan for every round is the
-k of the largest gain at the text's rate λ, tokens - λ·seconds. One for a whole text has the most tokens per second.
+* It predicts survivals: s_k is the probability that the first k drafted tokens are all accepted. Costs then choose the
+  length, so one head serves all costs and numbers of requests.
+* It reads the target's hidden state from which the newest token was drawn, and the outcomes of the last rounds.
+* With ``every="round"`` it plans the length of every round. With ``every="prompt"`` it plans one length for each
+  prompt, as BlockPilot does.
+
+A round with k drafted tokens yields 1 + Σ_{i≤k} s_i tokens in expectation. The plan of a round is the k with the
+largest value of tokens - λ·seconds, where λ is the text's rate in tokens per second. The plan of a prompt is the k with
+the most tokens per second.
 
 ```bash
 specpilot train acceptance --predictor experiments.rivals.block_pilot:Config --data DATA --output RUN
@@ -48,8 +53,8 @@ from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.training_options import ROUNDS, Predictor, PredictorTrainingOptions
 from torch import Tensor, nn
 
-MEMORIES = (4.0, 32.0)  # of the shares of accepted tokens, in verified tokens
-UNKNOWN = 0.5  # these shares before anything is verified
+MEMORIES = (4.0, 32.0)  # memories of the running shares of accepted tokens, in verified tokens
+INITIAL_RATE = 0.5  # the running shares before any token is verified
 Every = Literal["prompt", "round"]
 
 
@@ -58,7 +63,7 @@ class TrainingOptions(PredictorTrainingOptions):
     """Length head. The learning rate is the highest of a one-cycle schedule of AdamW.
 
     Attributes:
-        every: When it plans a draft's length: once a prompt, as BlockPilot, or every round.
+        every: Plan the draft length once for each prompt, as BlockPilot does, or in every round.
         width: Hidden units of the head.
     """
 
@@ -75,22 +80,25 @@ class TrainingOptions(PredictorTrainingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControllerConfig):
-    """A length head, which needs costs: it predicts the acceptance of no token.
+    """The configuration of a length head.
+
+    A length head has no threshold, so decoding with it needs costs.
 
     Attributes:
         hidden_size: size d of the target's last hidden state.
-        width: hidden units of the head.
-        every: when it is asked.
-        mean: mean acceptance in the training data.
-        rounds: rounds it was trained on.
+        width: number of hidden units.
+        every: frequency of the plans: ``"prompt"`` or ``"round"``.
+        mean: mean acceptance probability in the training data.
+        rounds: number of rounds in the training data.
     """
 
     kind = "length-head"
     title = "Length head"
     summary = (
-        "Chooses the length of a draft before the draft starts: from the target's last hidden state and how the last "
-        "rounds' tokens fared it predicts how many drafted tokens are accepted, and costs decide (after BlockPilot, "
-        "Zhang et al. 2026). `cost.json` is what `specpilot bench cost --output cost.json` measures."
+        "Chooses the length of a draft before the draft starts (after BlockPilot, Zhang et al. 2026). The head reads "
+        "the target's last hidden state and the acceptance of the last rounds' tokens. It predicts the number of "
+        "drafted tokens that are accepted. Costs then choose the length. The command `specpilot bench cost --output "
+        "cost.json` measures the costs and writes `cost.json`."
     )
 
     hidden_size: int
@@ -115,23 +123,28 @@ class Config(ControllerConfig):
 
     def rows(self) -> dict[str, str]:
         return {
-            "hidden units": f"{self.width}", "asked": f"once a {self.every}",
+            "hidden units": f"{self.width}", "plans a length": f"once for each {self.every}",
             "trained on": f"{self.rounds:,} rounds, mean acceptance {self.mean:.3f}",
         }  # fmt: skip
 
 
 class LengthHead(TokenHead):
-    """A :class:`.TokenHead` ℝ^(2 + d) → ℝ^10, with d of the target's last hidden state."""
+    """A :class:`.TokenHead` ℝ^(2 + d) → ℝ^10 that predicts the acceptance of 10 drafted tokens.
+
+    Args:
+        hidden_size: size d of the target's last hidden state.
+        width: number of hidden units.
+    """
 
     def __init__(self, hidden_size: int, width: int = 64) -> None:
         super().__init__(len(MEMORIES), 1, hidden_size, width, ROUND_TOKENS)
 
     def forward(self, rates: Tensor, state: Tensor) -> Tensor:
-        """Logits (…, 10) that the k-th drafted token is accepted if those before it are.
+        """Return the logits (…, 10) that the k-th drafted token is accepted if all drafted tokens before it are.
 
         Args:
-            rates: (…, 2) of :class:`Outcomes`.
-            state: (…, d) the target's last hidden state that the text's newest token was drawn from.
+            rates: (…, 2) the running shares of accepted tokens, see :class:`Outcomes`.
+            state: (…, d) the target's last hidden state from which the text's newest token was drawn.
         """
         return self.logit(rates, normalised(state), None)
 
@@ -140,30 +153,30 @@ class Outcomes:
     """The outcomes of a text's drafted tokens so far.
 
     Attributes:
-        rates: running shares of accepted tokens among verified ones, one for each of ``MEMORIES``.
+        rates: running shares of accepted tokens among the verified tokens, one share for each of ``MEMORIES``.
     """
 
     def __init__(self) -> None:
-        self.rates = [UNKNOWN] * len(MEMORIES)
+        self.rates = [INITIAL_RATE] * len(MEMORIES)
 
     def add(self, accepted: bool) -> None:
-        """Add a token that was verified after all earlier ones of its draft were accepted."""
+        """Add the outcome of a token that was verified, because all earlier tokens of its draft were accepted."""
         pairs = zip(self.rates, MEMORIES, strict=True)
         self.rates = [rate + (accepted - rate) / memory for rate, memory in pairs]
 
 
 def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> LengthHead:
-    """A head that begins with the mean acceptance."""
+    """Return a head whose first predictions are the mean acceptance of the training data."""
     head = LengthHead(data.hidden_size, options.width)
     nn.init.constant_(head.out.bias, float(torch.logit(torch.tensor(data.mean_acceptance), eps=1e-6)))
     return head
 
 
 def outcome_rates(places: Tensor, kept: Tensor) -> Tensor:
-    """(M, 2) the rates of :class:`Outcomes` before each round, where every token before was drafted alone.
+    """Return the rates (M, 2) of :class:`Outcomes` before each round, as if all earlier drafts had one token.
 
     Args:
-        places: (M,) the rounds' places in their texts, text by text; 1 begins a text.
+        places: (M,) number of tokens of the text before each round, from 1, text by text.
         kept: (M, 10) outcomes of the drafted tokens.
     """
     outcomes, rates = Outcomes(), []
@@ -175,32 +188,41 @@ def outcome_rates(places: Tensor, kept: Tensor) -> Tensor:
 
 
 def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
-    """Rates and states of whole texts; a plan for a prompt is made by what is known before the text's first round."""
+    """Return the rates (M, 2) and the target's states (M, d) of M rounds.
+
+    With ``every="prompt"`` all rounds of a text have the inputs of its first round.
+    """
     rates, states = outcome_rates(examples.places, examples.kept), examples.states
     if options.every == "round":
         return rates, states
-    begins = examples.places == 1
-    text = begins.cumsum(0) - 1
-    return rates[begins][text], states[begins][text]
+    is_first = examples.places == 1
+    text_index = is_first.cumsum(0) - 1
+    return rates[is_first][text_index], states[is_first][text_index]
 
 
 def decided(kept: Tensor) -> Tensor:
-    """(M, 10) which drafted tokens the target decides on: those before which all were accepted."""
+    """Return a mask (M, 10) of the drafted tokens that the target decides on.
+
+    The target decides on a token if all tokens before it are accepted.
+
+    Args:
+        kept: (M, 10) outcomes of the drafted tokens.
+    """
     first = torch.ones_like(kept[:, :1], dtype=torch.bool)
     return (kept != NOT_DRAFTED) & torch.cat([first, kept[:, :-1] == ACCEPTED], 1)
 
 
 def loss(network: LengthHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
-    """Binary cross-entropy of each drafted token that the target decides on.
+    """Return the sum of the binary cross-entropies of the drafted tokens that the target decides on, and their number.
 
-    So Π of the predicted probabilities is fitted to how often the first k tokens of a draft are all accepted.
+    With this loss, the product of the first k predicted probabilities estimates the survival s_k.
     """
     labels, predicted = predictions(network, batch, options)
     return cross_entropy(predicted["head"], labels)
 
 
 def predictions(network: LengthHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, dict[str, Tensor]]:
-    """Of the tokens that the target decides on."""
+    """Return labels and logits of the drafted tokens that the target decides on."""
     is_decided = decided(batch.labels)
     return batch.labels[is_decided].float(), {"head": network_logits(network, batch)[is_decided]}
 
@@ -217,32 +239,46 @@ def to_checkpoint(options: TrainingOptions, data: DataSummary, origin: Origin) -
 
 
 class Survivals:
-    """A length head's predictions in NumPy on the host: for one round that takes a fraction of the time of tensors."""
+    """Computes a length head's predictions for one round with NumPy on the host, faster than with tensors."""
 
     def __init__(self, head: LengthHead) -> None:
-        layers = head.inner.weight, head.inner.bias, head.out.weight, head.out.bias
-        self.inner, self.bias, self.out, self.level = (part.detach().cpu().numpy() for part in layers)
+        parameters = head.inner.weight, head.inner.bias, head.out.weight, head.out.bias
+        self.hidden_weight, self.hidden_bias, self.output_weight, self.output_bias = (
+            parameter.detach().cpu().numpy() for parameter in parameters
+        )
 
     def __call__(self, rates: list[float], state: Tensor) -> list[float]:
-        """(10,) probability that the first 1, 2, … drafted tokens are all accepted, for one ``state`` (d,)."""
-        x = state.float().cpu().numpy()
-        x = (x - x.mean()) / np.sqrt(x.var() + EPSILON)
-        units = self.inner @ np.concatenate([np.array(rates, np.float32), x]) + self.bias
-        logits = self.out @ np.maximum(units, 0.0) + self.level
-        return np.cumprod(1.0 / (1.0 + np.exp(-logits))).tolist()  # type: ignore[no-any-return]
+        """Return the survivals s_1, …, s_10: s_k is the probability that the first k drafted tokens are all accepted.
+
+        Args:
+            rates: the two running shares of accepted tokens, see :class:`Outcomes`.
+            state: (d,) the target's last hidden state from which the text's newest token was drawn.
+        """
+        raw_state = state.float().cpu().numpy()
+        normalised_state = (raw_state - raw_state.mean()) / np.sqrt(raw_state.var() + EPSILON)
+        inputs = np.concatenate([np.array(rates, np.float32), normalised_state])
+        hidden = np.maximum(self.hidden_weight @ inputs + self.hidden_bias, 0.0)
+        logits = self.output_weight @ hidden + self.output_bias
+        probabilities = 1.0 / (1.0 + np.exp(-logits))
+        return np.cumprod(probabilities).tolist()  # type: ignore[no-any-return]
 
 
 class PlannedLength(TrainedLength):
-    """Decides how many tokens to draft, or none, before a round starts, by a length head and costs.
+    """Plans the number of drafted tokens before a round starts, with a length head and costs. The number may be 0.
 
     Args:
-        head: predicts survivals.
-        every: when the plan is made.
+        head: predicts the survivals.
+        every: frequency of the plans: ``"prompt"`` or ``"round"``.
         mean, cost: as for :class:`.TrainedLength`.
+
+    Attributes:
+        state: (d,) the target's last hidden state from which the newest token was drawn.
+        outcomes: the outcomes of the text's drafted tokens.
+        plan: number of tokens to draft; None before the first round of a text.
     """
 
     reads_target = True
-    state: Tensor  # (d,) that the newest token was drawn from
+    state: Tensor
 
     def __init__(self, head: LengthHead, every: Every, mean: float, cost: CostModel) -> None:
         self.survivals, self.every = Survivals(head), every
@@ -278,8 +314,13 @@ class PlannedLength(TrainedLength):
             self.outcomes.add(position <= accepted)
 
     def best_length(self, survivals: list[float]) -> int:
-        """The number of tokens to draft."""
-        tokens, cost = [*accumulate(survivals, initial=1.0)], self.cost
+        """Return the number of tokens to draft.
+
+        Args:
+            survivals: s_1, s_2, …
+        """
+        tokens = [*accumulate(survivals, initial=1.0)]  # expected tokens of a round by the number of drafted tokens
+        cost = self.cost
         if self.every == "prompt":
             return max(range(len(tokens)), key=lambda k: tokens[k] / cost.round(k))
         return max(range(len(tokens)), key=lambda k: tokens[k] - self.rate.value * cost.round(k))

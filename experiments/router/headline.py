@@ -67,9 +67,9 @@ def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, route
 
 
 def best_drafts(work: RouterBenchOptions, study: Study) -> Choices:
-    """(N,) the draft that is best on average on the *training* prompts of each prompt's domain.
+    """Return the draft (N,) for each held-out prompt that is best on average on the *training* prompts of its domain.
 
-    Choosing it on the held-out prompts would overestimate it.
+    A choice by the held-out prompts would overestimate the throughput.
     """
     training_rows = subset(study.train, [*work.drafts, AUTOREGRESSIVE])
     expected, domains = expected_throughput(training_rows, str(work.length)), domains_of(training_rows)

@@ -72,7 +72,7 @@ def serving(length: str) -> dict[str, Any]:
 
 
 def expected_throughput(data: RouterDataset, length: str) -> NDArray[np.float64]:
-    """(N, A) throughput expected by the cost model with drafts of ``length``, relative to the target alone."""
+    """Return the throughput (N, A) by the cost model with drafts of ``length``, relative to the target alone."""
     return rewards(data, "throughput", length=int(length) if length.isdigit() else None)
 
 
@@ -104,12 +104,12 @@ def within(data: RouterDataset, domains: Sequence[str]) -> RouterDataset:
 
 
 def embeddings(data: RouterDataset) -> NDArray[np.float32]:
-    """(N, d) embeddings of the prompts."""
+    """Return the embeddings (N, d) of the prompts."""
     return np.array([row.embedding for row in data.rows], dtype=np.float32)
 
 
 def domains_of(data: RouterDataset) -> NDArray[np.str_]:
-    """(N,) domains of the prompts."""
+    """Return the domains (N,) of the prompts."""
     return np.array([row.domain for row in data.rows])
 
 
@@ -261,7 +261,7 @@ class Study:
 
     @property
     def domains(self) -> NDArray[np.str_]:
-        """(N,) domains of the held-out prompts."""
+        """The domains (N,) of the held-out prompts."""
         return domains_of(self.test)
 
     def expected(self, arms: Sequence[str], length: str) -> NDArray[np.float64]:

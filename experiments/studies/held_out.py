@@ -109,7 +109,7 @@ def groups_of(domains: Sequence[str], in_domain: Sequence[str]) -> dict[str, lis
 
 
 def columns(counts: DomainCounts, domains: Sequence[str]) -> tuple[Array, Array, Array, Array]:
-    """(prompts,) each, over several domains: generated, drafted, accepted, target forwards."""
+    """Return generated, drafted and accepted tokens, and target forwards, (prompts,) each, over several domains."""
     return recorded.columns([c for domain in domains for c in counts[domain]])
 
 

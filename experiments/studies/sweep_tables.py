@@ -106,7 +106,7 @@ def _row(counted: Counted, setting: Setting, domains: list[str], cost: CostModel
 
 
 def _counters(counts: DomainCounts, domains: list[str]) -> tuple[Any, Any, Any]:
-    """(prompts,) each: the arguments of eq. 2.3."""
+    """Return the arguments of eq. 2.3: generated tokens, drafted tokens and target forwards, (prompts,) each."""
     generated, drafted, _, target_forwards = columns(counts, domains)
     return generated, drafted, target_forwards
 

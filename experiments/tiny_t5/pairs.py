@@ -50,7 +50,7 @@ class PairBatch:
 
     @property
     def read(self) -> Tensor:
-        """(B, T) the decoder's input: the start token 0, then the outputs except their last token."""
+        """The decoder's input (B, T): the start token 0, then the outputs except their last token."""
         return torch.nn.functional.pad(self.outputs[:, :-1], (1, 0)).clamp(min=0)
 
 

@@ -148,7 +148,7 @@ class GrowingTree(PartialTree):
 
 
 def depth_first(parents: Sequence[int]) -> list[int]:
-    """Return a tree's nodes depth first: each before its children, after its elder siblings and their descendants."""
+    """Return a tree's nodes depth first: each before its children, after its earlier siblings and their descendants."""
     children = children_of(parents)
     order, waiting = [], children[-1][::-1]
     while waiting:

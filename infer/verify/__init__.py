@@ -1,9 +1,16 @@
-"""Verification rules: pure functions from the target's distributions and a draft to a verdict.
+"""Verification rules, which accept or reject drafted tokens.
 
-The verdict holds the accepted tokens and the token that follows them. Each file defines its ``RULE``, and ``FILES``
-lists the files. A rule of chains verifies one chain. Any other rule chooses one token from several proposals and
-verifies a tree node by node. Under a ``lossless`` rule the output has the target's distribution. The output quality of
-any other rule must be measured.
+A rule is a pure function of the target's distributions and a draft. It returns a :class:`Verdict`: the accepted tokens
+and the token that follows them. Two kinds of rules exist:
+
+* A rule of chains verifies a whole chain, a draft with one token for each position.
+* A rule with ``select`` chooses one token for a position from its proposals, the tokens that were drafted for this
+  position. :func:`verify_tree` applies such a rule to a tree, node by node from the root.
+
+Under a ``lossless`` rule the output has the target's distribution. Other rules change the distribution, so users must
+measure the quality of their output.
+
+Each file named in ``FILES`` defines one rule as the constant ``RULE``.
 """
 
 from __future__ import annotations
@@ -45,26 +52,30 @@ RULES = rules_in(__name__, FILES, Rule)
 
 
 def parse_verifier(spec: str) -> tuple[Rule, Verifier]:
-    """Return the rule that ``spec`` names, and its function with the threshold of ``spec``.
+    """Return the rule that ``spec`` names, and a function that verifies drafts by this rule.
 
     Args:
-        spec: a name, or a name and a threshold: ``"block"``, ``"k-seq"``, ``"mtad:0.3"``, ``"typical:0.09"``,
-            ``"bild:3"``.
+        spec: the name of a rule, such as ``"block"`` or ``"k-seq"``. A threshold may follow, as in ``"mtad:0.3"``,
+            ``"typical:0.09"`` or ``"bild:3"``; the file of a rule explains its threshold. Without a number, the
+            function uses the rule's default threshold.
+
+    Returns:
+        The rule, and the function with the threshold.
 
     Raises:
         InputError: the rule does not exist, has no threshold, or does not allow this threshold.
     """
-    name, colon, number = spec.partition(":")
+    name, separator, threshold = spec.partition(":")
     if name not in RULES:
         raise InputError(f"verifier={spec!r}: choose one of {', '.join(RULES)}")
     rule = RULES[name]
-    if not colon:
+    if not separator:
         return rule, rule.verifier()
     if rule.threshold is None:
-        numbered = ", ".join(rule.name for rule in RULES.values() if rule.threshold is not None)
-        raise InputError(f"verifier={spec!r}: only {numbered} have a threshold")
+        rules_with_threshold = ", ".join(rule.name for rule in RULES.values() if rule.threshold is not None)
+        raise InputError(f"verifier={spec!r}: only {rules_with_threshold} have a threshold")
     try:
-        return rule, rule.verifier(float(number))
+        return rule, rule.verifier(float(threshold))
     except ValueError as error:
         if isinstance(error, InputError):
             raise

@@ -1,7 +1,7 @@
 """Verification of a tree whose nodes have drawn children, and candidates: arbitrary further tokens. Lossless.
 
 At each node the drawn children are tried as by SpecInfer's rule (Miao et al. 2024, Algorithm 2). Child y_i is accepted
-with probability ``min(1, p(y_i)/q_i(y_i))``, where q_i is the distribution that it was drawn from given its elder
+with probability ``min(1, p(y_i)/q_i(y_i))``, where q_i is the distribution that it was drawn from, given its earlier
 siblings. After a rejection ``p ← norm((p - q_i)+)``. If all drawn children are rejected, one token is drawn from the
 remaining p. If a candidate has this token, the candidate is accepted and verification continues at the candidate.
 Otherwise the token follows the accepted path.

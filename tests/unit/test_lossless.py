@@ -225,7 +225,7 @@ def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
 @examples(12, 40)
 @given(data=st.data(), salt=st.integers(0, 1000))
 def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.DataObject, salt: int) -> None:
-    """The shape is a hash of everything it may depend on: elder siblings' tokens, other branches, the path."""
+    """The shape is a hash of everything it may depend on: earlier siblings' tokens, other branches, the path."""
 
     def shape(*state: object) -> int:
         return crc32(repr((salt, state)).encode())
