@@ -149,14 +149,17 @@ def find_shared_target(model: PreTrainedModel) -> SharedTarget | None:
     return DraftFile.read(file, model.config.vocab_size).target
 
 
-def check_place(folder: Path, overwrite: bool) -> None:
+def check_place(folder: Path, overwrite: bool, may_replace: Callable[[Path], bool] = is_draft) -> None:
     """Check that a draft may be written to ``folder``; called before the training and before writing.
+
+    Args:
+        may_replace: returns true for a folder with a draft of the format that is written.
 
     Raises:
         InputError: the folder exists and may not be replaced.
     """
     check_free(folder, overwrite)
-    if folder.is_dir() and any(folder.iterdir()) and not is_draft(folder):
+    if folder.is_dir() and any(folder.iterdir()) and not may_replace(folder):
         raise InputError(f"{folder}: holds other files than a draft; choose another folder")
 
 

@@ -26,13 +26,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.files import check_free, replacing_folder, without_places
+from ...common.files import replacing_folder, without_places
 from ...common.json_file import JsonObject, build, naming_file, read_object
 from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
 from ..trimmed_head import TrimmedHead, spread_logits
-from .draft_folder import Part, check_weights, require_lender, stored_file
+from .draft_folder import Part, check_place, check_weights, require_lender, stored_file
 from .model_files import HubKeywords
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
@@ -184,17 +184,6 @@ def is_eagle3_folder(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and KIND in read_object(folder / CONFIG, AGAIN)
 
 
-def check_place(folder: Path, overwrite: bool) -> None:
-    """Check that a draft may be written to ``folder``.
-
-    Raises:
-        InputError: the folder exists and may not be replaced.
-    """
-    check_free(folder, overwrite)
-    if folder.is_dir() and any(folder.iterdir()) and not is_eagle3_folder(folder):
-        raise InputError(f"{folder}: holds other files than a draft; choose another folder")
-
-
 def save_eagle3(
     model: PreTrainedModel,
     folder: Path,
@@ -219,7 +208,7 @@ def save_eagle3(
     Raises:
         InputError: ``folder`` is not free, or a weight is not finite.
     """
-    check_place(folder, overwrite)
+    check_place(folder, overwrite, is_eagle3_folder)
     config: Any = model.config
     reader, head = model.get_submodule(NAME), model.get_output_embeddings()
     assert isinstance(reader, Eagle3Input)
