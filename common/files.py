@@ -109,7 +109,11 @@ def lacking(folder: Path, name: str) -> str:
 
 
 def check_no_run(folder: Path) -> None:
-    """Raise InputError if ``folder``, the name of a model or controller, is a training run or a dataset."""
+    """Check that ``folder``, which is passed as a model or controller, is neither a training run nor a dataset.
+
+    Raises:
+        InputError: ``folder`` is a training run or a dataset.
+    """
     if (folder / RUN).is_file():
         raise InputError(
             f"{folder}: is the folder of a training run; export it with specpilot export {shlex.quote(str(folder))} "

@@ -4,11 +4,13 @@ Two kinds of data have the same interface (:class:`Chains`):
 
 * :class:`ReplayedChains`: counters of decoding recorded texts with a draft length, and with a minimum confidence below
   which a draft ends (llama.cpp's ``p_min``), or with copies by prompt lookup.
-* :class:`LoggedChains`: how many drafted tokens were verified and accepted at each token of a round. The speed-up of K
-  tokens is then ``(1 + Σ_{k ≤ K} Π_{j ≤ k} a_j) / (round(K) / round(0))`` with the acceptance a_j of token j after
-  accepted tokens (Leviathan et al. 2023, Theorem 3.8, with an acceptance for each token).
+* :class:`LoggedChains`: how often the first, second, … drafted token of a round was verified and accepted. The speed-up
+  of drafts of K tokens is then ``(1 + Σ_{k ≤ K} Π_{j ≤ k} a_j) / (round(K) / round(0))``. Here a_j is the acceptance
+  rate of the j-th drafted token if all tokens before it are accepted, and ``round(K)`` is the time of
+  :meth:`CostModel.round`. The formula is Theorem 3.8 of Leviathan et al. 2023, with an acceptance for each token.
 
-All sums are over prompts, so that intervals are resampled over prompts. Shapes: n prompts, D tokens of a round.
+Each speed-up is a function of sums over prompts. Intervals resample the prompts. Shapes: n is the number of prompts, D
+the number of drafted tokens of a round that are counted.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class RoundWriter:
             self._failing = True
 
     def close(self) -> None:
-        """Write the remaining rows and release the folder."""
+        """Write the remaining rows and release the lock of the folder."""
         self.flush()
         self.writer.close()
 
@@ -140,7 +140,7 @@ class RoundWriters:
         return writer is not None
 
     def close(self) -> None:
-        """Write the remaining rows of all datasets and release their folders."""
+        """Write the remaining rows of all datasets and release the locks of their folders."""
         for writer in self.writers.values():
             if writer is not None:
                 writer.close()

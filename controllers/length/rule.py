@@ -1,4 +1,7 @@
-"""The description of a length rule, ``RULE`` in a file of :mod:`specpilot.controllers.length`, and checks."""
+"""The description of a length rule, and checks of its numbers.
+
+Each file of :mod:`specpilot.controllers.length` with a rule describes the rule by a :class:`Rule` named ``RULE``.
+"""
 
 from __future__ import annotations
 
