@@ -74,9 +74,9 @@ def run_precisions(options: PrecisionOptions) -> dict[str, Any]:
         ``pairs``: results of :func:`compared` with the names of both decodings, ``first`` and ``second``.
     """
     texts = {precision: decode(options, precision) for precision in options.precisions}
-    reference, *others = options.precisions
+    reference, *lower_precisions = options.precisions
     pairs = [((precision, NO_DRAFTS), (precision, DRAFTS)) for precision in options.precisions]
-    pairs += [((reference, NO_DRAFTS), (precision, NO_DRAFTS)) for precision in others]
+    pairs += [((reference, NO_DRAFTS), (precision, NO_DRAFTS)) for precision in lower_precisions]
     return {
         "pairs": [
             {"first": ", ".join(a), "second": ", ".join(b), **compared(texts[a[0]][a[1]], texts[b[0]][b[1]])}
