@@ -57,7 +57,7 @@ from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import DRAFT_CONFIDENCE, Check, drafted_of, observing
 from .engine_settings import Drafting, EngineCosts, settings_of
 from .findings import fastest, speed_ratio
-from .gains import possible_gains
+from .gains import PricedCounts, possible_gains
 from .interval import Interval
 from .recorded import (
     INFORMED,
@@ -287,18 +287,23 @@ class _Comparing:
 
     def _gains(self, decoders: Mapping[str, DecoderResult], families: Mapping[str, Tuned]) -> dict[str, PossibleGain]:
         """Return the shares of the possible gain that the trained decoders reach, by domain of the prompts."""
-        counts = {
-            name: crossed(name, families[name], self.replayed)
-            if name in families
-            else self.replayed.get((name, AS_MEASURED))
-            for name in decoders
-        }
-        replayed = {name: each for name, each in counts.items() if each is not None}
-        trained = {decoders[name].title: each for name, each in replayed.items() if decoders[name].trained}
-        rules = {decoders[name].title: each for name, each in replayed.items() if not decoders[name].trained}
-        costs = {decoders[name].title: self.costs[name] for name in replayed if name in self.costs}
-        domains = [row.domain for row in self.rows]
-        return possible_gains(domains, rules, trained, self.replayed[INFORMED, AS_MEASURED], costs, self.costs[NONE])
+        trained, rules = dict[str, PricedCounts](), dict[str, PricedCounts]()
+        for name, result in decoders.items():
+            counts = self._counts(name, families.get(name))
+            if counts is not None:
+                (trained if result.trained else rules)[result.title] = counts, self._cost_of(name)
+        informed = self.replayed[INFORMED, AS_MEASURED], self.costs[NONE]
+        return possible_gains([row.domain for row in self.rows], rules, trained, informed)
+
+    def _counts(self, name: str, values: Tuned | None) -> list[Counts] | None:
+        """Return the replayed counters of a decoder, or with ``values`` of a tuned family; None without a replay."""
+        if values is None:
+            return self.replayed.get((name, AS_MEASURED))
+        return crossed(name, values, self.replayed)
+
+    def _cost_of(self, name: str) -> CostModel:
+        """Return the costs of a decoder, those of the pair if it has none of its own."""
+        return self.costs.get(name, self.costs[NONE])
 
     def _plan_of(self, decoder: SpeculativeDecoder) -> Plan:
         """The plan of ``decoder`` for the task's texts, which all have a seed."""
@@ -559,12 +564,9 @@ class _Comparing:
             spec=spec,
             trained=spec.trained or spec.copies is not None or spec.router is not None,
         )
-        if values is None:
-            counts = self.replayed.get((spec.name, AS_MEASURED))
-        else:
-            counts = crossed(spec.name, values, self.replayed)
+        counts = self._counts(spec.name, values)
         if counts is not None:
-            speed = speed_of(counts, self.costs.get(spec.name, self.costs[NONE]))
+            speed = speed_of(counts, self._cost_of(spec.name))
             per_forward, accepted = rates(counts)
             result = replace(result, replay=speed, tokens_per_forward=per_forward, accepted=accepted)
         elif spec.name == NONE and self.replayed:

@@ -248,6 +248,12 @@ def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
     return interval(partial(speedup, cost=cost), *values)
 
 
+def speed_ratio_of(counts: Sequence[Counts], baseline: Sequence[Counts], cost: CostModel) -> Interval:
+    """Return the speed by replay over that of ``baseline`` on the same prompts, in the same order."""
+    speed = partial(speedup, cost=cost)
+    return interval(lambda *sums: speed(*sums[:4]) / speed(*sums[4:]), *decoded(counts), *decoded(baseline))
+
+
 def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
     """Generated tokens per target forward, and the accepted share of the drafted tokens, None if there are none."""
     generated, drafted, accepted, forwards = (int(values.sum()) for values in columns(counts))

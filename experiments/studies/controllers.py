@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,8 +15,8 @@ from rich.console import Console
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, DeviceOptions, Folder, Positive, SeedOptions, Several
-from specpilot.compare.interval import Interval, interval, show
-from specpilot.compare.recorded import Counts, Rule, Tracer, decoded, speed_of, speedup
+from specpilot.compare.interval import Interval, show
+from specpilot.compare.recorded import Counts, Rule, Tracer, speed_of, speed_ratio_of
 from specpilot.compare.settings import at_ratio
 from specpilot.compare.store import Store
 from specpilot.compare.table import Row, Table
@@ -107,9 +106,11 @@ def compared(candidate: Sequence[Counts], baseline: Sequence[Counts], cost: Cost
         candidate, baseline: counters of each prompt, in the same order.
         cost: costs of a draft step and a verification.
     """
-    speed = partial(speedup, cost=cost)
-    ratio = interval(lambda *sums: speed(*sums[:4]) / speed(*sums[4:]), *decoded(candidate), *decoded(baseline))
-    values = {"ratio": ratio, "speed": speed_of(candidate, cost), "baseline_speed": speed_of(baseline, cost)}
+    values = {
+        "ratio": speed_ratio_of(candidate, baseline, cost),
+        "speed": speed_of(candidate, cost),
+        "baseline_speed": speed_of(baseline, cost),
+    }
     return {name: estimate.named("value") for name, estimate in values.items()}
 
 

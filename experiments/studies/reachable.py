@@ -27,17 +27,15 @@ import torch.nn.functional as F
 from rich.console import Console
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.options import Count, Folder, Positive
-from specpilot.compare.interval import Interval, ratio_interval, show
+from specpilot.compare.interval import Interval, show
 from specpilot.compare.recorded import (
     INFORMED,
-    Array,
-    Counts,
     MakeController,
     Rule,
     Tracer,
-    decoded,
     informed_rule,
     speed_of,
+    speed_ratio_of,
 )
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
@@ -366,16 +364,6 @@ def quality(included: TrainedPredictor, network: Network, traces: Sequence[Trace
     }
 
 
-def relative_speed(counts: Sequence[Counts], other: Sequence[Counts], cost: CostModel) -> Interval:
-    """Return the ratio of the speeds of two controllers on the same prompts."""
-
-    def seconds(of: Sequence[Counts]) -> tuple[Array, Array]:
-        generated, drafted, forwards, drafts = decoded(of)
-        return generated, cost.seconds(drafted, forwards, drafts)
-
-    return ratio_interval(*seconds(counts), *seconds(other))
-
-
 def summarise(
     counted: Counted,
     domains: Sequence[str],
@@ -398,7 +386,7 @@ def summarise(
             "parameters": {name: best[name][1] for name in (FIXED, CONFIDENCE)},
             "best_rule": rule,
             "relative_to_included": {
-                name: relative_speed(of_group[best[name]], of_group[best[INCLUDED]], cost).to_dict()
+                name: speed_ratio_of(of_group[best[name]], of_group[best[INCLUDED]], cost).to_dict()
                 for name in (NETWORK, FORESIGHT)
             },
             "share_of_possible_gain": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from specpilot.compare.gains import possible_gains
+from specpilot.compare.gains import PricedCounts, possible_gains
 from specpilot.compare.recorded import Counts
 from specpilot.compare.report import document_of
 from specpilot.compare.results import PossibleGain
@@ -26,7 +26,8 @@ RULE, TRAINED, INFORMED = counts(24, 13), counts(16, 13), counts(8, 11)
 
 
 def test_share_of_the_possible_gain() -> None:
-    gains = possible_gains(["math"] * 6, {"fixed": [RULE] * 6}, {"mine": [TRAINED] * 6}, [INFORMED] * 6, {}, COST)
+    rules, trained = {"fixed": ([RULE] * 6, COST)}, {"mine": ([TRAINED] * 6, COST)}
+    gains = possible_gains(["math"] * 6, rules, trained, ([INFORMED] * 6, COST))
     (gain,) = gains.values()
     assert (gain.prompts, gain.rule, gain.trained) == (6, "fixed", "mine")
     assert (gain.rule_speed, gain.trained_speed, gain.informed) == pytest.approx((24 / 18, 24 / 16, 24 / 12))
@@ -37,8 +38,8 @@ def test_share_of_the_possible_gain() -> None:
 def test_gains_are_those_of_each_domain() -> None:
     """The best rule and the best trained decoder are chosen for each domain."""
     domains = ["math", "code", "math", "code"]
-    rules = {"short": [RULE, TRAINED] * 2, "long": [TRAINED, RULE] * 2}
-    gains = possible_gains(domains, rules, {"mine": [RULE, INFORMED] * 2}, [INFORMED] * 4, {}, COST)
+    rules = {"short": ([RULE, TRAINED] * 2, COST), "long": ([TRAINED, RULE] * 2, COST)}
+    gains = possible_gains(domains, rules, {"mine": ([RULE, INFORMED] * 2, COST)}, ([INFORMED] * 4, COST))
     assert [*gains] == ["all", "code", "math"]
     assert {name: (gain.rule, gain.prompts) for name, gain in gains.items() if name != "all"} == {
         "code": ("short", 2), "math": ("long", 2),
@@ -50,19 +51,19 @@ def test_gains_are_those_of_each_domain() -> None:
 
 def test_costs_of_a_predictor_count() -> None:
     dear = replace(COST, t_draft=0.5)
-    gains = possible_gains(["math"], {"fixed": [RULE]}, {"mine": [TRAINED]}, [INFORMED], {"mine": dear}, COST)
+    gains = possible_gains(["math"], {"fixed": ([RULE], COST)}, {"mine": ([TRAINED], dear)}, ([INFORMED], COST))
     assert gains["math"].trained_speed == pytest.approx(24 / (12 + 16 * 0.5))
 
 
-@pytest.mark.parametrize(("rules", "trained"), [({}, {"mine": [TRAINED]}), ({"fixed": [RULE]}, {})])
+@pytest.mark.parametrize(("rules", "trained"), [({}, {"mine": ([TRAINED], COST)}), ({"fixed": ([RULE], COST)}, {})])
 def test_no_gain_without_both_kinds_of_decoders(
-    rules: dict[str, list[Counts]], trained: dict[str, list[Counts]]
+    rules: dict[str, PricedCounts], trained: dict[str, PricedCounts]
 ) -> None:
-    assert possible_gains(["math"], rules, trained, [INFORMED], {}, COST) == {}
+    assert possible_gains(["math"], rules, trained, ([INFORMED], COST)) == {}
 
 
 def test_no_share_where_the_bound_is_not_above_the_rule() -> None:
-    gains = possible_gains(["math"], {"fixed": [INFORMED]}, {"mine": [TRAINED]}, [INFORMED], {}, COST)
+    gains = possible_gains(["math"], {"fixed": ([INFORMED], COST)}, {"mine": ([TRAINED], COST)}, ([INFORMED], COST))
     assert gains["math"].share is None
 
 
