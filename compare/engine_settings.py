@@ -115,10 +115,11 @@ def settings_of(
     choice = choose(drafting.greedy, costs.single)
     if choice is None:
         return None
+    table = schedule(drafting.greedy, costs.batch)
     engines = [
         _vllm(drafting, costs, draft),
-        _sglang(drafting, costs, draft),
-        _tensorrt(drafting, costs, draft),
+        _sglang(drafting, costs, draft, table),
+        _tensorrt(drafting, costs, draft, table),
         _llama(drafting, costs, draft),
         _transformers(drafting, costs),
     ]
@@ -131,7 +132,6 @@ def settings_of(
         for way, members in (groups or {}).items()
         if len(members) > 1
     }
-    table = [] if costs.batch is None else schedule(drafting.greedy, costs.batch)
     return EngineSettings(
         engines=engines,
         groups={way: members for way, members in by_group.items() if members},
@@ -164,13 +164,15 @@ def choose(chains: Chains, cost: CostModel, p_mins: Sequence[float] = (0.0,)) ->
     )
 
 
-def schedule(chains: Chains, batch: BatchCosts) -> Schedule:
-    """Return the fastest draft length for each range of batch sizes, as (first, last, length).
+def schedule(chains: Chains, batch: BatchCosts | None) -> Schedule:
+    """Return the fastest draft length for each range of batch sizes, as (first, last, length); empty without costs.
 
     The ranges reach from 1 to the largest measured batch size. The length is 0 where no length is faster than no
     drafts.
     """
     ranges: Schedule = []
+    if batch is None:
+        return ranges
     for rows in range(1, batch.rows[-1] + 1):
         cost = batch.at(rows)
         best = chains.best(cost)
@@ -235,30 +237,28 @@ def _vllm(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineSe
     if copies is not None and drafting.copies is not None:
         chains, choice, drafts = drafting.copies, copies, COPIES
         config = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
-    table = [] if costs.batch is None else schedule(chains, costs.batch)
+    table = schedule(chains, costs.batch)
     longest = max([choice.length, *(length for *_, length in table)])
     if not longest:
         return _off(VLLM, choice)
     config["num_speculative_tokens"] = longest
     if probabilistic and drafts == MODEL:
         config["draft_sample_method"] = "probabilistic"
-    varies = len({length for *_, length in table}) > 1
-    if varies:
+    if _varies(table):
         config["num_speculative_tokens_per_batch_size"] = [list(row) for row in table]
     return EngineSetting(
         engine=VLLM, drafts=drafts, choice=choice, options=f"--speculative-config '{json.dumps(config)}'",
-        schedule=table, notes=[GRAPHS] if varies else [],
+        schedule=table, notes=[GRAPHS] if _varies(table) else [],
     )  # fmt: skip
 
 
-def _sglang(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineSetting:
+def _sglang(drafting: Drafting, costs: EngineCosts, draft: str | None, table: Schedule) -> EngineSetting:
     """Return the setting of SGLang, and the file of its adaptive drafting with one length for each batch size."""
     choice = _chosen(drafting.greedy, costs.single)
     if not choice.length:
         return _off(SGLANG, choice)
     words = "" if draft is None else f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
-    table = [] if costs.batch is None else schedule(drafting.greedy, costs.batch)
-    varies = len({length for *_, length in table}) > 1
+    varies = _varies(table)
     # SGLang uses the entry of the nearest batch size, so that both ends of a range are entries.
     adaptive = {str(size): {"candidate_steps": [length]} for low, high, length in table for size in (low, high)}
     return EngineSetting(
@@ -270,16 +270,15 @@ def _sglang(drafting: Drafting, costs: EngineCosts, draft: str | None) -> Engine
     )  # fmt: skip
 
 
-def _tensorrt(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineSetting:
+def _tensorrt(drafting: Drafting, costs: EngineCosts, draft: str | None, table: Schedule) -> EngineSetting:
     """Return the setting of TensorRT-LLM; its schedule ends with the largest measured batch size that drafts."""
     choice = _chosen(drafting.greedy, costs.single)
     if not choice.length:
         return _off(TENSORRT, choice)
-    table = [] if costs.batch is None else schedule(drafting.greedy, costs.batch)
     longest = table[0][2] if table and table[0][2] else choice.length  # the schedule's first length is the maximum
     entries = [] if draft is None else ["decoding_type: DraftTarget", f"speculative_model: {draft}"]
     entries.append(f"max_draft_len: {longest}")
-    varies = len({length for *_, length in table}) > 1
+    varies = _varies(table)
     if varies:
         drafting_ranges = [(high, min(length, longest)) for _, high, length in table]
         while drafting_ranges[-1][1] == 0:  # larger batches do not draft
@@ -318,6 +317,11 @@ def _transformers(drafting: Drafting, costs: EngineCosts) -> EngineSetting:
         'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)'
     )
     return EngineSetting(engine=TRANSFORMERS, drafts=MODEL, choice=choice, options=options, notes=[MOVING_THRESHOLD])
+
+
+def _varies(table: Schedule) -> bool:
+    """Return true if the draft length depends on the batch size."""
+    return len({length for *_, length in table}) > 1
 
 
 def _off(engine: str, choice: DraftChoice) -> EngineSetting:
