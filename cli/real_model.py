@@ -64,7 +64,7 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         f"({machine().processor}, {counted(machine().threads, 'thread')}):"
     )
     for temperature, result in zip(TEMPERATURES, results, strict=True):
-        console.print(f"  temperature {temperature:g}: {result.summary()}")
+        console.print(f"  temperature {temperature:g}: {summary(result)}")
     if load_per_core() > BUSY:
         console.print(
             f"Other processes use this machine (load {load_per_core():.1f} for each core). They lower both speeds and "
@@ -75,37 +75,44 @@ def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, 
         "rainbows.'",
         soft_wrap=True,
     )
-    return [result.ratio for result in results]
+    return [total_ratio(result) for result in results]
 
 
-class Answers(NamedTuple):
-    """The same prompts answered without and with drafts.
+class Answer(NamedTuple):
+    """A prompt that was answered without and with drafts.
 
     Attributes:
-        tokens: tokens of the answers without drafts, by prompt.
-        plain, drafted: seconds without and with drafts, by prompt.
-        same: number of prompts with the same answer.
+        tokens: number of tokens of the answer without drafts.
+        plain, drafted: seconds without and with drafts.
+        same: whether both answers are the same.
     """
 
-    tokens: list[int]
-    plain: list[float]
-    drafted: list[float]
-    same: int
+    tokens: int
+    plain: float
+    drafted: float
+    same: bool
 
     @property
     def ratio(self) -> float:
-        """The speed with drafts over the speed without drafts, on all prompts."""
-        return sum(self.plain) / sum(self.drafted)
+        """The speed with drafts over the speed without drafts."""
+        return self.plain / self.drafted
 
-    def summary(self) -> str:
-        """Speeds, their ratio with its range over the prompts, and the number of unchanged texts in words."""
-        ratios = [plain / drafted for plain, drafted in zip(self.plain, self.drafted, strict=True)]
-        count = sum(self.tokens)
-        return (
-            f"{_speed(count / sum(self.plain))} tokens/s without drafts, {_speed(count / sum(self.drafted))} with "
-            f"drafts: {self.ratio:.2f} × ({min(ratios):.2f}–{max(ratios):.2f} by prompt); the same text for "
-            f"{self.same} of {counted(len(self.tokens), 'prompt')}"
-        )
+
+def total_ratio(answers: Sequence[Answer]) -> float:
+    """Return the speed with drafts over the speed without drafts, on all prompts."""
+    return sum(answer.plain for answer in answers) / sum(answer.drafted for answer in answers)
+
+
+def summary(answers: Sequence[Answer]) -> str:
+    """Return speeds, their ratio with its range over the prompts, and the number of unchanged texts in words."""
+    tokens = sum(answer.tokens for answer in answers)
+    plain, drafted = (tokens / sum(getattr(answer, way) for answer in answers) for way in ("plain", "drafted"))
+    ratios = [answer.ratio for answer in answers]
+    return (
+        f"{_speed(plain)} tokens/s without drafts, {_speed(drafted)} with drafts: {total_ratio(answers):.2f} × "
+        f"({min(ratios):.2f}–{max(ratios):.2f} by prompt); the same text for "
+        f"{sum(answer.same for answer in answers)} of {counted(len(answers), 'prompt')}"
+    )
 
 
 def _answers(
@@ -114,10 +121,10 @@ def _answers(
     temperature: float,
     max_new_tokens: int,
     console: Console,
-) -> Answers:
+) -> list[Answer]:
     """Answer every prompt with both decoders at one temperature, and print the texts and speeds."""
     console.rule(f"temperature {temperature:g}", align="left")
-    answers = Answers([], [], [], 0)
+    answers = []
     for prompt in PROMPTS:
         ids = encode_prompt(tokenizer, prompt, chat=True)
         plain, drafted = (
@@ -126,16 +133,15 @@ def _answers(
             )
             for decoder in decoders
         )
-        seconds = [_seconds(generation.stats) for generation in (plain, drafted)]
-        answers.tokens.append(len(plain.tokens))
-        answers.plain.append(seconds[0])
-        answers.drafted.append(seconds[1])
-        answers = answers._replace(same=answers.same + (plain.tokens == drafted.tokens))
+        answer = Answer(
+            len(plain.tokens), _seconds(plain.stats), _seconds(drafted.stats), plain.tokens == drafted.tokens
+        )
+        answers.append(answer)
         console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
         show_trace(console, drafted, TextStream(tokenizer, ids), rejected=False)
         console.print(
-            f"[dim]{_speed(len(plain.tokens) / seconds[0])} tokens/s without drafts, "
-            f"{_speed(len(drafted.tokens) / seconds[1])} with drafts: {seconds[0] / seconds[1]:.2f} ×\n"
+            f"[dim]{_speed(len(plain.tokens) / answer.plain)} tokens/s without drafts, "
+            f"{_speed(len(drafted.tokens) / answer.drafted)} with drafts: {answer.ratio:.2f} ×\n"
         )
     return answers
 

@@ -15,7 +15,7 @@ import specpilot
 from datasets import Dataset
 from rich.console import Console
 from specpilot.cli.demo import COPIES, LAG_FREE, SPECDEC, TREES, UNTRAINED, run_demo
-from specpilot.cli.real_model import Answers, talk
+from specpilot.cli.real_model import Answer, summary, talk
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import DRAFT_CONFIDENCE, Check, Observer, drafted_of, observing
@@ -352,8 +352,8 @@ def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_speeds_of_a_real_model_have_digits_and_their_range() -> None:
     """On a busy machine a slow model's speeds were printed as 1 and 0."""
-    answers = Answers([10, 30], [40.0, 120.0], [40.0, 60.0], 1)
-    assert answers.summary() == (
+    answers = [Answer(10, 40.0, 40.0, same=True), Answer(30, 120.0, 60.0, same=False)]
+    assert summary(answers) == (
         "0.25 tokens/s without drafts, 0.4 with drafts: 1.60 × (1.00–2.00 by prompt); the same text for 1 of 2 prompts"
     )
 
