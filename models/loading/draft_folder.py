@@ -8,7 +8,7 @@ another name than in its own format.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -113,14 +113,7 @@ def save_draft(
     check_place(folder, overwrite)
     kept = kept_tokens(model)
     shared = shared_names(model, target)
-    weights = {
-        name: value.detach().to(dtype).cpu().contiguous().clone()
-        for name, value in model.state_dict().items()
-        if name not in shared
-    }
-    for name, value in weights.items():
-        if not bool(torch.isfinite(value).all()):
-            raise InputError(f"{folder}: the draft's {name} holds NaN or infinite weights; train again")
+    weights = weights_to_store(model, shared, dtype, folder)
     config = model.config.to_dict() | {
         "tie_word_embeddings": False,
         "dtype": str(dtype).removeprefix("torch."),
@@ -147,6 +140,25 @@ def find_shared_target(model: PreTrainedModel) -> SharedTarget | None:
         return None
     file = stored_file(model.config._name_or_path, FILE, AGAIN)
     return DraftFile.read(file, model.config.vocab_size).target
+
+
+def weights_to_store(
+    model: PreTrainedModel, left_out: Collection[str], dtype: torch.dtype, folder: Path
+) -> dict[str, Tensor]:
+    """Return the weights of ``model`` without those ``left_out``, as they are stored in ``folder``.
+
+    Raises:
+        InputError: a weight is not finite.
+    """
+    weights = {
+        name: value.detach().to(dtype).cpu().contiguous().clone()
+        for name, value in model.state_dict().items()
+        if name not in left_out
+    }
+    for name, value in weights.items():
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"{folder}: the draft's {name} holds NaN or infinite weights; train again")
+    return weights
 
 
 def check_place(folder: Path, overwrite: bool, may_replace: Callable[[Path], bool] = is_draft) -> None:

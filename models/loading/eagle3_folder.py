@@ -32,7 +32,7 @@ from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
 from ..trimmed_head import TrimmedHead, spread_logits
-from .draft_folder import Part, check_place, check_weights, require_lender, stored_file
+from .draft_folder import Part, check_place, check_weights, require_lender, stored_file, weights_to_store
 from .model_files import HubKeywords
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
@@ -213,13 +213,8 @@ def save_eagle3(
     reader, head = model.get_submodule(NAME), model.get_output_embeddings()
     assert isinstance(reader, Eagle3Input)
     assert isinstance(head, TrimmedHead)
-    weights = {}
-    for key, value in model.state_dict().items():
-        if key == EMBEDDING and reader.shares_embedding:
-            continue
-        if not bool(torch.isfinite(value).all()):
-            raise InputError(f"{folder}: the draft's {key} holds NaN or infinite weights; train again")
-        weights[_file_name(key)] = value.detach().to(dtype).cpu().contiguous().clone()
+    left_out = {EMBEDDING} if reader.shares_embedding else set[str]()
+    weights = {_file_name(key): value for key, value in weights_to_store(model, left_out, dtype, folder).items()}
     tokens = head.tokens.cpu()
     if len(tokens) < config.vocab_size:
         weights["d2t"] = tokens - torch.arange(len(tokens))
