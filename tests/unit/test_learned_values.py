@@ -57,7 +57,7 @@ def test_rates_of_copies_by_the_length_of_the_match() -> None:
     assert rates.recent.value == pytest.approx(decayed(0.3, 10.0, 10.0, [(float(k), 1.0) for _, k in observations]))
 
 
-# What rounds yield
+# Tokens and time of rounds
 
 
 def test_sources_of_drafts() -> None:
