@@ -27,10 +27,14 @@ from specpilot.compare.engine_settings import (
 from specpilot.compare.results import EngineSettings
 from specpilot.compare.verdict import Answer
 from specpilot.controllers.acceptance.ngram_index import NOTHING
+from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
+from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace
 
 from experiments.studies.settings_sweep import share_of_the_best
+
+from ..helpers.traces import traced_text
 
 CHEAP = CostModel(0.1, 1.0, 0.0)  # a draft step takes 0.1 of a verification
 DEAR = CostModel(0.9, 1.0, 0.0)
@@ -296,3 +300,14 @@ def test_the_share_of_the_best_speed_of_a_sweep() -> None:
     best, share = share_of_the_best(sums, 3)
     assert best == 2
     assert share.to_dict() == pytest.approx({"value": 0.9, "low": 0.9, "high": 0.9})
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 12])
+def test_chains_without_a_minimum_confidence_are_those_of_the_replay(length: int) -> None:
+    """Engines that verify every drafted token decode as specpilot does with a fixed length."""
+    *_, drafts = traced_text(budget=40)
+    stats = replay(drafts, Fixed(length), frozenset())
+    assert stats.n_accepted > 0
+    assert replay_chain(drafts, ChainSetting(length)) == ChainCounts(
+        stats.n_generated - 1, stats.n_draft_forwards, stats.n_drafted, stats.n_target_forwards - 1, stats.n_drafts
+    )
