@@ -207,7 +207,7 @@ def commands(report: ComparisonReport, folder: Path) -> dict[str, str]:
     options += [] if report.task.chat else ["--no-chat"]
     return {
         "Decode with it": " ".join(["specpilot generate", *words, *options, f"'{EXAMPLE}'"]),
-        "Serve it with": " ".join(["specpilot serve", *words]),
+        "Serve with it": " ".join(["specpilot serve", *words]),
     }
 
 

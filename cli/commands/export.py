@@ -62,7 +62,10 @@ def calibrate(options: CalibrateOptions) -> None:
         print(f"warning: on held-out prompts the calibrated controller {warning}")
     for exponent, acceptance in result.acceptance.items():
         console.print(f"the draft's probabilities to the power {exponent}: expected acceptance {acceptance:.4f}")
-    print(f"{options.output}: the calibrated controller. With --cost FILE it needs no threshold.")
+    print(
+        f"{options.output}: a calibrated controller checkpoint. Decode with it: specpilot generate --length "
+        f"{shlex.quote(str(options.output))} --cost auto"
+    )
     finish(result.to_dict(), options, options.report)
 
 

@@ -108,4 +108,4 @@ def _train(train: Callable[..., TrainingResult], options: TrainingOptions, run: 
     print(f"{result.run}: best after epoch {result.epoch}; {metrics}")
     if weakness := judgement(result.metrics):
         print(f"warning: on held-out prompts this controller {weakness}")
-    print(f"next: specpilot export {shlex.quote(str(result.run))} <folder>")
+    print(f"Export it: specpilot export {shlex.quote(str(result.run))} FOLDER")

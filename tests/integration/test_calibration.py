@@ -68,7 +68,9 @@ def test_the_shipped_head_is_calibrated(
     words = ["calibrate", "tiny-head", "--data", str(data), "--output", str(new), "--method", method]
     report = tmp_path / "reports" / "calibration.json"
     assert cli.main([*words, "--report", str(report)]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    *_, hint, last = capsys.readouterr().out.splitlines()
+    assert hint.endswith(f" Decode with it: specpilot generate --length {new} --cost auto")
+    result = json.loads(last)
     assert json.loads(report.read_text()) == result
     assert {"machine", "versions"} <= result.keys()
     assert result["method"] == method
@@ -137,12 +139,14 @@ def test_an_exponent_must_be_better_on_other_texts(monkeypatch: pytest.MonkeyPat
     assert fit_draft_exponent(*models, rows[:1], rows, SamplingParams()) == (1.0, {"1": 0.5, "1.25": 0.45})
 
 
-def test_features_are_trained(data: Path, tmp_path: Path) -> None:
-    """The optimum that scikit-learn finds on the same examples."""
+def test_features_are_trained(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The optimum that scikit-learn finds on the same examples. The last line printed is the next command."""
     run, new = str(tmp_path / "run"), str(tmp_path / "new")
     words = ["--data", str(data), "--validation-fraction", "0.3", "--traced", "0", "--batch-size", "64"]
     assert cli.main(["train", "acceptance", "--predictor", "features", *words, "--output", run]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Export it: specpilot export {run} FOLDER"
     assert cli.main(["export", run, new]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f" Decode with it: specpilot generate --length {new} --cost auto")
     dataset = FeatureDataset(Path(run, "features"))
     part = dataset.part(f"{TRAIN}0")
     examples = part.gather(torch.arange(sum(part.rows)))

@@ -119,6 +119,8 @@ def test_trim_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
     words = ["--data", str(tmp_path / "p.txt"), "--output"]
     assert cli.main(["trim-vocabulary", draft, "--keep", "120", *words, str(tmp_path / "trimmed")]) == 0
+    hint = f" Decode with it: specpilot generate --draft {tmp_path / 'trimmed'}"
+    assert capsys.readouterr().out.rstrip().endswith(hint)
     loaded, whole = load_model(tmp_path / "trimmed", device="cpu"), load_model(draft, device="cpu")
     head = loaded.get_output_embeddings()
     assert isinstance(head, TrimmedHead)

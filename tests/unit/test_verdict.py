@@ -136,7 +136,7 @@ def test_the_commands_are_those_of_the_verdict(tmp_path: Any) -> None:
         ("busy, slower by the clock", "3"), ("busy, faster by the clock", NONE), ("slower", NONE), ("faster", "3")
     ):  # fmt: skip
         assert winner(cases[name]) == decoder
-        assert ("--length 3" in commands(cases[name], tmp_path)["Serve it with"]) == (decoder == "3")
+        assert ("--length 3" in commands(cases[name], tmp_path)["Serve with it"]) == (decoder == "3")
     report = concluded(cases["busy, slower by the clock"], {})
     assert (report.best, report.verdict) == ("3", PAYS)
     assert concluded(cases["few prompts"], {}).verdict == UNDECIDED
