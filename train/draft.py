@@ -26,6 +26,7 @@ from ..models.loading.draft_folder import check_place, find_shared_target, save_
 from ..models.loading.eagle3_folder import save_eagle3
 from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_model, load_tokenizer
+from ..models.loading.transformers_folder import save_transformers_draft
 from ..models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from .best_epoch import BestEpoch
 from .draft_model import initial_draft, load_initial, shared_with
@@ -98,7 +99,7 @@ def _train(
 ) -> BestEpoch:
     """Train ``draft``, and return the best epoch."""
     settings = run.settings
-    left_out = shared_names(draft, shared_with(draft, settings, run.dataset.fingerprint["target"]))
+    left_out = shared_names(draft, shared_with(draft, target, settings, run.dataset.fingerprint["target"]))
     trained = 0
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_(name not in left_out)
@@ -118,13 +119,18 @@ def _train(
 
 
 def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], output: Path, *, overwrite: bool) -> None:
-    """Write the best ``weights`` of ``run`` as a draft folder, in bfloat16.
+    """Write the best ``weights`` of ``run`` as a draft folder.
+
+    A draft of the whole vocabulary that reads tokens alone becomes a folder of transformers in the target's stored
+    precision. Other drafts are stored in bfloat16.
 
     Raises:
         InputError: the target or the initial draft cannot be loaded or has changed; or ``output`` is not free.
     """
     settings = run.settings
-    target = load_model(settings.target, device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True)
+    target = load_model(
+        settings.target, dtype="auto", device="cpu", trust_remote_code=settings.trust_remote_code, decoder_only=True
+    )
     if model_fingerprint(target) != run.dataset.fingerprint["target"]:
         raise InputError(
             f"target={settings.target!r}: is not the target that the draft was trained for; restore that target"
@@ -138,7 +144,7 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
             raise InputError(
                 f"initial={settings.initial!r}: is not the draft that the run began with; restore that draft"
             )
-    shared = shared_with(draft, settings, run.dataset.fingerprint["target"])
+    shared = shared_with(draft, target, settings, run.dataset.fingerprint["target"])
     require_weights(draft, weights)
     draft.load_state_dict(weights, strict=False)
     if find_state_input(draft) is not None:
@@ -146,8 +152,12 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
             draft, output, target, name=settings.target, speculative_tokens=settings.positions, dtype=torch.bfloat16,
             overwrite=overwrite,
         )  # fmt: skip
-        return
-    save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
+    elif kept_tokens(draft) is None:
+        save_transformers_draft(
+            draft, output, tokenizer, target, name=settings.target, dtype=target.dtype, overwrite=overwrite
+        )
+    else:
+        save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
 
 
 def trim_vocabulary(options: TrimOptions) -> Path:

@@ -17,10 +17,10 @@ from ..models import CausalLM, GgufModel
 from ..models.causal_lm import layer_modules
 from ..models.eagle import find_state_input
 from ..models.early_exit import layers_name
-from ..models.loading.draft_folder import SharedTarget, find_shared_target
+from ..models.loading.draft_folder import Shared, SharedTarget, find_shared_target
 from ..models.loading.eagle3_folder import EMBEDDING, FUSED, HEAD, Eagle3File, build_model, layer_config, set_weights
 from ..models.longrope import longrope_switch
-from ..models.trimmed_head import keep_trimmed, trim_head
+from ..models.trimmed_head import keep_trimmed, kept_tokens, trim_head
 from .options import DraftTrainingOptions
 
 FIRST_LAYER, FINAL_NORM = "model.layers.0.", "lm_head.norm.weight"  # names of weights of an EAGLE-3 draft
@@ -308,10 +308,38 @@ def load_initial(
     return draft
 
 
-def shared_with(draft: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str) -> SharedTarget | None:
-    """Return the untrained weights that ``draft`` shares with the target of ``fingerprint``; None if there are none."""
+def shared_with(
+    draft: PreTrainedModel, target: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str
+) -> SharedTarget | None:
+    """Return the untrained weights that ``draft`` shares with ``target``; None if there are none.
+
+    An initial draft in transformers' format has copies of these weights. They are recognised by their values.
+
+    Args:
+        draft: the draft before the training.
+        target: the target.
+        settings: options of the training.
+        fingerprint: the target's fingerprint.
+    """
     if (reader := find_state_input(draft)) is not None:
         return SharedTarget(settings.target, fingerprint, ["input"]) if reader.shares_embedding else None
-    if settings.initial is not None:
-        return find_shared_target(draft)
-    return SharedTarget(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])
+    if settings.initial is None:
+        return SharedTarget(settings.target, fingerprint, ["input"] if settings.own_output else ["input", "output"])
+    shared = find_shared_target(draft)
+    if shared is not None or kept_tokens(draft) is not None:
+        return shared
+    layers: dict[Shared, tuple[Any, Any]] = {
+        "input": (draft.get_input_embeddings(), target.get_input_embeddings()),
+        "output": (draft.get_output_embeddings(), target.get_output_embeddings()),
+    }
+    equal = [part for part, pair in layers.items() if _are_equal(*pair)]
+    return SharedTarget(settings.target, fingerprint, equal) if equal else None
+
+
+def _are_equal(layer: nn.Module, target_layer: nn.Module) -> bool:
+    """Return true if ``layer`` has the weights of ``target_layer``, rounded to the target's precision."""
+    weights, target_weights = layer.state_dict(), target_layer.state_dict()
+    return weights.keys() == target_weights.keys() and all(
+        value.shape == target_weights[name].shape and torch.equal(value.to(target_weights[name]), target_weights[name])
+        for name, value in weights.items()
+    )

@@ -15,6 +15,7 @@ def export(options: ExportOptions) -> None:
     from ...controllers.checkpoints.hub import upload
     from ...models.loading.draft_folder import is_draft
     from ...models.loading.eagle3_folder import is_eagle3_folder
+    from ...models.loading.transformers_folder import is_transformers_draft
     from ...train import export as exporter
 
     quiet()
@@ -25,7 +26,7 @@ def export(options: ExportOptions) -> None:
         predictor=options.predictor,
         overwrite=options.overwrite,
     )
-    if is_draft(folder) or is_eagle3_folder(folder):
+    if is_draft(folder) or is_eagle3_folder(folder) or is_transformers_draft(folder):
         print(f"{folder}: a draft. Decode with it: specpilot generate --draft {shlex.quote(str(folder))}")
         if options.push_to is not None:
             files = [path.name for path in folder.iterdir()]

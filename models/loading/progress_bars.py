@@ -1,4 +1,4 @@
-"""Progress bars of transformers while it loads weights."""
+"""Progress bars of transformers while it loads or stores weights."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-BAR_OF_WEIGHTS = "Loading weights"  # its description in transformers
+BARS_OF_WEIGHTS = ("Loading weights", "Writing model shards")  # their descriptions in transformers
 
 
 @contextmanager
 def without_loading_bars() -> Iterator[None]:
-    """Load a model without the progress bar of its weights; for one thread at a time.
+    """Load or store a model without the progress bar of its weights; for one thread at a time.
 
     Bars of downloads stay. All bars stay if transformers logs at level INFO or lower, as after
     ``transformers.logging.set_verbosity_info()``.
@@ -24,8 +24,8 @@ def without_loading_bars() -> Iterator[None]:
         return
 
     def create(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Return a bar of ``factory``, which is hidden if it is the bar of weights."""
-        if options.get("desc") == BAR_OF_WEIGHTS:
+        """Return a bar of ``factory``, which is hidden if it is a bar of weights."""
+        if options.get("desc") in BARS_OF_WEIGHTS:
             options = options | {"disable": True}
         return factory(*args, **options) if previous_hook is None else previous_hook(factory, args, options)
 

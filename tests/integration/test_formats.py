@@ -8,7 +8,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,16 +199,18 @@ def train_all(written: Fields, folder: Path, target: str, datasets: Mapping[str,
         for number, options in enumerate(features.values())
     ]
     both = (acceptance, str(datasets["other"]))
+    drafting = specpilot.DraftTrainingOptions(
+        data=str(datasets["answers"]), target=target, layers=1, vocabulary=200, window=16, chat=False, **TRAINING
+    )  # fmt: skip
     trainings = {
         "lag-free": specpilot.LagFreeTrainingOptions(data=both, traced=2, width=4, tensorboard=True, **TRAINING),
         "specdec": specpilot.SpecDecTrainingOptions(data=acceptance, traced=2, mixings=1, **TRAINING),
         "feature-model": specpilot.FeatureModelTrainingOptions(data=str(stored[0]), traced=2, **TRAINING),
         "copies": specpilot.CopyTrainingOptions(data=str(datasets["answers"]), width=4, **TRAINING),
         "routing": specpilot.RouterTrainingOptions(data=str(datasets["router"]), width=4, **TRAINING),
-        "drafting": specpilot.DraftTrainingOptions(
-            data=str(datasets["answers"]), target=target, layers=1, vocabulary=200, window=16, chat=False, **TRAINING
-        ),
-    }  # fmt: skip
+        "drafting": drafting,
+        "drafting-all": replace(drafting, vocabulary=None),
+    }
     controllers: dict[str, Path] = {}
     for name, options in trainings.items():
         run = written.run(specpilot.train(options, folder / name).run)
@@ -218,6 +220,8 @@ def train_all(written: Fields, folder: Path, target: str, datasets: Mapping[str,
             written.add("draft folder", contents(controllers[name]))
             written.objects("draft.json", description)
             written.objects("target of draft.json", description["target"])
+        elif name == "drafting-all":
+            written.add("folder of transformers", contents(controllers[name]))
         else:
             written.controller(controllers[name])
     for name in ("lag-free", "specdec"):

@@ -12,12 +12,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from specpilot.common.errors import InputError
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.data_gen.acceptance import make_answers
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.data_gen.options import AnswersDataOptions
 from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.models.causal_lm import forward_with_hidden, layer_modules
 from specpilot.models.eagle import find_state_input
+from specpilot.models.loading.draft_folder import SharedTarget, save_draft
 from specpilot.models.loading.eagle3_folder import save_eagle3
 from specpilot.models.loading.names import load_model, load_tokenizer
 from specpilot.models.trimmed_head import TrimmedHead, keep_trimmed
@@ -29,6 +31,7 @@ from specpilot.train.modules import cosine
 from specpilot.train.options import DraftTrainingOptions
 from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
 from torch import nn
+from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from ..helpers.architectures import HIDDEN, MAKERS, t5, target_of
@@ -198,11 +201,12 @@ def distributions(settings: DraftTrainingOptions, *models: nn.Module) -> list[to
 
 
 @pytest.mark.parametrize("own_output", [False, True])
+@pytest.mark.parametrize("vocabulary", [200, None])
 def test_the_exported_draft_is_the_one_that_was_validated(
-    own_output: bool, settings: DraftTrainingOptions, tmp_path: Path
+    vocabulary: int | None, own_output: bool, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
     """Its acceptance, computed anew from distributions, is the run's."""
-    settings = replace(settings, own_output=own_output, epochs=2)
+    settings = replace(settings, own_output=own_output, vocabulary=vocabulary, epochs=2)
     result = train_draft(settings, output=tmp_path / "run")
     export(tmp_path / "run", tmp_path / "draft")
     with refused("threshold=0.5"):
@@ -213,14 +217,17 @@ def test_the_exported_draft_is_the_one_that_was_validated(
     written = [file.read_text() for file in (tmp_path / "draft").glob("*.json")]
     assert not any(settings.target in text or str(tmp_path) in text for text in written)
     target = load_model(settings.target, device="cpu")
-    draft = load_model(tmp_path / "draft", device="cpu", target=target)
-    head = draft.get_output_embeddings()
-    assert isinstance(head, TrimmedHead)
-    assert torch.equal(head.weight, target.get_output_embeddings().weight[head.tokens]) != own_output  # type: ignore[index]
+    draft = load_model(tmp_path / "draft", device="cpu", target=None if vocabulary is None else target)
+    head: Any = draft.get_output_embeddings()
+    assert isinstance(head, TrimmedHead) == (vocabulary is not None)
+    tokens = slice(None) if vocabulary is None else head.tokens
+    target_head: Any = target.get_output_embeddings()
+    assert torch.equal(head.weight, target_head.weight[tokens]) != own_output
     p, q = distributions(settings, target, draft)
-    accept = torch.minimum(p, q).sum(-1).mean()  # it is stored in bfloat16
-    assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=0.01)
-    assert float(p[:, head.tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
+    accept = torch.minimum(p, q).sum(-1).mean()
+    rounding = 0.01 if vocabulary else 1e-5  # a draft with some of the tokens is stored in bfloat16
+    assert float(accept) == pytest.approx(result.metrics["acceptance"], abs=rounding)
+    assert float(p[..., tokens].sum(-1).mean()) == pytest.approx(result.metrics["coverage"], abs=1e-4)
     agree = float((p.argmax(-1) == q.argmax(-1)).float().mean())
     assert agree == pytest.approx(result.metrics["greedy_agreement"], abs=0.02)
 
@@ -247,33 +254,51 @@ def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
-@pytest.mark.parametrize("has_own_vocabulary", [False, True])
+@pytest.fixture(scope="module")
+def trained_whole(work: Path, settings: DraftTrainingOptions) -> Path:
+    """A draft of all tokens, which is a folder of transformers."""
+    train_draft(replace(settings, vocabulary=None), output=work / "whole-run")
+    return export(work / "whole-run", work / "whole")
+
+
+@pytest.fixture(scope="module")
+def earlier_whole(work: Path, settings: DraftTrainingOptions, trained_whole: Path) -> Path:
+    """The draft of :func:`trained_whole` in the format of specpilot's own, without the target's weights."""
+    target = load_model(settings.target, device="cpu")
+    shared = SharedTarget("its-target", model_fingerprint(target), ["input", "output"])
+    draft, tokenizer = load_model(trained_whole, device="cpu"), load_tokenizer(settings.target)
+    return save_draft(draft, work / "earlier-whole", tokenizer, target=shared, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("begun", ["draft", "trained", "trained_whole", "earlier_whole"])
 def test_training_continues_a_draft(
-    has_own_vocabulary: bool, work: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+    begun: str, work: Path, settings: DraftTrainingOptions, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A model of its own is distilled: all its weights are trained, and none is shared."""
-    draft = work / "draft" if has_own_vocabulary else trained
+    """A model of its own is distilled: all its weights are trained. Weights that are the target's stay the same."""
+    is_other_model = begun == "draft"
+    draft: Path = work / "draft" if is_other_model else request.getfixturevalue(begun)
     settings = continued(settings, draft)
     result = train_draft(settings, output=tmp_path / "run")
     export(tmp_path / "run", tmp_path / "draft")
     before, after = acceptance(draft, settings), acceptance(tmp_path / "draft", settings)
     assert after == pytest.approx(result.metrics["acceptance"], abs=0.01)
-    assert result.metrics["acceptance"] > before + (0.01 if has_own_vocabulary else -0.002)
+    assert result.metrics["acceptance"] > before + (0.01 if is_other_model else -0.002)
     target = load_model(settings.target, device="cpu")
-    begun = load_initial(target, load_tokenizer(settings.target), settings)
-    untrained = DraftModule(settings, begun, target, left_out=set(), steps=1)
+    initial = load_initial(target, load_tokenizer(settings.target), settings)
+    untrained = DraftModule(settings, initial, target, left_out=set(), steps=1)
     rates = cosine(torch.optim.SGD([torch.zeros(1)], 1.0), steps=untrained.steps)
     rates.step()
     assert rates.get_last_lr() == pytest.approx([0.0], abs=1e-9)  # at the end of the steps
     accept, *_ = untrained.agreement(data_of(settings).validation)
     assert float(accept.mean()) == pytest.approx(before, abs=1e-5)
-    description = json.loads((tmp_path / "draft" / "draft.json").read_text())
-    if has_own_vocabulary:
-        assert description["target"] is None
-        weights = [load_model(folder, device="cpu").state_dict() for folder in (draft, tmp_path / "draft")]
-        assert not any(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-    else:  # the same tokens, and the same weights are the target's
-        assert description == json.loads((trained / "draft.json").read_text())
+    if begun == "trained":  # the same tokens, and the same weights are the target's
+        description = json.loads((tmp_path / "draft" / "draft.json").read_text())
+        assert description == json.loads((draft / "draft.json").read_text())
+        return
+    weights = [load_model(folder, device="cpu", target=target).state_dict() for folder in (draft, tmp_path / "draft")]
+    equal = {name for name, value in weights[0].items() if torch.equal(value, weights[1][name])}
+    assert equal == (set() if is_other_model else {"model.embed_tokens.weight", "lm_head.weight"})
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path / "draft")) is type(target)
 
 
 def test_unsupported_trainings_are_refused(
