@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
 from ..infer.prompting import day_of
 from ..models.eagle import find_state_input
-from ..models.loading.draft_folder import check_place, find_shared_target, save_draft, shared_names
+from ..models.loading.draft_folder import SharedTarget, check_place, find_shared_target, save_draft, shared_names
 from ..models.loading.eagle3_folder import save_eagle3
 from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_model, load_tokenizer
@@ -118,14 +119,29 @@ def _train(
     return best
 
 
-def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], output: Path, *, overwrite: bool) -> None:
+def export_draft(
+    run: Run[DraftTrainingOptions],
+    weights: dict[str, Tensor],
+    output: Path,
+    *,
+    whole_vocabulary: bool = False,
+    overwrite: bool = False,
+) -> None:
     """Write the best ``weights`` of ``run`` as a draft folder.
 
     A draft of the whole vocabulary that reads tokens alone becomes a folder of transformers in the target's stored
     precision. Other drafts are stored in bfloat16.
 
+    Args:
+        run: the run.
+        weights: the trained weights.
+        output: the folder to create.
+        whole_vocabulary: whether a trimmed output projection is replaced by the target's.
+        overwrite: whether an existing draft is replaced.
+
     Raises:
-        InputError: the target or the initial draft cannot be loaded or has changed; or ``output`` is not free.
+        InputError: the target or the initial draft cannot be loaded or has changed; ``output`` is not free; or a
+            trimmed output projection is not the target's.
     """
     settings = run.settings
     target = load_model(
@@ -147,6 +163,8 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
     shared = shared_with(draft, target, settings, run.dataset.fingerprint["target"])
     require_weights(draft, weights)
     draft.load_state_dict(weights, strict=False)
+    if whole_vocabulary:
+        _extend_output(draft, target, shared)
     if find_state_input(draft) is not None:
         save_eagle3(
             draft, output, target, name=settings.target, speculative_tokens=settings.positions, dtype=torch.bfloat16,
@@ -158,6 +176,28 @@ def export_draft(run: Run[DraftTrainingOptions], weights: dict[str, Tensor], out
         )
     else:
         save_draft(draft, output, tokenizer, target=shared, dtype=torch.bfloat16, overwrite=overwrite)
+
+
+def _extend_output(draft: PreTrainedModel, target: PreTrainedModel, shared: SharedTarget | None) -> None:
+    """Replace a trimmed output projection of ``draft`` by the whole projection of ``target``.
+
+    Args:
+        draft: the draft.
+        target: its target.
+        shared: the weights of the draft that are the target's.
+
+    Raises:
+        InputError: the trimmed projection does not consist of rows of the target's.
+    """
+    kept = kept_tokens(draft)
+    if kept is None:
+        return
+    if shared is None or "output" not in shared.weights:
+        raise InputError(
+            f"whole_vocabulary=True: the draft has an output projection of its own onto {counted(len(kept), 'token')}; "
+            "leave it out, or train a draft with --vocabulary null"
+        )
+    draft.set_output_embeddings(deepcopy(target.get_output_embeddings()).float())
 
 
 def trim_vocabulary(options: TrimOptions) -> Path:

@@ -39,9 +39,10 @@ def export(
     *,
     threshold: float | None = None,
     predictor: str | None = None,
+    whole_vocabulary: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Write the best weights of a training run as a controller checkpoint, and return its folder.
+    """Write the best weights of a training run as a controller checkpoint or a draft, and return its folder.
 
     Args:
         run: folder of ``specpilot train``; an unfinished run has its best epoch so far. Or a controller checkpoint,
@@ -50,13 +51,19 @@ def export(
         threshold: probability of a rejection above which an acceptance head ends a draft. By default 0.7, as in the
             paper.
         predictor: the predictor of your own package that was trained, as ``package.module:Config``.
+        whole_vocabulary: give a draft that was trained with a part of the vocabulary the target's whole output
+            projection, so that transformers and vLLM load it.
         overwrite: replace an existing checkpoint.
 
     Raises:
-        InputError: ``run`` is not a run or has no finished epoch, ``output`` exists, or the threshold is not in [0, 1].
+        InputError: ``run`` is not a run or has no finished epoch, ``output`` exists, the threshold is not in [0, 1], or
+            the run has no draft with rows of the target's output projection.
     """
     run, output = Path(run), Path(output)
-    if (run / CONFIG).is_file():
+    is_controller = (run / CONFIG).is_file()
+    if whole_vocabulary and (is_controller or run_kind(run) != DRAFT):
+        raise InputError("whole_vocabulary=True: a controller has no vocabulary; leave it out")
+    if is_controller:
         if threshold is not None:
             raise InputError(f"threshold={threshold}: an exported controller keeps its threshold; leave it out")
         controller = load_controller(run)
@@ -65,7 +72,8 @@ def export(
         if threshold is not None:
             raise InputError(f"threshold={threshold}: a {DRAFT} has no threshold; leave it out")
         trained = read_run(run, DraftTrainingOptions)
-        export_draft(trained, _read_best(trained).head, output, overwrite=overwrite)
+        best = _read_best(trained).head
+        export_draft(trained, best, output, whole_vocabulary=whole_vocabulary, overwrite=overwrite)
     else:
         trained, head, config = best_controller(run, threshold, predictor)
         save_controller(output, head, config, overwrite=overwrite)

@@ -156,6 +156,8 @@ class ExportOptions(OverwriteOptions):
         threshold: Stopping threshold h that the checkpoint of an acceptance head uses by default. 0.7 if not set, as in
             the paper.
         predictor: Predictor of your own package that was trained, as package.module:Config.
+        whole_vocabulary: Give a draft that was trained with a part of the vocabulary the target's whole output
+            projection. transformers and vLLM load the exported folder. Not for drafts with an output of their own.
         push_to: Hub repository (owner/name) to upload the checkpoint to.
         private: Make a new repository private.
     """
@@ -164,6 +166,7 @@ class ExportOptions(OverwriteOptions):
     output: Folder = field(kw_only=False)
     threshold: Share | None = None
     predictor: str | None = None
+    whole_vocabulary: bool = False
     push_to: str | None = None
     private: bool = True
 

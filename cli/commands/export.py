@@ -24,6 +24,7 @@ def export(options: ExportOptions) -> None:
         options.output,
         threshold=options.threshold,
         predictor=options.predictor,
+        whole_vocabulary=options.whole_vocabulary,
         overwrite=options.overwrite,
     )
     if is_draft(folder) or is_eagle3_folder(folder) or is_transformers_draft(folder):

@@ -60,8 +60,8 @@ def save_transformers_draft(
     for key in (MARK, "_name_or_path"):  # of an initial draft in specpilot's own format; a path on this machine
         values.pop(key, None)
     with no_init_weights():
-        whole: Any = type(model)(type(model.config)(**values)).to(dtype)
-    whole.load_state_dict(weights)
+        whole: Any = type(model)(type(model.config)(**values))
+    whole.to(dtype).load_state_dict(weights)
     whole.tie_weights()
     tokens = {key: getattr(target.generation_config, key, None) for key in TOKENS}
     whole.generation_config = GenerationConfig(**tokens)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.data_gen.acceptance import make_answers
@@ -299,6 +300,34 @@ def test_training_continues_a_draft(
     equal = {name for name, value in weights[0].items() if torch.equal(value, weights[1][name])}
     assert equal == (set() if is_other_model else {"model.embed_tokens.weight", "lm_head.weight"})
     assert type(AutoModelForCausalLM.from_pretrained(tmp_path / "draft")) is type(target)
+
+
+@pytest.mark.parametrize("begun", ["layers", "trained"])
+def test_a_trimmed_draft_is_exported_with_the_whole_vocabulary(
+    begun: str, finished: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+) -> None:
+    """Its logits of the kept tokens are those of the trimmed draft, and it has the target's whole output projection."""
+    run = finished
+    if begun == "trained":
+        run = tmp_path / "run"
+        train_draft(replace(continued(settings, trained), epochs=1), output=run)
+    part, whole = export(run, tmp_path / "part"), tmp_path / "whole"
+    assert cli.main(["export", str(run), str(whole), "--whole-vocabulary"]) == 0
+    target = load_model(settings.target, device="cpu")
+    trimmed: Any = load_model(part, device="cpu", target=target)
+    model = AutoModelForCausalLM.from_pretrained(whole)
+    assert torch.equal(model.lm_head.weight, target.get_output_embeddings().weight)  # type: ignore[arg-type, operator]
+    ids, tokens = torch.tensor([TEXT]), trimmed.get_output_embeddings().tokens
+    model = model.bfloat16().float()  # as the trimmed draft is stored
+    trimmed = trimmed.bfloat16().float()
+    expected = trimmed(input_ids=ids).logits[..., tokens]
+    torch.testing.assert_close(model(input_ids=ids).logits[..., tokens], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_of_its_own_has_no_further_rows(settings: DraftTrainingOptions, tmp_path: Path) -> None:
+    train_draft(replace(settings, own_output=True, epochs=1), output=tmp_path / "run")
+    with refused("whole_vocabulary=True: the draft has an output projection of its own onto 200 tokens; leave it out"):
+        export(tmp_path / "run", tmp_path / "draft", whole_vocabulary=True)
 
 
 def test_unsupported_trainings_are_refused(

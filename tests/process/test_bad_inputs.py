@@ -200,6 +200,8 @@ TABLES["export {} @out"] = [
     ("@place/run-best-cut", "best.ckpt: truncated or damaged"),
     ("@place/run-bestless", "no epoch is finished yet"),
     ("@files/router --threshold 0.5", "threshold=0.5:"),
+    ("@files/router --whole-vocabulary", "whole_vocabulary=True: a controller has no vocabulary; leave it out"),
+    ("@files/run --whole-vocabulary", "whole_vocabulary=True: a controller has no vocabulary; leave it out"),
 ]
 TABLES["calibrate --output @out {}"] = [
     ("tiny-lag-free --data @files/acceptance", "controller='tiny-lag-free':"),

@@ -160,6 +160,8 @@ EFFECTS: dict[str, str] = {
     "tests/integration/test_acceptance_training.py::test_export_gives_the_best_head":
         "ExportOptions.run ExportOptions.output ExportOptions.threshold",
     "tests/integration/test_own_predictor.py::test_a_predictor_is_one_file": "ExportOptions.predictor",
+    "tests/integration/test_train_draft.py::test_a_trimmed_draft_is_exported_with_the_whole_vocabulary":
+        "ExportOptions.whole_vocabulary",
     "tests/unit/test_option_effects.py::test_a_controller_is_pushed_where_it_is_asked":
         "ExportOptions.push_to ExportOptions.private",
     "tests/integration/test_calibration.py::test_the_shipped_head_is_calibrated":
