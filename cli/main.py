@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
     except BrokenPipeError:
         return 141  # 128 + SIGPIPE, as the shell reports it
     except KeyboardInterrupt:
-        return _fail(f"interrupted{_how_to_go_on(words, commands)}", 130)
+        return _fail(f"interrupted{_resume_hint(words, commands)}", 130)
     except InputError as error:
         return _fail(str(error), 2)
     except OSError as error:
@@ -88,27 +88,27 @@ def main(argv: Sequence[str] | None = None, commands: Commands | None = None, pr
 
 def run(words: list[str], commands: Commands | None = None, prog: str = "specpilot") -> None:
     """Call the command at the beginning of `words` in `commands` (by default `COMMANDS`) with the other words."""
-    here: Commands | Command = COMMANDS if commands is None else commands
+    selected: Commands | Command = COMMANDS if commands is None else commands
     path = [prog]
-    while isinstance(here, Mapping):
+    while isinstance(selected, Mapping):
         if not words or words[0] == "-h" or (words[0].startswith("-") and "--help" in words):
-            print(overview(path, here))
+            print(overview(path, selected))
             return
         word, *words = words
         if len(path) == 1 and word.partition("=")[0] in ("--version", "--completion"):
-            print(_about(word, words, here, prog))
+            print(_version_or_completion(word, words, selected, prog))
             return
-        if word not in here:
-            raise InputError(_unknown(path[1:], word, here))
+        if word not in selected:
+            raise InputError(_unknown(path[1:], word, selected))
         path.append(word)
-        here = here[word]
-    if here is train.acceptance:
-        here = train.of_predictor(words)
+        selected = selected[word]
+    if selected is train.acceptance:
+        selected = train.of_predictor(words)
 
-    arguments = CommandParser(here, prog=" ".join(path)).read(words)
+    arguments = CommandParser(selected, prog=" ".join(path)).read(words)
     options = [value for value in arguments.values() if isinstance(value, Options)]
     try:
-        here(**arguments)
+        selected(**arguments)
     except InputError as error:
         raise type(error)(name_option(str(error), options)) from error
     except BrokenPipeError:
@@ -125,15 +125,15 @@ CONTINUED_BY = {
 }
 
 
-def _how_to_go_on(words: Sequence[str], commands: Commands | None) -> str:
+def _resume_hint(words: Sequence[str], commands: Commands | None) -> str:
     """Return the end of the message that a command was interrupted: the way to continue."""
-    begun = any(word.startswith("--output") for word in words)
-    if commands is not None or not begun or words[0] not in CONTINUED_BY:
+    has_output = any(word.startswith("--output") for word in words)
+    if commands is not None or not has_output or words[0] not in CONTINUED_BY:
         return ""
     return f"; to continue, {CONTINUED_BY[words[0]]}"
 
 
-def _about(word: str, words: list[str], commands: Commands, prog: str) -> str:
+def _version_or_completion(word: str, words: list[str], commands: Commands, prog: str) -> str:
     """Return the output of ``--version`` or ``--completion SHELL``."""
     option, equals, shell = word.partition("=")
     if option == "--version":
@@ -148,17 +148,17 @@ def _about(word: str, words: list[str], commands: Commands, prog: str) -> str:
 def _unknown(above: list[str], word: str, commands: Commands) -> str:
     """Return the message for an unknown ``word``, with similar commands."""
     leaves = [name for name, _ in _leaves("", commands)]
-    whole = " ".join([*above, word])
-    within = [name for name in leaves if name.rpartition(" ")[2] == word]  # a subcommand without its group
-    joined = [name for name in leaves if name.replace(" ", "-") == word]
+    full_name = " ".join([*above, word])
+    subcommands = [name for name in leaves if name.rpartition(" ")[2] == word]  # a subcommand without its group
+    hyphenated = [name for name in leaves if name.replace(" ", "-") == word]
     if word.startswith("-"):
-        meant = did_you_mean(word, ("--help", "--version", "--completion"))
-        return f"unknown option {word}{meant or ';'} options follow a command: {', '.join(commands)}"
-    if joined or within:
-        meant = f", did you mean {' or '.join(map(repr, joined or within))}?"
+        suggestion = did_you_mean(word, ("--help", "--version", "--completion"))
+        return f"unknown option {word}{suggestion or ';'} options follow a command: {', '.join(commands)}"
+    if hyphenated or subcommands:
+        suggestion = f", did you mean {' or '.join(map(repr, hyphenated or subcommands))}?"
     else:
-        meant = did_you_mean(whole, [" ".join([*above, name]) for name in commands])
-    return f"unknown command {whole!r}{meant or ':'} choose from {', '.join(commands)}"
+        suggestion = did_you_mean(full_name, [" ".join([*above, name]) for name in commands])
+    return f"unknown command {full_name!r}{suggestion or ':'} choose from {', '.join(commands)}"
 
 
 def overview(path: list[str], commands: Commands) -> str:

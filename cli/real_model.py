@@ -44,10 +44,12 @@ def run_real(folder: Path, max_new_tokens: int) -> None:
     drafting = ComparedDecoder.of(
         base, "trained", length=str(folder / "head"), copies=str(folder / "copies"), cost="auto", draft_dtype="int4"
     )
-    talk(base, drafting, max_new_tokens, Console(highlight=False))
+    compare_answers(base, drafting, max_new_tokens, Console(highlight=False))
 
 
-def talk(base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console) -> list[float]:
+def compare_answers(
+    base: DecodingOptions, drafting: ComparedDecoder, max_new_tokens: int, console: Console
+) -> list[float]:
     """Answer every prompt without and with drafts, in turn, at each of ``TEMPERATURES``, and print texts and speeds.
 
     Returns:
@@ -106,7 +108,7 @@ def total_ratio(answers: Sequence[Answer]) -> float:
 def summary(answers: Sequence[Answer]) -> str:
     """Return speeds, their ratio with its range over the prompts, and the number of unchanged texts in words."""
     tokens = sum(answer.tokens for answer in answers)
-    plain, drafted = (tokens / sum(getattr(answer, way) for answer in answers) for way in ("plain", "drafted"))
+    plain, drafted = (tokens / sum(getattr(answer, field) for answer in answers) for field in ("plain", "drafted"))
     ratios = [answer.ratio for answer in answers]
     return (
         f"{_speed(plain)} tokens/s without drafts, {_speed(drafted)} with drafts: {total_ratio(answers):.2f} × "

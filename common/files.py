@@ -172,18 +172,18 @@ class FolderLock:
         self.release()
 
 
-def without_places(value: T) -> T:
+def shorten_paths(value: T) -> T:
     """Return ``value``, a configuration or a part of one, with the last part of every absolute path in its place."""
     new: Any = value
     if isinstance(value, str) and Path(value).expanduser().is_absolute():
         new = Path(value).name
     elif isinstance(value, list | tuple):
-        new = type(value)(map(without_places, value))
+        new = type(value)(map(shorten_paths, value))
     elif isinstance(value, dict):
-        new = {key: without_places(entry) for key, entry in value.items()}
+        new = {key: shorten_paths(entry) for key, entry in value.items()}
     elif is_dataclass(value) and not isinstance(value, type):
         new = replace(
-            value, **{entry.name: without_places(getattr(value, entry.name)) for entry in fields(value) if entry.init}
+            value, **{entry.name: shorten_paths(getattr(value, entry.name)) for entry in fields(value) if entry.init}
         )
     return new  # type: ignore[no-any-return]
 

@@ -35,13 +35,13 @@ def commit(file: Path = Path(__file__)) -> str | None:
     """
     if shutil.which("git") is None:
         return None
-    here = file.resolve()
+    path = file.resolve()
 
     def git(*arguments: str) -> str | None:
-        process = subprocess.run(("git", *arguments), cwd=here.parent, capture_output=True, text=True, check=False)
+        process = subprocess.run(("git", *arguments), cwd=path.parent, capture_output=True, text=True, check=False)
         return process.stdout.strip() if process.returncode == 0 else None
 
-    if git("ls-files", "--error-unmatch", here.name) is None:
+    if git("ls-files", "--error-unmatch", path.name) is None:
         return None  # the folder around an installation may be a checkout of something else
     head = git("rev-parse", "--short=12", "HEAD")
     return head and head + (

@@ -246,8 +246,8 @@ def check_names(kind: type[Options], names: Iterable[str]) -> None:
     options = [entry.name for entry in fields(kind)]
     for name in names:
         if name not in options:
-            meant = did_you_mean(name, options)
-            raise InputError(f"{name}: no such option{meant or f'; choose from {listed(options, len(options))}'}")
+            suggestion = did_you_mean(name, options)
+            raise InputError(f"{name}: no such option{suggestion or f'; choose from {listed(options, len(options))}'}")
 
 
 @dataclass(frozen=True, kw_only=True)

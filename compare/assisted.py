@@ -47,40 +47,40 @@ class TransformersLoop:
     """Transformers' ``generate`` of one target.
 
     Args:
-        how: empty for no draft; ``"assisted-3"`` for drafts of three tokens, or ``"lookup-10"``.
+        method: empty for no draft; ``"assisted-3"`` for drafts of three tokens, or ``"lookup-10"``.
 
     Raises:
-        InputError: ``how`` is none of these, or there is no draft to assist.
+        InputError: ``method`` is none of these, or there is no draft to assist.
     """
 
     def __init__(
         self,
         target: LanguageModel,
         draft: LanguageModel | None,
-        how: str,
+        method: str,
         sampling: SamplingParams,
         max_new_tokens: int,
     ) -> None:
         self.target: Any = target.model
         self.options = {**sampling_options(sampling), "max_new_tokens": max_new_tokens}
         self.config: Any = None
-        kind, _, value = how.partition("-")
+        kind, _, value = method.partition("-")
         self.tokens = int(value) if is_whole(value) else None
         if kind == LOOKUP and self.tokens is not None:
             self.options["prompt_lookup_num_tokens"] = self.tokens
         elif kind == ASSISTED and self.tokens is not None:
             if draft is None:
-                raise InputError(f"transformers:{how}: needs a draft model; pass one with --draft")
+                raise InputError(f"transformers:{method}: needs a draft model; pass one with --draft")
             if draft.vocab_size != target.vocab_size or draft.reads_states:
                 raise InputError(
-                    f"transformers:{how}: needs a draft that reads only tokens and has the target's vocabulary "
+                    f"transformers:{method}: needs a draft that reads only tokens and has the target's vocabulary "
                     f"(vocab_size of the target: {target.vocab_size}, of the draft: {draft.vocab_size}); leave it out"
                 )
             self.options["assistant_model"] = draft.model
             self.config = draft.model.generation_config
-        elif how:
+        elif method:
             raise Misspelt(
-                f"transformers:{how}: no such way to generate; choose assisted-3 or lookup-10, with any number"
+                f"transformers:{method}: no such generation method; choose assisted-3 or lookup-10, with any number"
             )
 
     def __call__(self, prompt: list[int], seed: int) -> Generation:

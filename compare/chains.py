@@ -89,8 +89,9 @@ def replay_chain(traced: Trace, setting: ChainSetting) -> ChainCounts:
 def replay_lookup(traced: Trace, setting: ChainSetting) -> ChainCounts:
     """Return the counters of decoding a traced text with copies by prompt lookup.
 
-    The draft is what follows the first occurrence of the last two tokens, or else of the last token, in the prompt and
-    the text. A copied token is accepted if the target samples the same token.
+    The draft is the continuation of the first occurrence of the last two tokens in the prompt and the text. If the last
+    two tokens did not occur before, it is the continuation of the first occurrence of the last token. A copied token is
+    accepted if the target samples the same token.
     """
     tokens = [*traced.prompt, *traced.text]
     start, end = len(traced.prompt), len(tokens)

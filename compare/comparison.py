@@ -124,12 +124,13 @@ def compare_decoders(
         decoders: the configurations; ``"none"`` is always one.
         rows: the prompts.
         loader: loads the target and its drafts; without a draft nothing is replayed, and no rules are added.
-        folder: keeps the results as they are measured.
-        clock: also decode by the clock; otherwise replay alone.
+        folder: folder in which each result is stored after its measurement.
+        clock: also measure the time of decoding; otherwise all speeds are replayed.
         rules: add the best fixed length and the best threshold on cumulative confidence.
-        minutes: decides how many of the prompts are used and how often; None: all, once.
+        minutes: duration of the comparison, which limits the number of prompts and of passes over them. None: all
+            prompts, one pass.
         cost: costs to use instead of measured ones, for all decoders or by name.
-        priced: where the costs come from, in words.
+        priced: description of the source of the costs.
         engine_costs: costs of another engine, for its settings; None for the costs of the pair.
         began: value of ``time.perf_counter`` from which the minutes count. Default: now.
 
@@ -362,9 +363,10 @@ class _Comparing:
         return measured.to_dict()
 
     def _plan(self, costs: Mapping[str, CostModel], clock: bool, minutes: float | None) -> tuple[int, int]:
-        """The number of prompts, and of decodings of each by the clock, in the rest of the ``minutes``.
+        """Return the number of prompts, and the number of timed passes over them, that fit the remaining ``minutes``.
 
-        The printed line says so if loading and measuring left less time than decoding needs.
+        A line on the console reports both numbers. It also reports that the comparison will take longer than
+        ``minutes`` because loading models and measuring costs took too long.
         """
         available = len(self.rows)
         if minutes is None:
@@ -383,13 +385,13 @@ class _Comparing:
 
         key = {**self.identity, "plan": [*self.specs], "minutes": minutes, "clock": clock, "all": _digest(self.rows)}
         count, passes, seconds = self.store.compute(key, plan)
-        late = f" after {spent / 60:.1f} min of loading and measuring, longer than minutes={minutes:g}"
+        overrun = f" after {spent / 60:.1f} min of loading and measuring, longer than minutes={minutes:g}"
         self.console.print(
             f"comparing {counted(len(self.specs) + len(self.families), 'decoder')} on {count} of "
             f"{counted(available, 'prompt')}"
             + (f", {passes} passes by the clock" if passes > 1 else "")
             + f": about {max(1, round(count * seconds / 60))} min at most"
-            + (late if spent + count * seconds > minutes * 60 else "")
+            + (overrun if spent + count * seconds > minutes * 60 else "")
         )
         return int(count), int(passes)
 
@@ -596,8 +598,8 @@ class _Comparing:
                 top_k=sampling.top_k, top_p=sampling.top_p, seed=self.task.seed,
             )  # fmt: skip
             pieces = pieces_by_author(generation.rounds, TextStream(decoder.tokenizer))
-            by = {DRAFT: DRAFT if decoder.drafts else COPY}
-            return [{"by": by.get(who, who), "text": text} for who, text in pieces if text]
+            names = {DRAFT: DRAFT if decoder.drafts else COPY}
+            return [{"by": names.get(author, author), "text": text} for author, text in pieces if text]
 
         key = self._identity(spec, self.rows[:1]) | {"mosaic": spec.name}
         return [*map(Piece.from_dict, self.store.compute(key, decode))]
@@ -620,10 +622,11 @@ def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) 
 
 
 def trained_for(specs: Mapping[str, ComparedDecoder], verifier: str) -> dict[str, str]:
-    """The verification rule that a decoder's controller was trained for, by name, where it is not ``verifier``.
+    """Return the decoders whose controller was trained for another verification rule than ``verifier``.
 
-    Only rules of which the acceptance differs much count, only length controllers with a threshold, since those that
-    stop by costs correct their predictions by what is accepted, and only routers with a reward that depends on a rule.
+    The result maps the name of a decoder to the rule of the training. It leaves out decoders with similar acceptance
+    rates under both rules, length controllers that stop by costs, because they correct their predictions by the
+    accepted tokens, and routers whose reward does not depend on a rule.
     """
     rules = {
         name: controller.verifier if isinstance(controller, policy.Config) else controller.provenance.verifier

@@ -183,17 +183,18 @@ def bench_cost(
     judge: LengthController | None = None,
     quick: bool = False,
 ) -> CostMeasurement:
-    """Measure the costs of a pair, of its rounds and of single steps.
+    """Measure the costs of a pair, in seconds: of its rounds and of single steps.
 
-    Costs that noise made negative are clamped, which ``warnings`` reports.
+    Costs that noise made negative are set to 0. ``warnings`` of the result has a message for each of them.
 
     Args:
         decoder: the pair.
-        prompts: token ids of what is generated from.
-        repeats: how often each generation, and ten times that how often each step is timed; medians are taken.
+        prompts: token ids of the prompts.
+        repeats: number of times that each generation is timed. Single steps are timed ten times as often. The results
+            are medians.
         sampling: keywords of the decoder's ``generate``.
         judge: a trained controller, whose decisions' time is added to ``cost``.
-        quick: with fewer lengths, in a third of the time.
+        quick: whether fewer draft lengths are measured, which takes a third of the time.
 
     Raises:
         InputError: no generation is longer than the token of its prefill.

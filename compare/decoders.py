@@ -62,7 +62,7 @@ class ComparedDecoder(DecodingOptions):
 
     Attributes:
         name: Name in tables.
-        engine: null for specpilot; "transformers" with a way to generate after a colon.
+        engine: null for specpilot; "transformers" with a generation method after a colon.
     """
 
     name: str
@@ -259,7 +259,7 @@ class Loader:
             setup = decoder.setup_for(seed=0, temperature=sampling.temperature)  # prompts are decoded with seeds
             decoder.new_request([0], sampling, 1, 0, setup=setup)  # refuses options that the sampling does not allow
             return lambda prompt, seed: decoder.generate(prompt, seed=seed, **settings)
-        engine, _, how = options.engine.partition(":")
+        engine, _, method = options.engine.partition(":")
         if engine != TRANSFORMERS:
             raise InputError(
                 f"engine={options.engine!r}: no such engine; choose transformers, or leave engine out for specpilot's "
@@ -271,7 +271,7 @@ class Loader:
             raise InputError(f"{options.name}: transformers does not decode GGUF files; leave it out")
         from .assisted import TransformersLoop
 
-        return TransformersLoop(target.target, draft, how, sampling, max_new_tokens)
+        return TransformersLoop(target.target, draft, method, sampling, max_new_tokens)
 
 
 def encoded_prompts(work: WorkloadOptions, tokenizer: Any = None, *, encoder: bool = False) -> list[list[int]]:

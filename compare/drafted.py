@@ -43,7 +43,7 @@ class Drafted:
     Attributes:
         prompts: the prompt of each token (M,).
         accept: the acceptance probability of each token (M,).
-        groups: labels (M,) by way to group the tokens; predictors are evaluated on the groups of the first way.
+        groups: labels (M,) by grouping, such as ``domain``; predictors are evaluated by the first grouping.
         predictions: predicted acceptance (M,) by predictor, ``DRAFT_CONFIDENCE`` first; NaN without a prediction.
     """
 
@@ -54,35 +54,35 @@ class Drafted:
 
     @property
     def along(self) -> str:
-        """The first way to group the tokens, by their place in the round or in the text."""
+        """The first grouping of the tokens: ``depth`` in the round or ``position`` in the text."""
         return next(iter(self.groups))
 
     def masks(self) -> dict[tuple[str, str], NDArray[np.bool_]]:
-        """Return membership (M,) by (way, group), with the group of all tokens first.
+        """Return membership (M,) by (grouping, group), with the group of all tokens first.
 
-        Ways with one group are left out.
+        Groupings with one group are left out.
         """
         members = {(ALL, ALL): np.ones(len(self.accept), bool)}
-        for way, labels in self.groups.items():
+        for grouping, labels in self.groups.items():
             names = _names(labels)
             if len(names) > 1:
-                members |= {(way, name): labels == name for name in names}
+                members |= {(grouping, name): labels == name for name in names}
         return members
 
     def acceptance(self) -> dict[str, dict[str, GroupAcceptance]]:
-        """Return the mean acceptance by way and group, with 95 % intervals over prompts if there are enough prompts."""
+        """Return the mean acceptance by grouping and group, with 95 % intervals if there are enough prompts."""
         return self._acceptance(self.masks())
 
     def lines(self) -> dict[str, dict[str, GroupAcceptance]]:
         """Return acceptance by position: of all tokens, and of each domain, or without domains of each temperature."""
         masks, places = self.masks(), self.groups[self.along]
-        ways = {way for way, _ in masks}
-        split = next((way for way in ("domain", "temperature") if way in ways), ALL)
+        groupings = {grouping for grouping, _ in masks}
+        split = next((grouping for grouping in ("domain", "temperature") if grouping in groupings), ALL)
         return self._acceptance(
             {
                 (group, place): mask & (places == place)
-                for (way, group), mask in masks.items()
-                if way in (ALL, split)
+                for (grouping, group), mask in masks.items()
+                if grouping in (ALL, split)
                 for place in _names(places)
             }
         )
@@ -92,11 +92,13 @@ class Drafted:
         if not masks:
             return results
         _, sums = sums_of(self.prompts, self.accept, [*masks.values()])
-        for (way, group), mean, low, high, drafted in zip(masks, *mean_interval(sums), sums.drafted.T, strict=True):
+        for (grouping, group), mean, low, high, drafted in zip(
+            masks, *mean_interval(sums), sums.drafted.T, strict=True
+        ):
             prompts, tokens = int((drafted > 0).sum()), int(drafted.sum())
             if tokens:
                 bounds = (float(low), float(high)) if prompts >= ENOUGH else (None, None)
-                results.setdefault(way, {})[group] = GroupAcceptance(float(mean), tokens, prompts, *bounds)
+                results.setdefault(grouping, {})[group] = GroupAcceptance(float(mean), tokens, prompts, *bounds)
         return results
 
     def quality(self) -> dict[str, dict[str, PredictorQuality]]:
@@ -121,20 +123,23 @@ def _quality(predicted: Array, accept: Array) -> PredictorQuality:
 
 
 def drift_of(first: Drafted, second: Drafted) -> dict[str, dict[str, Drift]]:
-    """Return the drift of each group that both datasets have, by way and group; see :func:`.drifts`."""
+    """Return the drift of each group that both datasets have, by grouping and group; see :func:`.drifts`."""
     masks, second_masks = first.masks(), second.masks()
     common = [
-        (way, group) for way, labels in first.groups.items() for group in _names(labels)
-        if group in second.groups.get(way, ()) and ((way, group) in masks or (way, group) in second_masks)
+        (grouping, group) for grouping, labels in first.groups.items() for group in _names(labels)
+        if group in second.groups.get(grouping, ())
+        and ((grouping, group) in masks or (grouping, group) in second_masks)
     ]  # fmt: skip
     groups = [(ALL, ALL), *common]
     first_sums, second_sums = (
-        sums_of(each.prompts, each.accept, [way == ALL or each.groups[way] == group for way, group in groups])
+        sums_of(
+            each.prompts, each.accept, [grouping == ALL or each.groups[grouping] == group for grouping, group in groups]
+        )
         for each in (first, second)
     )
     results: dict[str, dict[str, Drift]] = {}
-    for (way, group), drift in zip(groups, drifts(first_sums, second_sums), strict=True):
-        results.setdefault(way, {})[group] = drift
+    for (grouping, group), drift in zip(groups, drifts(first_sums, second_sums), strict=True):
+        results.setdefault(grouping, {})[group] = drift
     return results
 
 

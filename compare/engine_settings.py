@@ -27,13 +27,13 @@ from .table import Row
 from .verdict import Answer, answer_of
 
 VLLM, SGLANG, TENSORRT, LLAMA, TRANSFORMERS = "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "transformers"
-MODEL, COPIES, NOTHING = "draft model", "copies", "none"
+MODEL, COPIES, NO_DRAFTS = "draft model", "copies", "none"
 WORTH = 1.01  # factor of speed above which a less usual setting is recommended
 TITLE = "Settings for other engines"
-Groups = Mapping[str, Mapping[str, NDArray[np.bool_]]]  # membership of prompts by way to group them, and group
+Groups = Mapping[str, Mapping[str, NDArray[np.bool_]]]  # membership of prompts by grouping and group
 Schedule = list[tuple[int, int, int]]
 
-WITHOUT = {  # what turns drafting off
+OPTIONS_WITHOUT_DRAFTS = {  # what turns drafting off
     VLLM: "start without --speculative-config",
     SGLANG: "start without --speculative-algorithm",
     TENSORRT: "leave speculative_config out",
@@ -65,7 +65,7 @@ class Drafting:
         greedy: chains of the draft model's most probable tokens.
         sampled: chains that the draft model samples with the sampling of the request.
         copies: copies by prompt lookup; None if they are not known.
-        acceptance: where the acceptance comes from, in words.
+        acceptance: description of the source of the acceptance.
     """
 
     greedy: Chains
@@ -88,7 +88,7 @@ class EngineCosts:
 
     Attributes:
         cost: costs of a round of one request.
-        priced: where the costs come from, in words.
+        priced: description of the source of the costs.
         batch: costs by batch size; None if they are not known.
     """
 
@@ -124,17 +124,17 @@ def settings_of(
         _transformers(drafting, costs),
     ]
     by_group = {
-        way: {
+        grouping: {
             group: chosen
             for group, rows in members.items()
             if rows.sum() >= ENOUGH and (chosen := choose(drafting.greedy.subset(rows), costs.single)) is not None
         }
-        for way, members in (groups or {}).items()
+        for grouping, members in (groups or {}).items()
         if len(members) > 1
     }
     return EngineSettings(
         engines=engines,
-        groups={way: members for way, members in by_group.items() if members},
+        groups={grouping: members for grouping, members in by_group.items() if members},
         priced=costs.priced,
         acceptance=drafting.acceptance,
         off_from=table[-1][0] if table and table[-1][2] == 0 else None,
@@ -240,7 +240,7 @@ def _vllm(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineSe
     table = schedule(chains, costs.batch)
     longest = max([choice.length, *(length for *_, length in table)])
     if not longest:
-        return _off(VLLM, choice)
+        return _without_drafts(VLLM, choice)
     config["num_speculative_tokens"] = longest
     if probabilistic and drafts == MODEL:
         config["draft_sample_method"] = "probabilistic"
@@ -256,7 +256,7 @@ def _sglang(drafting: Drafting, costs: EngineCosts, draft: str | None, table: Sc
     """Return the setting of SGLang, and the file of its adaptive drafting with one length for each batch size."""
     choice = _chosen(drafting.greedy, costs.single)
     if not choice.length:
-        return _off(SGLANG, choice)
+        return _without_drafts(SGLANG, choice)
     words = "" if draft is None else f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
     varies = _varies(table)
     # SGLang uses the entry of the nearest batch size, so that both ends of a range are entries.
@@ -274,7 +274,7 @@ def _tensorrt(drafting: Drafting, costs: EngineCosts, draft: str | None, table: 
     """Return the setting of TensorRT-LLM; its schedule ends with the largest measured batch size that drafts."""
     choice = _chosen(drafting.greedy, costs.single)
     if not choice.length:
-        return _off(TENSORRT, choice)
+        return _without_drafts(TENSORRT, choice)
     longest = table[0][2] if table and table[0][2] else choice.length  # the schedule's first length is the maximum
     entries = [] if draft is None else ["decoding_type: DraftTarget", f"speculative_model: {draft}"]
     entries.append(f"max_draft_len: {longest}")
@@ -297,7 +297,7 @@ def _llama(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineS
     if confident.length and confident.speed.value > WORTH * max(1.0, choice.speed.value):
         choice = confident
     if not choice.length:
-        return _off(LLAMA, choice)
+        return _without_drafts(LLAMA, choice)
     words = "" if draft is None else f"--spec-type draft-simple --spec-draft-model {draft} "
     options = f"{words}--spec-draft-n-max {choice.length} --spec-draft-n-min 0 --spec-draft-p-min {choice.p_min:g}"
     return EngineSetting(engine=LLAMA, drafts=MODEL, choice=choice, options=options, notes=[OLD_LLAMA])
@@ -311,7 +311,7 @@ def _transformers(drafting: Drafting, costs: EngineCosts) -> EngineSetting:
         options = f"model.generate(…, prompt_lookup_num_tokens={copies.length}, max_matching_ngram_size=2)"
         return EngineSetting(engine=TRANSFORMERS, drafts=COPIES, choice=copies, options=options)
     if not choice.length:
-        return _off(TRANSFORMERS, choice)
+        return _without_drafts(TRANSFORMERS, choice)
     options = (
         f"assistant.generation_config.update(num_assistant_tokens={choice.length}, "
         'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)'
@@ -324,9 +324,9 @@ def _varies(table: Schedule) -> bool:
     return len({length for *_, length in table}) > 1
 
 
-def _off(engine: str, choice: DraftChoice) -> EngineSetting:
+def _without_drafts(engine: str, choice: DraftChoice) -> EngineSetting:
     """Return the setting of an engine in which drafting does not pay."""
-    return EngineSetting(engine=engine, drafts=NOTHING, choice=choice, options=WITHOUT[engine])
+    return EngineSetting(engine=engine, drafts=NO_DRAFTS, choice=choice, options=OPTIONS_WITHOUT_DRAFTS[engine])
 
 
 def _chosen(chains: Chains, cost: CostModel, p_mins: Sequence[float] = (0.0,)) -> DraftChoice:
@@ -371,9 +371,9 @@ def _is_longest(choice: DraftChoice) -> bool:
 def group_rows(settings: EngineSettings) -> list[Row]:
     """Return the table of the best draft length of each group, for greedy drafts of a fixed length."""
     return [
-        {"group": f"{way} {group or 'unknown'}", "tokens": f"{choice.length}", "prompts": f"{choice.prompts}",
+        {"group": f"{grouping} {group or 'unknown'}", "tokens": f"{choice.length}", "prompts": f"{choice.prompts}",
          **_speeds(choice)}
-        for way, groups in settings.groups.items()
+        for grouping, groups in settings.groups.items()
         for group, choice in groups.items()
     ]  # fmt: skip
 
@@ -398,11 +398,11 @@ def remarks_of(settings: EngineSettings) -> list[str]:
     """Return sentences about the settings: where drafting does not pay, the assumptions, and restrictions."""
     lines = [*settings.changes]
     undecided = [each.engine for each in settings.engines if each.choice.answer == Answer.UNDECIDED.value]
-    if all(each.drafts == NOTHING for each in settings.engines):
+    if all(each.drafts == NO_DRAFTS for each in settings.engines):
         lines.append("No setting is expected to be faster than no drafts. Leave drafting off.")
     if settings.off_from is not None:
-        where = f"from {counted(settings.off_from, 'request')}" if settings.off_from > 1 else "at every batch size"
-        lines.append(f"Drafting is off {where}: no draft length pays there.")
+        sizes = f"from {counted(settings.off_from, 'request')}" if settings.off_from > 1 else "at every batch size"
+        lines.append(f"Drafting is off {sizes}: no draft length pays there.")
     longest = [each for each in settings.engines if each.choice.length and _is_longest(each.choice)]
     if longest:
         length = max(each.choice.length for each in longest)

@@ -96,11 +96,11 @@ class Labelled:
         name: the folders.
         texts: (n,) texts with drafted tokens.
         prompts: (n,) hashes of the tokens of the prompts.
-        sources: (n,) where each text comes from.
+        sources: (n,) origin of each text.
         domains: (n,) the domain of each prompt, ``UNKNOWN`` where it is not known.
         readings: (n,) the draft's signals of each text, None if the draft did not read it; empty without a draft.
         predictors: evaluated predictors by name.
-        notes: what was left out, and why.
+        notes: sentences about texts that were left out, with reasons.
         placed: (n,) whether the places of the drafted tokens in the text are known; empty if all are.
     """
 

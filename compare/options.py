@@ -82,15 +82,17 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             file. "auto" is the target of the first trained controller in `length`, or tiny if there is none.
         draft: Draft model of the decoders that do not name one; null compares without a draft model. "auto" is the
             draft of the first trained controller in `length`, or tiny-draft if there is none.
-        decoders: YAML file of decoders. Each name has a word as in `length`, or options of `specpilot generate`.
+        decoders: YAML file of decoders: their names, each with options of `specpilot generate` or with a word as in
+            `length`.
         length: Decoders as words with commas between them. A word is a draft length, a rule or a trained controller as
             for `specpilot generate`, optionally followed by "+ngram" to copy from the text, too. Other words are
             "ngram", "default" (the drafts of `specpilot generate` without a length), "transformers",
             "transformers:assisted-3" and "transformers:lookup-10". Without this option: "default",
             "online-confidence", and the trained controllers of the included pair.
         rules: Also compare the best fixed length and the best threshold on cumulative confidence.
-        cost: Costs for the replay and for decoders that use costs, instead of measured costs: a file of `specpilot
-            bench cost --output`, or the time of a draft step in units of a verification.
+        cost: Costs for the replay (the simulation of other decoders on the recorded texts) and for decoders that use
+            costs, instead of measured costs: a file of `specpilot bench cost --output`, or the time of a draft step in
+            units of a verification.
         engine_cost: Costs of another engine, for the settings that the report recommends for it: a file of
             `specpilot-vllm bench --cost`, which has costs by batch size, a file of `specpilot bench cost --output`, or
             the time of a draft step in units of a verification. Default: the costs of the replay.
@@ -98,10 +100,11 @@ class CompareOptions(MeasurementOptions, SeedOptions):
             `serve --log-rounds`), several such folders of one pair as "[A,B]", or JSON files of a vLLM server's
             responses. The draft is that of the data unless `draft` names it.
         against: Second dataset, in the same form as `data`; the report shows where acceptance differs from the first.
-        clock: Also decode by the clock: every prompt with every decoder in turn. --no-clock only replays.
-        minutes: Minutes that the comparison may take; they limit the number of prompts and of passes. Everything since
-            the start of the command counts, but at least half of the time remains for decoding. A line says so if
-            loading models and measuring costs took more than the other half.
+        clock: Also measure the time of decoding every prompt with every decoder. With --no-clock, the report has only
+            replayed speeds.
+        minutes: Minutes that the comparison may take. They limit the number of prompts and of passes over the prompts.
+            Loading models and measuring costs count as well. At least half of the minutes remain for decoding; the
+            command prints a line if it therefore takes longer.
         wandb: Weights & Biases project for the report, as PROJECT or TEAM/PROJECT. The report is logged offline if
             WANDB_API_KEY is not set or the server cannot be reached.
         output: Folder for report.html, report.md, report.json and all measurements. The same command continues an

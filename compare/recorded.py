@@ -82,7 +82,10 @@ class Rule:
 
     @classmethod
     def untrained(cls, name: str, parameters: Sequence[float], make: Callable[[float], LengthController]) -> Rule:
-        """A rule whose controllers depend only on the parameter; one that learns does so over a batch of prompts."""
+        """Return a rule whose controllers depend only on the parameter.
+
+        The prompts of a batch share a controller. A controller that learns therefore learns from the whole batch.
+        """
 
         def of_batch(traces: Sequence[Trace]) -> MakeController:
             cached = cache(make)
@@ -99,7 +102,7 @@ class Tracer:
         decoder: holds the pair.
         seed: determines every random draw, together with a prompt's id.
         verifier: the rule that verifies drafts.
-        chat, system, day: how prompts are encoded, as by :func:`.encode_prompt`.
+        chat, system, day: arguments of :func:`.encode_prompt` for the prompts.
         greedy_drafts: whether the draft takes its most probable token instead of sampling.
         outputs: generated tokens by prompt id; tracers that are copies with another rule share them.
     """
@@ -139,8 +142,13 @@ class Tracer:
         """
         decoder, budget = self.decoder, self.max_new_tokens
         (draft,) = decoder.drafts
-        how: dict[str, Any] = {"chat": self.chat, "system": self.system, "day": self.day, "context": decoder.context}
-        prompts = [row.encode(decoder.tokenizer, **how) for row in rows]
+        encoding: dict[str, Any] = {
+            "chat": self.chat,
+            "system": self.system,
+            "day": self.day,
+            "context": decoder.context,
+        }
+        prompts = [row.encode(decoder.tokenizer, **encoding) for row in rows]
         for row, prompt in zip(rows, prompts, strict=True):
             if not can_read(prompt, draft.vocab_size):
                 raise InputError(
@@ -278,7 +286,7 @@ class Informed(LengthController):
 
     @classmethod
     def of(cls, traced: Trace, cost: CostModel, rate: float) -> Informed:
-        """Return the controller of a trace at ``rate``."""
+        """Return the controller of a trace at ``rate``, in tokens per second."""
         return cls([_best_length(traced, node, cost, rate) for node in range(len(traced.text))])
 
     def start_text(self) -> None:

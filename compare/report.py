@@ -25,8 +25,8 @@ from .table import Row
 
 FEW_IN_BIN = 10  # tokens of a row of the reliability table, below which it is noise
 LONGEST = 400  # characters of a prompt that are shown
-AXES = {"depth": "token of a round", "position": "token of the text"}  # labels by way to group tokens by a position
-GROUPS = {  # names of a group by way to group tokens
+AXES = {"depth": "token of a round", "position": "token of the text"}  # labels of groupings by a position
+GROUPS = {  # names of a group by grouping
     "depth": "token {} of a round", "position": "token {} of the text", "domain": "domain {}",
     "temperature": "temperature {}", "confidence": "confidence {}",
 }  # fmt: skip
@@ -86,9 +86,9 @@ def _bounds(row: Interval | LengthSpeed | GroupAcceptance, prompts: int = ENOUGH
     return (row.low, row.high) if prompts >= ENOUGH else (None, None)
 
 
-def group_name(way: str, group: str) -> str:
+def group_name(grouping: str, group: str) -> str:
     """Return the name of a group of tokens, such as ``token 3 of a round``."""
-    return "all tokens" if way == ALL else GROUPS[way].format(group)
+    return "all tokens" if grouping == ALL else GROUPS[grouping].format(group)
 
 
 # speed
@@ -212,13 +212,13 @@ def _possible_gains(report: Report) -> Section:
 # acceptance
 
 
-def _along(way: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded: Sequence[str]) -> Chart:
+def _along(grouping: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded: Sequence[str]) -> Chart:
     """Return a chart of acceptance by token of a round or of the text.
 
     The last point stands for all later tokens, too.
 
     Args:
-        way: ``depth`` or ``position``.
+        grouping: ``depth`` or ``position``.
         lines: acceptance by line and position.
         banded: the lines that are drawn with intervals.
     """
@@ -231,7 +231,7 @@ def _along(way: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded:
         for name, rows in lines.items()
     }
     places = sorted({point.x for line in points.values() for point in line})
-    return Chart(AXES[way], "share accepted", points, places, log=way == "position")
+    return Chart(AXES[grouping], "share accepted", points, places, log=grouping == "position")
 
 
 def _by_place(report: Report) -> Section:
@@ -251,9 +251,10 @@ def _by_place(report: Report) -> Section:
 def _acceptance_rows(report: Report, *, positions: bool) -> list[Row]:
     """Return the rows of acceptance of groups by position, or of all other groups."""
     return [
-        {"group": group_name(way, group), "acceptance": show(row.interval), "drafted": f"{row.tokens}",
+        {"group": group_name(grouping, group), "acceptance": show(row.interval), "drafted": f"{row.tokens}",
          "prompts": f"{row.prompts}"}
-        for way, groups in report.acceptance.items() if (way in AXES) == positions for group, row in groups.items()
+        for grouping, groups in report.acceptance.items() if (grouping in AXES) == positions
+        for group, row in groups.items()
     ]  # fmt: skip
 
 
@@ -336,24 +337,24 @@ def _drift(report: Report) -> Section:
     if not isinstance(report, DataReport) or report.against is None:
         return Section("Drift", "")
     bars, rows, sides = [], [], (report, report.against)
-    for way, groups in report.drift.items():
+    for grouping, groups in report.drift.items():
         for group, row in groups.items():
-            name, significant = group_name(way, group), row.is_significant
+            name, significant = group_name(grouping, group), row.is_significant
             bars.append(Bar(name, f"{row.difference:+.3f}", row.difference, row.low, row.high, best=significant))
             rows.append({
                 "group": f"[bold]{name}[/bold]" if significant else name,
                 "acceptance": f"{row.acceptance:.3f}", "against": f"{row.other:.3f}",
                 "difference": difference(row), "p": f"{row.p:.3f}",
             })  # fmt: skip
-    ways = [way for way in AXES if all(way in side.acceptance for side in sides)]
-    lines = {side.data: side.acceptance[way] for way in ways[:1] for side in sides} if rows else {}
+    groupings = [grouping for grouping in AXES if all(grouping in side.acceptance for side in sides)]
+    lines = {side.data: side.acceptance[grouping] for grouping in groupings[:1] for side in sides} if rows else {}
     note = (
         f"acceptance: in {report.data}; against: in {report.against.data}. The difference has a 95 % interval. p: the "
         "probability of a difference this large in any row if nothing had drifted, from random reassignments of the "
         "prompts to the two datasets. Rows in bold drifted: their p is at most 0.05."
     )
     reading = "Right of the dashed line, acceptance is higher in the second dataset; groups in bold drifted."
-    chart = _along(ways[0], lines, [*lines]) if lines else None
+    chart = _along(groupings[0], lines, [*lines]) if lines else None
     bars_of_groups = Bars(bars, 0.0) if lines else None
     return Section("Drift", note, rows, chart, bars_of_groups, reading=reading, folded=bars_of_groups is not None)
 

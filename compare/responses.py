@@ -27,7 +27,7 @@ from .labelled import Labelled, Source, prompt_name, read_labelled
 from .options import CompareOptions
 
 FLAG = "--per-request-spec-decode-metrics detailed"
-NOTHING, SUMS = "they have no metrics.speculative_decoding", "they have only sums over drafts of different lengths"
+NO_METRICS, SUMS = "they have no metrics.speculative_decoding", "they have only sums over drafts of different lengths"
 SAMPLING_KEYS = ("temperature", "top_k", "top_p")
 ACCEPTED, REJECTED = 0, 1  # in place of tokens, which responses do not have: the text is of the first alone
 
@@ -78,12 +78,12 @@ def read_responses(sources: Sequence[str], limit: int | None = None) -> Labelled
     for source in sources:
         for number, row in enumerate(read_rows(source)[:limit], 1):
             count += 1
-            request, response = _sent(row.get("request")), _sent(row.get("response", row))
+            request, response = _body(row.get("request")), _body(row.get("response", row))
             metrics = _object(_object(response.get("metrics")).get("speculative_decoding"))
             with naming_file(f"{source}: response {number}", f"save responses of vLLM with {FLAG}"):
                 rounds = _rounds(metrics) if metrics else None
             if rounds is None:
-                left_out[SUMS if metrics else NOTHING] += 1
+                left_out[SUMS if metrics else NO_METRICS] += 1
                 continue
             length = _object(response.get("usage")).get("completion_tokens")
             text, placed = _text(rounds, length if metrics.get("per_step_drafted") and type(length) is int else None)
@@ -115,7 +115,7 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _sent(value: object) -> Mapping[str, Any]:
+def _body(value: object) -> Mapping[str, Any]:
     """Return a request or response, without the envelope of a batch's line."""
     return _object(_object(value).get("body", value))
 

@@ -93,13 +93,13 @@ class TimedDecoding(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderResult(Record):
-    """The figures of a decoder; None if they were not measured.
+    """The figures of a decoder. A figure that was not measured is None.
 
     Attributes:
-        title: its name in tables, with the value of a tuned rule.
+        title: the decoder's name in tables, with the value of a tuned rule.
         family: the name of a tuned rule.
-        spec: its configuration, for a tuned rule with the value that is best on all prompts; None if a controller is
-            replayed on a dataset.
+        spec: the decoder's configuration. For a tuned rule, it has the value that is best on all prompts. None if a
+            controller is replayed on a dataset.
         trained: whether one of its controllers was trained.
         replay: speed-up over no drafts by replay, at the costs of the report.
         clock: speed-up over no drafts by wall time.
@@ -276,9 +276,9 @@ class EngineSettings(Record):
 
     Attributes:
         engines: the settings, one for each engine.
-        groups: the best draft length by way to group prompts (``domain``, ``temperature``) and group.
-        priced: where the costs come from, in words.
-        acceptance: where the acceptance comes from, in words.
+        groups: the best draft length by grouping of the prompts (``domain``, ``temperature``) and group.
+        priced: description of the source of the costs.
+        acceptance: description of the source of the acceptance.
         off_from: smallest batch size from which no draft length pays; None if drafting pays at all measured batch sizes
             or costs by batch size are not known.
         changes: whether the setting should change with the second dataset, in words.
@@ -305,19 +305,19 @@ class Report(Record):
 
     Attributes:
         sentences: the conclusions, the first one to act on.
-        commands: commands that decode and serve with the best decoder, by what they do.
+        commands: commands that decode and serve with the best decoder, by purpose.
         best: name of the fastest decoder.
         verdict: answer to the question whether drafting pays, one of :class:`.verdict.Answer`; None for datasets.
         prompts: number of prompts.
         decoders: results by name.
         informed: speed-up by replay of a controller that knows the acceptance probability of every token; None if it
             was not computed, or is below that of a decoder.
-        gains: how much of the possible gain a trained decoder reaches, by domain; ``all`` has all prompts.
-        priced: where the costs of the replay come from, in words.
+        gains: the share of the possible gain that a trained decoder reaches, by domain; ``all`` has all prompts.
+        priced: description of the source of the replay's costs.
         lengths: speed-ups by draft length.
-        along: the way to group drafted tokens by a place, ``depth`` in the round or ``position`` in the text; None if
+        along: the grouping of drafted tokens by a place, ``depth`` in the round or ``position`` in the text; None if
             there are none.
-        acceptance: acceptance by way to group drafted tokens, and by group.
+        acceptance: acceptance by grouping of the drafted tokens and by group.
         lines: acceptance by place, of all drafted tokens, and of each domain or temperature.
         predictors: quality of each predictor of acceptance, by group of drafted tokens.
         engine_settings: recommended settings of other engines; None if no acceptance or no costs are known.
@@ -347,15 +347,16 @@ class ComparisonReport(Report):
     """Decoders compared on prompts. ``decoders`` has decoding without drafts first, under ``none``.
 
     Attributes:
-        passes: how often every prompt was decoded by the clock with every decoder.
+        passes: number of times that every prompt was decoded by the clock with every decoder.
         verifier: verification rule of the chains that are replayed; empty without a draft.
         reading: t_v(3) / t_v(1), the time of a target forward over 3 tokens to that over one; None if not measured.
         ratio: time of one more drafted token to that of a round without drafts; None without costs.
         costs: costs by decoder, with the time of its predictor; ``none`` has those of the pair.
         timed: decodings by the clock, by decoder and prompt, summed over the passes.
-        refused: why a decoder was left out, by its name.
+        refused: reasons why decoders were left out, by the name of the decoder.
         trained_on: ids of the prompts that a decoder's controllers were trained on, by its name.
-        trained_for: the verification rule that a decoder's controller was trained for, where another one verifies.
+        trained_for: verification rules of decoders whose controller was trained for another rule than ``verifier``,
+            by the name of the decoder.
         mosaic: texts of the fastest decoders.
         versions: versions of packages.
     """
@@ -382,14 +383,14 @@ class DataReport(Report):
     Attributes:
         data: name of the dataset.
         kind: kind of the dataset.
-        sampling: every way its texts were sampled; responses may lack a value.
-        verifier: the verification rule that the acceptance is of; empty if it is not known.
+        sampling: the different sampling parameters of its texts; responses may lack a parameter.
+        verifier: verification rule of the acceptance; empty if it is not known.
         texts, tokens: number of texts, and of drafted tokens.
         tokens_per_draft_round: mean tokens of a round with a draft; None if no controller drafted.
         costs: costs of the replay; None if there is none.
-        notes: what was left out, and why.
+        notes: sentences about parts of the dataset that were left out, with reasons.
         against: the report of the second dataset.
-        drift: drift of acceptance by way to group drafted tokens, and by group.
+        drift: drift of acceptance by grouping of the drafted tokens and by group.
         differs: settings in which both datasets differ, in words.
     """
 

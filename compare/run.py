@@ -137,15 +137,17 @@ def compare(
 ) -> Comparison:
     """Compare decoders on prompts, as ``specpilot compare`` does, and write the report to the folder ``output``.
 
-    With ``data``, as ``specpilot compare --data``: acceptance in a dataset, and with ``against`` where that drifted.
-    The keywords are the options of the command, the fields of :class:`.CompareOptions`, which describes them.
+    With ``data``, the report is about the acceptance of drafts in a dataset, as with ``specpilot compare --data``. With
+    ``against``, the report also shows the drift of acceptance to a second dataset. The keywords are the options of the
+    command. :class:`.CompareOptions` describes them.
 
     Args:
-        decoders: words as for ``--length``, such as ``["3", "tiny-lag-free+ngram"]``; or by name a word or a mapping of
-            options, as in the file of ``--decoders``; or such a file. None: what the command compares by default.
-        prompts: texts, conversations, rows or a ``datasets.Dataset``, or what ``--prompts`` takes.
+        decoders: a list of words as for ``--length``, such as ``["3", "tiny-lag-free+ngram"]``; a mapping from names to
+            words or to mappings of options, as in the file of ``--decoders``; or the path of such a file. None: the
+            command's default decoders.
+        prompts: texts, conversations, rows, a ``datasets.Dataset``, or a value of the option ``--prompts``.
         length: words as for ``--length``, if there are no ``decoders``.
-        misspelt: takes no keyword; an unknown one is an error that names the option it resembles.
+        misspelt: keywords that are not options. Each of them is an error that names a similar option.
 
     Raises:
         InputError: a value is out of range, a model or controller is missing or does not fit, or nothing can be

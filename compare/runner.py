@@ -4,9 +4,9 @@ The speed of a machine varies over minutes, so configurations that are compared 
 each, all configurations run on an item before the next item begins; the order rotates from item to item. The items are
 repeated ``repeats`` times.
 
-Energy in joules is what zeus reads from hardware counters (Qin et al. 2025, §4 and Appendix D, poll the power). It
-comes with the extra ``zeus``; without it, or without a counter that this process may read, it is "not available", never
-an estimate.
+The package zeus reads the energy, in joules, from hardware counters (Qin et al. 2025, §4 and Appendix D, poll the power
+instead). The extra ``zeus`` installs the package. Without it, or without a counter that this process may read, the
+energy is "not available". It is never estimated.
 """
 
 from __future__ import annotations

@@ -41,9 +41,10 @@ def report_of(
     """Return the report of a dataset, with a second dataset also of the drift of acceptance to it.
 
     Args:
-        cost: costs of the replay; ``priced`` says where the costs come from. None: tokens for each target forward
-            instead of speeds.
-        engine_costs: costs for the settings of other engines; None: no settings.
+        cost: costs of the replay, in seconds. Without costs, the report has tokens per target forward instead of
+            speeds.
+        priced: description of the source of ``cost``.
+        engine_costs: costs for the settings of other engines. Without them, the report has no such settings.
 
     Raises:
         InputError: the datasets are of different pairs.
@@ -55,7 +56,7 @@ def report_of(
         pairs = [side.sources[0].fingerprint for side in (first, second)]
         if None not in pairs and pairs[0] != pairs[1]:
             raise InputError(
-                f"against={second.name!r}: of another pair than {first.name}; give a dataset of the same models"
+                f"against={second.name!r}: is of another pair than {first.name}; give a dataset of the same models"
             )
         against = describe(second, cost, priced, engine_costs)
         drift = drift_of(first.drafted, second.drafted)
@@ -110,10 +111,10 @@ def _settings(data: Labelled, engine_costs: EngineCosts) -> EngineSettings | Non
         ],
     }
     groups = {}
-    for way, of_texts in labels.items():
+    for grouping, of_texts in labels.items():
         label_of = dict(zip(names, of_texts, strict=True))
         values = np.array([label_of[name] for name in dict.fromkeys(names)])
-        groups[way] = {str(value): values == value for value in dict.fromkeys(values.tolist())}
+        groups[grouping] = {str(value): values == value for value in dict.fromkeys(values.tolist())}
     return settings_of(drafting, engine_costs, groups=groups)
 
 
@@ -316,8 +317,8 @@ def drift_sentences(report: DataReport, against: DataReport) -> list[str]:
     names = f"from {report.data} to {against.data}"
     overall = report.drift[ALL][ALL]
     significant = [
-        (way, group, drift)
-        for way, groups in report.drift.items()
+        (grouping, group, drift)
+        for grouping, groups in report.drift.items()
         for group, drift in groups.items()
         if drift.is_significant
     ]
@@ -333,13 +334,13 @@ def drift_sentences(report: DataReport, against: DataReport) -> list[str]:
             f"Acceptance {direction} {names}" if overall.is_significant
             else f"Acceptance of all tokens did not drift {names}, but that of some groups did"
         )  # fmt: skip
-        places = [each for each in significant if each[0] != ALL]
+        drifted = [entry for entry in significant if entry[0] != ALL]
         lines = [f"{start}: {change}."]
-        if places:
-            way, group, drift = max(places, key=lambda each: abs(each[2].difference))
+        if drifted:
+            grouping, group, drift = max(drifted, key=lambda entry: abs(entry[2].difference))
             lines.append(
-                f"The largest change is that of {group_name(way, group)}: {drift.acceptance:.2f} → {drift.other:.2f}, "
-                f"{difference(drift)}."
+                f"The largest change is that of {group_name(grouping, group)}: {drift.acceptance:.2f} → "
+                f"{drift.other:.2f}, {difference(drift)}."
             )
-            lines.append(f"{len(places)} of {sum(map(len, report.drift.values())) - 1} groups drifted.")
+            lines.append(f"{len(drifted)} of {sum(map(len, report.drift.values())) - 1} groups drifted.")
     return lines + [f"The datasets differ in their settings: {words}." for words in report.differs]

@@ -56,7 +56,8 @@ class Verdict(Record):
         speed: speed-up of ``decoder`` over no drafts, with its 95 % interval.
         disturbance: largest factor between a speed-up by wall time and by processor time; 1 without other work.
         cause: reason why drafting does not pay, with its number; None if the numbers do not show one.
-        prompts_needed: further prompts that would probably decide; None if the answer is certain or no number is.
+        prompts_needed: number of further prompts after which the answer would probably be certain. None if the answer
+            is certain already, or if too many prompts would be needed.
     """
 
     answer: Answer
@@ -192,11 +193,11 @@ def prompts_needed(speed: Interval, prompts: int) -> int | None:
 
 
 def cause_of_loss(report: ComparisonReport, decoder: str) -> str | None:
-    """The reason why a decoder with drafts is not faster than no drafts, with its number.
+    """Return the reason why a decoder with drafts is not faster than no drafts, with its number.
 
-    The costs of a round are those of a verification of one token, of the further tokens that are verified, and of the
-    draft steps. A reason is the one of them without which the counted tokens per forward would give a speed-up above
-    1. Acceptance is the reason if leaving out either of them alone would not.
+    A round has three costs: the verification of one token, the verification of further tokens, and the draft steps.
+    The draft steps or the further tokens are the reason if the speed-up would exceed 1 without them. If this holds for
+    both, the larger cost is the reason. If it holds for neither, low acceptance is the reason.
 
     Returns:
         None if the costs and counters are unknown, or explain a speed-up above 1.

@@ -106,6 +106,6 @@ def check_arms(trained: Sequence[Arm], arms: Sequence[Arm]) -> None:
             expectation = "has none" if arm is None else f"was trained with {trained_name}"
             weights = " of other weights or configuration" if trained_name == decoder_name else ""
             raise InputError(
-                f"draft: arm number {place} is {decoder_name}{weights}, where the router {expectation}; give its arms, "
-                f"{', '.join(arm.name for arm in trained)}, or train a router for these"
+                f"draft: arm number {place} is {decoder_name}{weights}, but the router {expectation}; give the "
+                f"router's arms, {', '.join(arm.name for arm in trained)}, or train a router for the arms in draft"
             )

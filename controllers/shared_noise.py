@@ -113,8 +113,8 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
     ]  # fmt: skip
     for start in range(0, len(row), CHUNK):
         p, chunk = row[start : start + CHUNK], multiples[start : start + CHUNK]
-        z, spare, high, bounds = (buffer[: len(p)] for buffer in buffers)
-        _mixed(np.add(chunk, word, out=z), spare)
+        z, scratch, high, bounds = (buffer[: len(p)] for buffer in buffers)
+        _mixed(np.add(chunk, word, out=z), scratch)
         np.copyto(high, z.view(np.uint32)[HIGH::2])
         np.multiply(p, p.dtype.type(-ABOVE / best), out=bounds)
         bounds += 2  # for the missing last step of the hash, and for the bits that are left out
@@ -145,16 +145,16 @@ def _words(keys: Sequence[int]) -> Array:
     return np.array(keys, np.int64).view(np.uint64)
 
 
-def _mixed(z: Array, spare: Array | None = None) -> Array:
+def _mixed(z: Array, scratch: Array | None = None) -> Array:
     """Mix ``z`` in place as SplitMix64, without the last step ``z ^ z >> 31``, which keeps the highest 31 bits.
 
     Args:
-        spare: an array to overwrite. Default: a new one.
+        scratch: an array to overwrite. Default: a new one.
     """
-    spare = np.right_shift(z, _THIRTY, out=spare)
-    z ^= spare
+    scratch = np.right_shift(z, _THIRTY, out=scratch)
+    z ^= scratch
     z *= _FIRST
-    z ^= np.right_shift(z, _TWENTY_SEVEN, out=spare)
+    z ^= np.right_shift(z, _TWENTY_SEVEN, out=scratch)
     z *= _SECOND
     return z
 

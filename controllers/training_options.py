@@ -90,20 +90,22 @@ class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions
 
     Attributes:
         epochs: Passes over the data.
-        batch_size: Examples per step: rollouts, drafted tokens or queries.
+        batch_size: Number of examples in a training step. An example is a text, a drafted token or a query, depending
+            on the controller.
         lr: Highest learning rate.
         weight_decay: Decoupled weight decay; 0 is plain Adam.
-        patience: Stop when the metric that chooses the best epoch has not improved for so many epochs. Learning
-            rates are those of a training of all epochs.
+        patience: Stop when the metric that chooses the best epoch has not improved for this number of epochs. The
+            learning rate schedule has the length of all epochs, also if the training stops early.
         checkpoint_every: Steps between two checkpoints; there is also one at the end of each epoch.
         log_every: Steps between two rows of metrics.csv; there is also one at the end of each epoch.
-        wandb: Weights & Biases project to log to, as PROJECT or TEAM/PROJECT; offline if WANDB_API_KEY is not set or
-            the server cannot be reached. `export` adds the checkpoint.
+        wandb: Weights & Biases project to log to, as PROJECT or TEAM/PROJECT. The run is logged offline if
+            WANDB_API_KEY is not set or the server cannot be reached. `specpilot export` adds the checkpoint to the
+            project's run.
         tensorboard: Write the metrics for TensorBoard too, in the run folder.
         threads: CPU threads per process; by default PyTorch's choice.
         devices: Number of devices of each machine to train on, one process each. Batches are split among them.
-        num_nodes: Number of machines. The same command is run on each, with NODE_RANK, MASTER_ADDR and MASTER_PORT set,
-            and the data and the run folder on storage that all of them see.
+        num_nodes: Number of machines. Run the same command on each machine, with NODE_RANK, MASTER_ADDR and MASTER_PORT
+            set. The data and the run folder must be on storage that all machines share.
         strategy: auto or ddp; several devices or machines always use ddp.
         precision: Precision of the computation; weights are float32.
     """
@@ -129,19 +131,20 @@ class FeatureSourceOptions(DataOptions, ValidationOptions, DeviceOptions):
     """Features. The inputs of predictors, computed once with the models that the data was made with.
 
     Attributes:
-        data: Folder written by `specpilot data acceptance` or, except for the predictor specdec, `specpilot data
-            on-policy` or `serve --log-rounds`; or several with the same models, as "[A,B]". They may differ in
-            sampling, again except for specdec. `train acceptance` also takes a folder written by `specpilot data
-            features`; from other data it makes the features in the run folder.
+        data: Folder written by `specpilot data acceptance`, `specpilot data on-policy` or `serve --log-rounds`; or
+            several with the same models, as "[A,B]", which may differ in sampling. For the predictor specdec, the
+            folders must be written by `specpilot data acceptance` and have the same sampling. `train acceptance` also
+            takes a folder written by `specpilot data features`. From other data, it makes the features in the run
+            folder.
         predictor: The predictor: {predictors}, or one of your own, as package.module:Config. lag-free and features use
-            the same features. `train acceptance` has further options and other defaults for each: `--predictor NAME
-            --help`.
+            the same features. `train acceptance --predictor NAME --help` shows the further options and the defaults of
+            a predictor.
         target: Target model, if it has moved since the data was made.
         draft: Draft model, if it has moved since the data was made.
         dtype: Precision of these models.
         texts: Maximum number of training texts per dataset.
-        traced: Number of held-out texts on which decoding is simulated to choose the best epoch. With 0 it is the epoch
-            of lowest validation KL, and the target is not needed.
+        traced: Number of held-out texts on which decoding is simulated to choose the best epoch. With 0, the best epoch
+            is that of the lowest KL divergence on the validation texts, and the target is not needed.
         max_length: Maximum tokens of prompt and response together; longer responses are cut.
         states: Precision of the draft's hidden states on disk.
     """
@@ -180,10 +183,10 @@ class PredictorTrainingOptions(FeatureSourceOptions, TrainingOptions):
     """Acceptance predictor. The base class of a predictor's ``TrainingOptions``.
 
     Attributes:
-        cost: Costs for the simulated tokens/s by which epochs are compared: a file of `specpilot bench cost --output`,
-            or the time of a draft step in units of a verification. Default: 0.21, as in SpecDec++.
+        cost: Costs for the simulation that chooses the best epoch by its tokens per second: a file of `specpilot bench
+            cost --output`, or the time of a draft step in units of a verification. Default: 0.21, as in SpecDec++.
         context: the draft's context in the features: ``TARGET``, ``MIXED`` (with :class:`MixingOptions`) or ``ROUNDS``.
-        by_text: a batch has ``batch_size`` rollouts; otherwise so many drafted tokens.
+        by_text: whether the examples of a batch are texts; otherwise they are drafted tokens.
         schedule: learning rate schedule, ``ONE_CYCLE`` or ``COSINE``.
         fitted: ``new_network`` returns a network that is fitted to all examples; no step changes it.
     """

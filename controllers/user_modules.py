@@ -40,7 +40,7 @@ def import_user_module(name: str, option: str) -> ModuleType:
             raise InputError(
                 f"{option}: there is no module {error.name!r}; install it, or start in the folder that holds it"
             ) from None
-        raise InputError(f"{option}: importing {name!r} fails with {error_line(error)}; mend that") from error
+        raise InputError(f"{option}: importing {name!r} fails with {error_line(error)}; correct the module") from error
 
 
 def error_line(error: BaseException) -> str:

@@ -111,11 +111,11 @@ def make_acceptance_data(
     Raises:
         InputError: as for ``make_dataset`` and :func:`make_responses`.
     """
-    texts, begun = None, None
+    texts, stored_day = None, None
     if responses.responses is not None:
         folder = Path(f"{Path(output)}-responses")
         texts = make_responses(settings, responses, folder, console or stderr_console(), workers)
-        begun = day_in(folder / MANIFEST)  # the texts answer prompts with that date
+        stored_day = day_in(folder / MANIFEST)  # the texts answer prompts with that date
     return make_dataset(
-        AcceptanceDatasetBuilder, settings, output, console=console, workers=workers, texts=texts, begun=begun
+        AcceptanceDatasetBuilder, settings, output, console=console, workers=workers, texts=texts, stored_day=stored_day
     )

@@ -62,8 +62,8 @@ def write_texts(options: GenerateOptions, batch: BatchOptions, console: Console 
             setup = decoder.setup_for(seed=seed, temperature=sampling.temperature)
             requests.append(decoder.new_request(ids, sampling, budget, seed, setup=setup))
         except InputError as error:
-            where = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
-            raise InputError(f"{where}{error}") from error
+            prefix = f"{batch.prompts}: row {number // options.n + 1}: " if str(error).startswith("prompt") else ""
+            raise InputError(f"{prefix}{error}") from error
         heads.append({"id": row.id, "prompt": row.prompt, **sample, "seed": seed})
     limits = context_limits([request.output.finish_reason == "context" for request in requests], decoder.context)
     identity = _settings(options, batch, decoder) | sampling.to_dict() | {"day": day}

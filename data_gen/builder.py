@@ -118,14 +118,14 @@ def context_limits(is_limited: Sequence[bool], context: int | None) -> list[str]
 
 
 def encode_prompts(
-    settings: RolloutOptions, models: Description, begun: str | None = None, texts: EngineTexts | None = None
+    settings: RolloutOptions, models: Description, stored_day: str | None = None, texts: EngineTexts | None = None
 ) -> EncodedPrompts:
     """Load and encode the prompts. The shortest context of the models limits the budgets.
 
     Args:
         settings: the options of the dataset.
         models: the result of :meth:`DatasetBuilder.describe`.
-        begun: the date in the chat template of a dataset that is continued.
+        stored_day: the date in the chat template, as YYYY-MM-DD, of a dataset that is continued; else None.
         texts: texts of the prompts, which are cut to the budgets; None if the target generates them.
 
     Raises:
@@ -135,7 +135,7 @@ def encode_prompts(
     with naming("target", s.target):
         tokenizer = load_tokenizer(s.target, trust_remote_code=s.trust_remote_code)
     prompts = prompts_of(s)
-    day = day_of(tokenizer, begun)
+    day = day_of(tokenizer, stored_day)
     context = models.context
     items: list[Item] = []
     left_out = 0
@@ -144,14 +144,14 @@ def encode_prompts(
         if s.max_prompt_tokens is not None and len(ids) > s.max_prompt_tokens:
             left_out += 1
             continue
-        room = s.max_new_tokens if context is None else min(s.max_new_tokens, context - len(ids))
-        if context is not None and room < 1:
+        budget = s.max_new_tokens if context is None else min(s.max_new_tokens, context - len(ids))
+        if context is not None and budget < 1:
             raise InputError(
                 f"prompt {prompt.id}: {len(ids)} tokens, but the context holds {context}; "
                 f"leave such prompts out with --max-prompt-tokens {max(context - s.max_new_tokens, context // 2)}"
             )
-        response = None if texts is None else texts.tokens[prompt.id][:room]
-        items.append(Item(prompt.id, prompt.text, ids, room, len(items), prompt.domain, response))
+        response = None if texts is None else texts.tokens[prompt.id][:budget]
+        items.append(Item(prompt.id, prompt.text, ids, budget, len(items), prompt.domain, response))
     if not items:
         raise InputError(f"{name_of(s.prompts)}: no prompt has --max-prompt-tokens tokens or fewer; raise that option")
     identity = {
@@ -319,7 +319,7 @@ def make_dataset(
     console: Console | None = None,
     workers: WorkerOptions = ONE_PROCESS,
     texts: EngineTexts | None = None,
-    begun: str | None = None,
+    stored_day: str | None = None,
     prepare: Callable[[Workers[list[Item], Rows[R]], list[Item]], None] | None = None,
 ) -> Path:
     """Make or complete the dataset ``output``, and return its path.
@@ -328,7 +328,7 @@ def make_dataset(
         builder: loads the models of ``settings``; called in each worker's process.
         settings: the options of the dataset.
         texts: texts of another engine; None if the target generates them.
-        begun: date for the chat template. By default, the date in the manifest, or today.
+        stored_day: date for the chat template, as YYYY-MM-DD. By default, the date in the manifest, or today.
         prepare: called before the first shard is made, while the folder is locked.
 
     Raises:
@@ -337,7 +337,7 @@ def make_dataset(
     """
     console, output = console or stderr_console(), Path(output)
     with open_workers(partial(builder, settings), workers, settings.device, console) as group:
-        prompts = encode_prompts(settings, group.description, begun or day_in(output / MANIFEST), texts)
+        prompts = encode_prompts(settings, group.description, stored_day or day_in(output / MANIFEST), texts)
         shards = prompts.shards(settings.shard_size)
         with ShardWriter(output, {**group.description.identity, **prompts.identity}) as writer:
             if prepare is not None:

@@ -129,8 +129,8 @@ def read_examples(
             if len(turns) > 1 and all(turn["role"] == "user" for turn in turns):
                 turns = turns[:1]
                 notes["only the first question is used, because the others follow missing answers"] += 1
-            for left in (key for key in UNREAD if isinstance(row.get(key), Sized) and len(row[key])):
-                notes[f"{left} are left out, because the chat template only gets the messages"] += 1
+            for unread in (key for key in UNREAD if isinstance(row.get(key), Sized) and len(row[key])):
+                notes[f"{unread} are left out, because the chat template only gets the messages"] += 1
             as_prompts(turns)  # checks the messages
             prompt = prompt_of(turns)
             if not prompt or not as_text(prompt).strip():

@@ -257,7 +257,7 @@ def rule_identity(verifier: str) -> Identity:
     return {} if verifier == TOKEN_WISE else {"verifier": verifier}
 
 
-def begun(identity: Identity) -> Manifest:
+def new_manifest(identity: Identity) -> Manifest:
     """Return the manifest of a dataset with ``identity`` and without shards."""
     return Manifest.from_dict({**VERSIONS, **identity})
 
@@ -293,11 +293,11 @@ class ShardWriter:
         self.folder = folder
         self._lock = FolderLock(folder, "is writing this dataset")
         try:
-            self._begun = not (folder / MANIFEST).exists()
+            self._is_new = not (folder / MANIFEST).exists()
             self._identity: JsonObject = {**VERSIONS, **identity}
-            if self._begun:
+            if self._is_new:
                 self._require_empty()
-            self.manifest = begun(identity) if self._begun else self._continued()
+            self.manifest = new_manifest(identity) if self._is_new else self._continued()
             for leftover in folder.glob("*.tmp"):
                 leftover.unlink()
             self._save(self.manifest)  # before the first shard, because shards without a manifest cannot be identified
@@ -408,7 +408,7 @@ class ShardWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._begun and {path.name for path in self.folder.iterdir()} <= {MANIFEST, LOCK}:
+        if kind is not None and self._is_new and {path.name for path in self.folder.iterdir()} <= {MANIFEST, LOCK}:
             (self.folder / MANIFEST).unlink(missing_ok=True)  # no shard was written
         self.close()
 

@@ -128,9 +128,9 @@ def read_rounds(target: CausalLM, draft: CausalLM, text: Text) -> tuple[Tensor, 
 def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Sequence[NDArray[np.bool_]]) -> Examples:
     """Return examples of the tokens Z_i = y_i with mixed context. ``drafted`` (T,) marks these tokens in each text."""
     mixed = []
-    for text, where in zip(texts, drafted, strict=True):
-        z = np.where(where, text.tokens, text.x).tolist()
-        places = np.flatnonzero(where).tolist()
+    for text, is_drafted in zip(texts, drafted, strict=True):
+        z = np.is_drafted(is_drafted, text.tokens, text.x).tolist()
+        places = np.flatnonzero(is_drafted).tolist()
         mixed.append(Text(text.prompt_id, text.prompt_ids, z, places, [], text.accept, [0] * len(places)))
     sequences = [(text, len(text.x), len(text.x)) for text in mixed]
     parts: list[Examples] = []

@@ -120,13 +120,13 @@ class RayWorkers(Workers[U, S]):
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        todo, deaths = deque(jobs), Counter[int | None]()
+        pending, deaths = deque(jobs), Counter[int | None]()
         left = len(jobs)
         while left:
             while len(self._idle) + len(self._busy) < count:
                 actor = self._actor.remote(self._new_maker, self._threads)
                 self._busy[actor.describe.remote()] = actor, None
-            self._hand_out(jobs, todo)
+            self._hand_out(jobs, pending)
             result = self._next_result()
             actor, key = self._busy.pop(result)
             try:
@@ -138,7 +138,7 @@ class RayWorkers(Workers[U, S]):
                 deaths[key] += 1
                 self._report(key, deaths[key], error)
                 if key is not None:
-                    todo.appendleft(key)
+                    pending.appendleft(key)
                 continue
             self._idle.append(actor)
             deaths[None] = 0  # the cluster as a whole works
@@ -146,13 +146,13 @@ class RayWorkers(Workers[U, S]):
                 self._check(value)
                 continue
             left -= 1
-            self._hand_out(jobs, todo)  # before the caller processes the result
+            self._hand_out(jobs, pending)  # before the caller processes the result
             yield key, value
 
-    def _hand_out(self, jobs: Mapping[int, Job], todo: deque[int]) -> None:
+    def _hand_out(self, jobs: Mapping[int, Job], pending: deque[int]) -> None:
         """Send jobs to idle workers."""
-        while todo and self._idle:
-            actor, key = self._idle.pop(), todo.popleft()
+        while pending and self._idle:
+            actor, key = self._idle.pop(), pending.popleft()
             self._busy[jobs[key](actor)] = actor, key
 
     def _next_result(self) -> Any:

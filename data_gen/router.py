@@ -169,8 +169,8 @@ def make_router_data(
 
     def measure(group: Workers[list[Item], Rows[RouterRow]], items: list[Item]) -> None:
         if not (Path(output) / TIMES).exists():
-            times, where = group.ask(lambda builder: builder.times(items))
-            times.save(Path(output), where)
+            times, machine = group.ask(lambda builder: builder.times(items))
+            times.save(Path(output), machine)
 
     return make_dataset(
         RouterDatasetBuilder, settings, output, console=console, workers=workers, prepare=measure

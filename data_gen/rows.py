@@ -157,15 +157,15 @@ def _read_file(path: Path) -> list[Record]:
         raise InputError(f"{path}: is a binary file; {REMEDY}")
     if kind == "CSV":
         return _read_table(path, text)
-    rows = _json_rows(path, text, sure=kind == "JSON")
+    rows = _json_rows(path, text, required=kind == "JSON")
     return [{"text": line} for line in text.split("\n") if line.strip()] if rows is None else rows
 
 
-def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
+def _json_rows(path: Path, text: str, *, required: bool) -> list[Record] | None:
     """Return the objects of an array, of JSON lines, or a single object.
 
     Args:
-        sure: whether the text must be JSON; otherwise the result is None for text that is not JSON.
+        required: whether the text must be JSON; otherwise the result is None for text that is not JSON.
     """
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
@@ -179,7 +179,7 @@ def _json_rows(path: Path, text: str, *, sure: bool) -> list[Record] | None:
                 with naming_file(f"{path}:{number}", "give one JSON object per line, or an array of them"):
                     rows.append(parse_object(line))
             except InputError:
-                if sure or rows:
+                if required or rows:
                     raise
                 return None
     return rows

@@ -395,7 +395,7 @@ class Stats:
         n_target_forwards: forwards of the target, with its prefill, which gives the first token.
         n_drafted: drafted tokens, copies included.
         n_accepted: drafted tokens that were accepted.
-        n_discarded: drafted tokens that were not.
+        n_discarded: drafted tokens that were not accepted.
         n_verified_tokens: positions scored by all target forwards but the prefill.
         seconds: wall time of the rounds, prefill excluded.
         prefill_seconds: wall time of both prefills.
@@ -524,7 +524,7 @@ class Drafter(ABC):
     def release(self, request: Request) -> None:  # noqa: B027 — some have no state of a request
         """Remove a request."""
 
-    def room(self, request: Request) -> int:
+    def columns_needed(self, request: Request) -> int:
         """Return the number of cache columns needed after a request's prompt."""
         return request.budget
 

@@ -219,7 +219,7 @@ class SpeculativeDecoder:
             length: also a length controller, or a list with one for each arm of a router.
             cost, router, copies, beams: also a cost model, a router, a copy predictor, and :class:`.Beams`.
             tree: also the number of children at each level, (3, 2, 1).
-            misspelt: takes no keyword; an unknown one is an error that names the option it resembles.
+            misspelt: keywords that are not options. Each of them is an error that names a similar option.
 
         Raises:
             InputError: a model, tokenizer or controller is missing or does not fit this pair, there is no such option,
@@ -227,7 +227,9 @@ class SpeculativeDecoder:
         """
         check_names(DecodingOptions, misspelt)
         if any(isinstance(model, nn.Module) for model in (target, draft)):
-            raise InputError("target, draft: loaded models; give SpeculativeDecoder(target, draft, tokenizer) these")
+            raise InputError(
+                "target, draft: are loaded models; pass them to SpeculativeDecoder(target, draft, tokenizer)"
+            )
         if isinstance(beams, Beams):
             argmax = beams.argmax
             beams = beams.width
@@ -336,11 +338,12 @@ class SpeculativeDecoder:
                 earlier at the target's context has the ``finish_reason`` ``"context"``, and there is a warning.
             temperature, top_k, top_p: sampling of both models; temperature 0 is greedy, top_k None keeps every token.
                 ``"auto"`` is the target's ``generation_config``, else 1, 50 and 1 (and 128 new tokens).
-            sampling: these three in one object, instead of them.
-            seed: the same seed gives the same text, whatever is drafted, up to rounding; the global random state is
-                neither read nor changed. With several texts, each has its own seed, derived from this one and returned
-                with its output; or give a list. Without a seed one is drawn, and the text also depends on the drafts.
-            length, verifier: replace the decoder's for this call.
+            sampling: ``temperature``, ``top_k`` and ``top_p`` in one object, instead of single arguments.
+            seed: seed of the text. Up to rounding, the same seed gives the same text with any drafts. The global random
+                state is neither read nor changed. Several texts have different seeds: a list with one for each, or
+                seeds that are derived from this one and returned with the outputs. Without a seed, a random seed is
+                drawn, and the text also depends on the drafts.
+            length, verifier: length controller and verification rule of this call, instead of the decoder's.
             chat: apply the tokenizer's chat template to a text prompt. ``"auto"`` applies it if the tokenizer has one,
                 as ``specpilot generate`` does; ``False`` continues the text as it is. Messages always use the template,
                 token ids never.
@@ -448,8 +451,13 @@ class SpeculativeDecoder:
         """Make a request for the scheduler, as :meth:`generate` does.
 
         Args:
-            seed: of the text, or a random source.
-            setup: of the decoder; its own if there is none.
+            prompt: token ids of the prompt.
+            sampling: sampling parameters of both models.
+            max_new_tokens: maximum number of new tokens.
+            seed: seed of the text, or its random source.
+            stop_tokens: ids that end the text. Default: those of the target.
+            setup: drafters, length controllers and rule that decode the request. Default: those of the decoder.
+            style: the rules that make the text from the tokens.
 
         Raises:
             InputError: the prompt fills the context, or the verifier does not support the sampling parameters.
@@ -469,11 +477,11 @@ class SpeculativeDecoder:
                 raise InputError(f"{model.name}: the model is in training mode, so dropout is on; call .eval() on it")
         output = Generation(prompt)
         context = self.context
-        room = (len(prompt) + max_new_tokens if context is None else context) - len(prompt)
-        if room < 1:
+        available = (len(prompt) + max_new_tokens if context is None else context) - len(prompt)
+        if available < 1:
             holder = "the context holds" if self.target.longest is None else "max_columns is"
             raise InputError(f"prompt: {len(prompt)} tokens, but {holder} {context}; shorten the prompt")
-        if room < max_new_tokens:
+        if available < max_new_tokens:
             output.finish_reason = "context"
         stop_tokens_now = model_stop_tokens(self.target.model, self.tokenizer)
         if stop_tokens_now != self._ends:  # the generation_config has changed
@@ -485,7 +493,7 @@ class SpeculativeDecoder:
         else:
             output.seed = seed
             rng = SharedNoise(seed) if setup.plan.verifier.rule == INVARIANT else RandomSource(seed)
-        request = Request(prompt, sampling, rng, min(max_new_tokens, room), ends, setup.verify, setup.arms, output)
+        request = Request(prompt, sampling, rng, min(max_new_tokens, available), ends, setup.verify, setup.arms, output)
         request.style = style
         if style.stop:
             request.stopping = self.text_stream(prompt, style)
@@ -517,10 +525,10 @@ class SpeculativeDecoder:
 
     def _warn_of_short_drafts(self) -> None:
         """Warn of drafts that read shorter texts than the target, which decodes longer texts without them."""
-        room = math.inf if self.context is None else self.context
+        longest = math.inf if self.context is None else self.context
         rest = "with n-gram drafts alone" if isinstance(self.plan.drafting, Mixed) else "without drafts"
         for model in dict.fromkeys(self._draft_models()):
-            if model.context is not None and model.context < room:
+            if model.context is not None and model.context < longest:
                 warnings.warn(
                     f"{model.model.name_or_path or model.name}: the draft reads texts of at most {model.context} "
                     f"tokens; longer ones go on {rest}",
@@ -607,8 +615,9 @@ class SpeculativeDecoder:
         ``invariant``, with which the text depends on the seed only, unless the options or the call name a rule.
 
         Args:
-            seed: the call's, or None. Only its presence matters.
-            temperature: of the call's sampling.
+            length, verifier: length controller and rule of the call; None for those of the decoder.
+            seed: seed of the call, or None. The setup only depends on whether there is a seed.
+            temperature: temperature of the call.
         """
         seeded = seed is not None and temperature > 0 and self.options.verifier == AUTO and verifier is None
         if length is None and verifier is None and not seeded:

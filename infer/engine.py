@@ -58,9 +58,9 @@ class Engine:
 
     def growth(self, requests: Sequence[Request]) -> int:
         """Return the bytes by which the memory of keys and values grows when ``requests`` join together."""
-        rooms = [max(arm.drafter.room(request) for arm in request.arms) for request in requests]
+        reserves = [max(arm.drafter.columns_needed(request) for arm in request.arms) for request in requests]
         target_bytes = self.cache.growth(
-            [len(request.prompt) + room for request, room in zip(requests, rooms, strict=True)]
+            [len(request.prompt) + reserve for request, reserve in zip(requests, reserves, strict=True)]
         )
         drafting: dict[Drafter, list[Request]] = {}
         for request in requests:
@@ -118,8 +118,8 @@ class Engine:
         """Add the joining requests to the cache, and return them."""
         joining = [request for request in requests if not request.text]
         for request in joining:
-            room = max(arm.drafter.room(request) for arm in request.arms)
-            request.begin(self.target.begin(self.cache, request, request.prompt, room))
+            reserve = max(arm.drafter.columns_needed(request) for arm in request.arms)
+            request.begin(self.target.begin(self.cache, request, request.prompt, reserve))
         return joining
 
     def _propose(self, requests: Sequence[Request], joining: Sequence[Request]) -> dict[Request, Draft]:

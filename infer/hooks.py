@@ -50,7 +50,7 @@ class RoundTimer:
         self.pending: deque[tuple[Any, Any, Callable[[float], None]]] = deque()
 
     def mark(self) -> Any:
-        """Return a mark of the current time."""
+        """Return a mark of the current time: a recorded event on CUDA, ``time.perf_counter()`` on other devices."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

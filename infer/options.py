@@ -83,9 +83,9 @@ class DraftPrecisionOptions(Options):
     """Models.
 
     Attributes:
-        draft_dtype: Precision of the draft models. int8 and int4 round the weights of drafts on a CPU; auto is the one
-            of the target's, bfloat16, int8 and int4 whose step is the fastest here. Null is that of the target; auto if
-            `length` is left open as well.
+        draft_dtype: Precision of the draft models. int8 and int4 round the weights of drafts on a CPU. auto measures a
+            draft step in the target's precision, bfloat16, int8 and int4 and takes the fastest. Null takes the target's
+            precision, or auto if `length` is null as well.
     """
 
     draft_dtype: DraftDType | None = None
@@ -122,15 +122,16 @@ class PairCheckOptions(Options):
     """Models.
 
     Attributes:
-        pair_check: What a trained controller asks of the pair: exact, the models it was trained for; tokenizer, models
-            with their tokenizer, such as the same ones in another precision or as GGUF files, with a warning.
+        pair_check: Pairs of models that a trained controller accepts. exact accepts only the pair that it was trained
+            for. tokenizer also accepts other models with the same tokenizer, with a warning: for example the same
+            models in another precision or as GGUF files.
     """
 
     pair_check: Literal["exact", "tokenizer"] = "exact"
 
 
 class SamplingKeywords(TypedDict, total=False):
-    """Keywords of ``SpeculativeDecoder.generate`` for sampling; what is left out is the decoder's default."""
+    """Keywords of ``SpeculativeDecoder.generate`` for sampling; the decoder fills in its defaults for missing keys."""
 
     max_new_tokens: int | Auto
     temperature: float | Auto
@@ -174,18 +175,19 @@ class LengthOptions(Options):
     """Drafting.
 
     Attributes:
-        length: When a draft ends: after a number of tokens, from 0 to 20; by a rule, "heuristic:5",
-            "adaptive-length:4", "confidence:0.4", "cumulative-confidence:0.4", "entropy:0.5", "fallback:0.6",
-            "online-confidence:0.4", or "oracle" at temperature 0; by a trained controller, "tiny-lag-free" or another
-            included one, a folder or a hub id; or by a class of your own, "package.module:Class", with its arguments
-            after colons. "none" decodes without drafts. Null stops by costs and confidences that are fitted while
-            decoding, with copies from the text: "online-confidence", cost "auto" and "+ngram". Files of texts, whose
-            bytes must not depend on time, a router's arms and lossy verifiers then have 4 tokens.
+        length: The end of a draft: a number of tokens, from 0 to 20; a rule, "heuristic:5", "adaptive-length:4",
+            "confidence:0.4", "cumulative-confidence:0.4", "entropy:0.5", "fallback:0.6", "online-confidence:0.4", or
+            "oracle" at temperature 0; a trained controller, "tiny-lag-free" or another included one, a folder or a hub
+            id; or a class of your own, "package.module:Class", with its arguments after colons. "none" decodes without
+            drafts. Null is the rule "online-confidence" with cost "auto", and "+ngram", which also copies from the
+            text: the end depends on costs and acceptance rates that are measured while decoding. Null is 4 tokens
+            instead for files of texts, whose bytes must not depend on measured times, for a router's arms and for lossy
+            verification rules.
         threshold: Stopping threshold of a trained controller, from 0 to 1, instead of its checkpoint's.
-        cost: What a draft costs: a file of `specpilot bench cost --output`, the cost of a draft step in units of a
-            verification, such as 0.2, or "auto". A trained controller then stops when another draft token no longer
-            pays, without a threshold. "auto" measures the cost in a second when the models are loaded, and adapts it
-            while decoding.
+        cost: Cost of drafting: a file of `specpilot bench cost --output`, the time of a draft step in units of a
+            verification, such as 0.2, or "auto". With a cost, a trained controller needs no threshold: it stops when
+            another draft token would cost more time than it saves. "auto" measures the cost for about a second when the
+            models are loaded, and adapts it while decoding.
     """
 
     length: Annotated[int | str | tuple[int | str, ...] | None, Several(distinct=False), Objects()] = None
@@ -204,44 +206,49 @@ class DecodingOptions(
 
     Attributes:
         target: Target model: a shipped model, a folder, a hub id, or a GGUF file. The text has its distribution. "auto"
-            is the one that the trained controller was made for, else tiny.
+            is the target that the trained controller was made for, or tiny without a trained controller.
         draft: Draft model with the target's tokenizer: a shipped model such as tiny-draft, a folder, a hub id, perhaps
-            with a revision (owner/name@v1), or a GGUF file. Several, as "[a,b]", are the arms of a router. "auto" is
-            that of the trained controller, else tiny-draft, or the router's arms; null decodes without a draft model.
-            "ngram" drafts the continuation of an earlier occurrence of the text's last tokens, at most four of them
-            ("ngram:6": six); "tiny-draft+ngram" chooses in each round between the model, the n-gram draft, and both.
-        router: Trained router, a folder or hub id, that chooses between several drafts by the prompt. The drafts are
-            its own arms, or those of `draft`, such as "[a,b,exit:2,ngram,autoregressive]". The length is then one for
-            all arms, or a list.
-        sample_arm: Sample the arm from the router's policy instead of taking the most probable one.
+            with a revision (owner/name@v1), or a GGUF file. Several, as "[a,b]", are the drafts that a router chooses
+            from (its arms). "auto" is the draft of the trained controller, the arms of the router, or tiny-draft if
+            there is neither. Null decodes without a draft model. "ngram" copies from the text: it drafts the tokens
+            that followed an earlier occurrence of the text's last tokens, at most four of them ("ngram:6": six).
+            "tiny-draft+ngram" chooses in each round between the model, the copy, and both.
+        router: Trained router, a folder or hub id. It chooses a draft for each prompt. The choices are the arms in its
+            checkpoint, or the drafts in `draft`, such as "[a,b,exit:2,ngram,autoregressive]". `length` is then one
+            length for all arms, or a list with one for each.
+        sample_arm: Sample the draft from the router's probabilities instead of taking the most probable one.
         adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone. The
             distribution of the text does not change.
-        copies: Trained copy head, tiny-copies, a folder or hub id, which predicts for n-gram drafts whether the target
-            accepts a copied token; without it, that is the rate at which the text has gone on like its matches so far.
-        tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three.
-            "auto" grows trees node by node as far as that pays by the predictions of `length` (a lag-free or feature
-            predictor, or online-confidence) and `cost`.
+        copies: Trained copy head, tiny-copies, a folder or hub id. It predicts the acceptance of the tokens that n-gram
+            drafts copy. Without a copy head, the prediction is the acceptance rate of copied tokens in the text so far.
+        tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three
+            tokens. "auto" grows trees node by node while another node pays. The predictions of `length` (a lag-free or
+            feature predictor, or online-confidence) and `cost` decide this.
         verifier: Verification rule: token-wise or block for one chain; spec-infer, mcss (children drawn without
-            replacement), k-seq or otm also for trees; invariant for both, under which a seed's text depends on the seed
-            and the target alone, whatever is drafted. These keep the target's distribution. typical, bild and mtad do
-            not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the target jointly,
-            without a draft. "auto" is invariant where a seed is given and the temperature is above 0; without a seed
-            it is token-wise, and mcss for trees of a fixed shape.
-        draft_exponent: Under the verification rule invariant the draft's probabilities are raised to this power, as
-            by a temperature divided by it. The text stays the same; the draft may agree with the target more often.
-            Default: that of the trained controller, which `specpilot calibrate` fits, else 1.
+            replacement), k-seq or otm also for trees; invariant for both. Under invariant, the text of a seed depends
+            on the seed and the target alone, not on the drafts. These rules keep the target's distribution. typical,
+            bild and mtad do not; their threshold follows a colon, "mtad:0.5". mtjd chooses `length` tokens of the
+            target jointly, without a draft. "auto" is invariant if there is a seed and the temperature is above 0.
+            Otherwise "auto" is token-wise, or mcss for trees of a fixed shape.
+        draft_exponent: Power to which the draft's probabilities are raised under the verification rule invariant. The
+            power k has the effect of dividing the draft's temperature by k. The text stays the same; the draft may
+            agree with the target more often. Default: the power in the trained controller's checkpoint, which
+            `specpilot calibrate` fits, or 1 if there is none.
         beams: Number of beams of mtad and mtjd. Default: 4.
         argmax: Keep the most probable beams instead of sampling them.
         generation_config: "follow" takes sampling settings from the target's generation_config and refuses those that
-            are not supported, "ignore" does not read it.
-        revision: Branch, tag or commit of the target on the hub, as in owner/name@v1, which any model can have.
-        tokenizer: Whose tokenizer and chat template to take instead of the target's own: a folder or hub id.
-        max_running: Texts decoded together; others wait.
-        max_columns: Largest number of tokens of a text, prompt and continuation; longer ones are refused or end there.
-            On a GPU memory for so many is taken at once, so that CUDA graphs are captured only once. Default: what the
-            models can read, and memory that grows with the longest text.
-        graphs: CUDA graphs of drafting and verification on a GPU: on, off, or compiled, which joins small kernels:
-            forwards of Llama, Mistral, Qwen2 and Qwen3 then take 10 to 18 % less time, after some 20 s of compiling.
+            are not supported; "ignore" does not read it.
+        revision: Branch, tag or commit of the target on the hub. The form owner/name@v1 selects the revision of any
+            model.
+        tokenizer: Folder or hub id whose tokenizer and chat template replace those of the target.
+        max_running: Maximum number of texts that are decoded together; further texts wait.
+        max_columns: Maximum number of tokens of a text, prompt and continuation together. Longer prompts are refused,
+            and longer texts end at this number. On a GPU, the memory for this number is reserved at the start, so that
+            CUDA graphs are captured only once. Default: the context length of the models, and memory that grows with
+            the longest text.
+        graphs: CUDA graphs of drafting and verification on a GPU: on, off, or compiled. compiled also joins small
+            kernels: forwards of Llama, Mistral, Qwen2 and Qwen3 then take 10 to 18 % less time, after about 20 s of
+            compiling.
     """
 
     target: Annotated[str, Objects((Path,))] = "auto"
@@ -268,8 +275,8 @@ class GenerateOptions(DecodingOptions):
     """Generation.
 
     Attributes:
-        seed: The same seed gives the same text, whatever is drafted. Without one every run samples another text;
-            `--stats` and `--json` print the seed that was drawn. Files of texts have the seed 0 if none is given.
+        seed: Seed of the text. The same seed gives the same text, with any drafts. Without a seed, every run samples
+            another text with a random seed, which `--stats` and `--json` print. For files of texts, the default is 0.
         prompt: The prompt, as a positional argument or by flag; "-" reads it from standard input.
         n: Number of independent samples, printed one after another.
         max_new_tokens: Maximum number of new tokens; "auto" is the target's generation_config, else 128.

@@ -634,7 +634,7 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
     if options.sample_arm:
         raise InputError("sample_arm: needs a router; name one")
     if isinstance(options.length, tuple | list):
-        raise InputError("length: several are for the arms of a router; give one, or name a router")
+        raise InputError("length: several lengths need a router with as many arms; give one length, or name a router")
     models, ngram = split_drafts(options.draft)
     draft = draft_spec(models[0], options) if models else None
     if draft is None and options.draft_exponent is not None and call == WHOLE:
@@ -652,8 +652,7 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
     if (draft is None and ngram is None and length is None) or (length is not None and _drafts_nothing(length)):
         if not verifier.exact and (call == WHOLE or call.verifier is not None):
             raise InputError(
-                f"verifier={verifier.name!r}: has no effect where nothing drafts; leave it out, or name a draft and a "
-                "length"
+                f"verifier={verifier.name!r}: has no effect without drafts; leave it out, or name a draft and a length"
             )
         return Autoregressive(draft, None if length is None or _is_plain_fixed(length) else length)
     if ngram is not None:
@@ -679,9 +678,9 @@ def _length(
     if options.cost is not None and call == WHOLE:
         copying = ngram is not None and not _holds_ngram(options.draft)
         if not copying and not (draft is not None and named):
-            raise InputError("cost: tells a trained controller when to stop; name one as length, and a draft")
+            raise InputError("cost: would be ignored without a trained controller; name one as length, and a draft")
     elif options.adapt and call == WHOLE:
-        raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+        raise InputError("adapt: corrects a cost while decoding, but cost is not set; give a cost, or cost='auto'")
     if options.copies is not None and ngram is None:
         raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
     if options.draft_dtype is not None and draft is None:
@@ -891,13 +890,17 @@ def check_length(length: object) -> None:
 def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
     """Return the drafting with a router and its arms."""
     if options.draft_dtype == AUTO:
-        raise InputError("draft_dtype='auto': times one draft; name a precision for a router's, or leave it out")
+        raise InputError(
+            "draft_dtype='auto': supports a single draft; name a precision for the drafts of a router, or leave it out"
+        )
     if options.tree is not None:
         raise InputError("tree and router: a router's arms draft chains; give one of them")
     if options.copies is not None:
         raise InputError("copies and router: a router's n-gram arm has no predictor; leave one of them out")
     if options.adapt or options.cost == AUTO:
-        raise InputError("adapt, cost='auto': arms differ in what they cost; give a router a cost file")
+        raise InputError(
+            "adapt, cost='auto': not supported with a router, whose arms have different costs; give a cost file"
+        )
     if verifier.rule in JOINT:
         raise InputError(f"verifier={verifier.name!r}: a router's arms draft chains; leave the router out")
     _check_search(options, verifier, None, None)
@@ -950,7 +953,7 @@ def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
     names = None if draft is None else tuple(map(str, draft)) if isinstance(draft, tuple | list) else (str(draft),)
     if isinstance(router, Router):
         if names is None:
-            raise InputError("draft: a router object has no names of arms; give them in its order")
+            raise InputError("draft: a router object has no names of arms; give the drafts in the order of its arms")
         return names
     with naming("router", router):
         config = read_config(locate(router, option="router"))
@@ -962,8 +965,8 @@ def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
         return names
     # For a local model the checkpoint has the folder's name, which may be here or beside the checkpoint.
     beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
-    here = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
-    return tuple(name if here[name] else str(place) for name, place in beside.items())
+    keeps_name = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
+    return tuple(name if keeps_name[name] else str(place) for name, place in beside.items())
 
 
 def _loaded_routing(routing: Routing, options: DecodingOptions) -> Routed:

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from ..common.errors import InputError
+from ..common.errors import InputError, counted
 from ..controllers.sampling import draw_unchecked, require_finite
 from ..controllers.shared_noise import choose, position_key, scores, seed_key
 
@@ -216,5 +216,7 @@ def text_seeds(seed: int | Sequence[int], count: int) -> list[int]:
     if not isinstance(seed, list | tuple) or not all(isinstance(s, int) and not isinstance(s, bool) for s in seed):
         raise InputError(f"seed={seed!r}: must be a whole number, or a list with one for each text")
     if len(seed) != count:
-        raise InputError(f"seed: a list of {len(seed)} for {count} in all; give one for each, or a single one")
+        raise InputError(
+            f"seed: a list of {len(seed)} for {counted(count, 'text')}; give one seed for each text, or a single seed"
+        )
     return list(seed)

@@ -86,19 +86,19 @@ class Scheduler:
         Raises:
             BaseException: the error of a failed request.
         """
-        waiting, begun = deque(requests), list[Request]()
+        waiting, started = deque(requests), list[Request]()
         del requests  # finished requests can be freed
         try:
-            while waiting or begun:
-                joining = [waiting.popleft() for _ in range(min(len(waiting), 2 * self.max_running - len(begun)))]
-                begun += joining
+            while waiting or started:
+                joining = [waiting.popleft() for _ in range(min(len(waiting), 2 * self.max_running - len(started)))]
+                started += joining
                 self.submit(joining)
-                self._wait(_any_finished(begun))
-                for request in [request for request in begun if request.finished]:
-                    begun.remove(request)
+                self._wait(_any_finished(started))
+                for request in [request for request in started if request.finished]:
+                    started.remove(request)
                     yield _raise_error(request)
         finally:
-            self.cancel(begun)
+            self.cancel(started)
 
     def tokens(self, request: Request) -> Iterator[list[int]]:
         """Yield the new tokens of ``request`` after each round; closing the iterator cancels the request."""
@@ -124,30 +124,30 @@ class Scheduler:
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Run rounds, or wait for rounds of another thread, until ``done`` returns true."""
-        news: SimpleQueue[None] = SimpleQueue()
-        listener = weakref.ref(news)
+        notifications: SimpleQueue[None] = SimpleQueue()
+        listener = weakref.ref(notifications)
         self._listeners.append(listener)
         try:
             while not done():
                 if self._rounds.locked():
                     with suppress(Empty):
-                        news.get(timeout=PATIENCE)
+                        notifications.get(timeout=PATIENCE)
                     continue
                 self._exclusively(lambda: None if done() else self._next_round())
-                self._tell()
+                self._notify()
         finally:
             self._listeners.remove(listener)
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Notify the waiting threads that a round has ended."""
         for listener in self._listeners.copy():
-            news = listener()
-            if news is None:  # its thread was interrupted
+            notifications = listener()
+            if notifications is None:  # its thread was interrupted
                 with suppress(ValueError):
                     self._listeners.remove(listener)
-            elif news.empty():  # otherwise the thread has not read the last notification yet
-                news.put(None)
+            elif notifications.empty():  # otherwise the thread has not read the last notification yet
+                notifications.put(None)
 
     @torch.inference_mode()
     def _exclusively(self, work: Callable[[], object]) -> None:
@@ -187,8 +187,8 @@ class Scheduler:
             return
         if torch.get_num_threads() > 1:
             raise InputError(
-                "decoder: it was made before this process was forked, and torch's threads do not survive that; call "
-                "torch.set_num_threads(1) here, or start processes by 'spawn'"
+                "decoder: it was made before this process was forked, and a forked process lacks the threads of torch; "
+                "call torch.set_num_threads(1) in the forked process, or start processes by 'spawn'"
             )
         if self._rounds.locked():
             self.waiting.clear()

@@ -277,10 +277,10 @@ def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int], skip_special_t
     try:
         return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
     except Exception:  # tokenizers in Python raise anything
-        return str(tokenizer.decode([token for token in tokens if _knows(tokenizer, token)], skip_special_tokens))
+        return str(tokenizer.decode([token for token in tokens if _can_decode(tokenizer, token)], skip_special_tokens))
 
 
-def _knows(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
+def _can_decode(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
     """Return true if the tokenizer can decode ``token``."""
     try:
         tokenizer.decode([token])

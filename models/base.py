@@ -139,8 +139,8 @@ class LanguageModel(ABC):
         """
         if self.reads_states:
             raise InputError(
-                f"{task}: the draft reads the target's states, which only decoding gives it; take a draft that reads "
-                "tokens alone"
+                f"{task}: the draft reads the target's states, which it gets only while decoding; choose a draft that "
+                "reads tokens alone"
             )
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:

@@ -216,7 +216,7 @@ def layer_modules(model: PreTrainedModel, layers: Sequence[int], count: int) -> 
     name = model.config.model_type
     all_layers = model.get_decoder()._modules.get("layers")
     if not isinstance(all_layers, nn.ModuleList) or len(all_layers) != count:
-        raise InputError(f"draft: reads the outputs of layers, which are not found in {name}; take another")
+        raise InputError(f"draft: reads the outputs of layers, which are not found in {name}; choose another draft")
     outside = [layer for layer in layers if not 0 < layer <= count]
     if outside or list(layers) != sorted({*layers}):
         raise InputError(

@@ -35,7 +35,9 @@ class EarlyExit(CausalLM):
                 f"arm 'exit:{layer}': the target has {target.layers} layers; choose one from 1 to {target.layers - 1}"
             )
         if "forward" in vars(target.packed):
-            raise InputError(f"arm 'exit:{layer}': the target's forward was replaced, which no part of it can follow")
+            raise InputError(
+                f"arm 'exit:{layer}': needs the original forward of the target, which was replaced; leave the arm out"
+            )
         vars(self).update(vars(target))  # all attributes; those that depend on the depth follow
         self.model = cut(target.model, layer, target.layers)
         self.packed = cut(target.packed, layer, target.layers)

@@ -195,7 +195,13 @@ class Padded(TextByText):
         """Read a padded batch, aligned at the right.
 
         Args:
+            model: the :class:`.causal_lm.CausalLM` that reads.
+            cache: the cache of the texts.
+            reads: the new tokens of each text.
             blind: a type of layer in which each token attends only to itself, for :meth:`follows_masks`.
+
+        Returns:
+            Logits (N, V) and hidden states (N', d + L·d), as :meth:`.base.LanguageModel.forward`.
         """
         assert model.types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])

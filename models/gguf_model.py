@@ -74,7 +74,7 @@ class GgufFile:
             with path.open("rb") as file:
                 head = file.read(len(MAGIC))
                 if head != MAGIC:
-                    raise InputError(f"{path}: no GGUF file, though its name ends so; give the path of one")
+                    raise InputError(f"{path}: is not a GGUF file, although its name ends with .gguf; give a GGUF file")
                 blob = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
@@ -90,7 +90,9 @@ class GgufFile:
         cursor.place = len(MAGIC)
         version, tensors, pairs = cursor.scalars("IQQ")
         if version not in VERSIONS:
-            raise InputError(f"{self.path}: GGUF version {version}, where {VERSIONS[0]} and {VERSIONS[1]} are read")
+            raise InputError(
+                f"{self.path}: has GGUF version {version}; convert it to version {VERSIONS[0]} or {VERSIONS[1]}"
+            )
         self.metadata: dict[str, Any] = {}
         for _ in range(pairs):
             key = cursor.string()

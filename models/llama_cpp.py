@@ -75,8 +75,8 @@ class Text:
 
     def _branch(self, trunk: int, path: list[int]) -> Branch:
         """Return the branch of a path after ``trunk`` columns; the branch may leave the chain after the trunk's end."""
-        along = next((i for i, c in enumerate(path) if c != trunk + i or c >= self.chain), len(path))
-        return Branch(trunk + along, path[along:])
+        shared = next((i for i, c in enumerate(path) if c != trunk + i or c >= self.chain), len(path))
+        return Branch(trunk + shared, path[shared:])
 
 
 class LlamaCache(TextCache):

@@ -8,7 +8,7 @@ from ..controllers.length import MAX_DRAFT
 from ..infer.core import Request
 from ..infer.recorder import DraftedToken, RoundRecorder, TokenLogprob
 from ..infer.text_stream import TextStream
-from .worker import News
+from .worker import Update
 
 
 @dataclass
@@ -51,26 +51,26 @@ class Choice:
         self.tokens = 0
         self.finish_reason: str | None = None
 
-    def push(self, news: News) -> Delta:
+    def push(self, update: Update) -> Delta:
         """Add new rounds and return the growth. Not to be called after ``finish_reason`` is set."""
-        delta = Delta(tokens=[token for round in news.rounds for token in round.emitted])
+        delta = Delta(tokens=[token for round in update.rounds for token in round.emitted])
         if self.recorder is not None:
-            self._add_recorded(delta, news, self.recorder)
+            self._add_recorded(delta, update, self.recorder)
         delta.text = self.stream.push(delta.tokens)
         delta.places = self.stream.places[self.tokens :]
         self.tokens += len(delta.tokens)
-        if news.finished:
+        if update.finished:
             delta.text += self.stream.flush()
             self.finish_reason = "stop" if self.request.output.finish_reason in ("eos", "stop") else "length"
         return delta
 
-    def _add_recorded(self, delta: Delta, news: News, recorder: RoundRecorder) -> None:
+    def _add_recorded(self, delta: Delta, update: Update, recorder: RoundRecorder) -> None:
         """Add the log probabilities and the rounds that ``recorder`` recorded to ``delta``."""
         if recorder.top_logprobs is not None:
             delta.logprobs = recorder.logprobs[self.tokens : self.tokens + len(delta.tokens)]
         if recorder.drafts:
             before = self.tokens
-            for number, round in enumerate(news.rounds, start=news.first):
+            for number, round in enumerate(update.rounds, start=update.first):
                 drafted = recorder.drafted[number]
                 delta.rounds.append((drafted, round.emitted, self._stopped_by(number, drafted, before)))
                 before += len(round.emitted)

@@ -111,8 +111,8 @@ class Connection(H11Protocol):
             self.deadline.cancel()
         self.phase, self.deadline = phase, None
         if phase is not None:
-            late = self._refuse if phase == "receiving" else self.transport.abort
-            self.deadline = self.loop.call_later(self.config.options.receive_time, late)
+            on_timeout = self._refuse if phase == "receiving" else self.transport.abort
+            self.deadline = self.loop.call_later(self.config.options.receive_time, on_timeout)
 
     def _refuse(self) -> None:
         """Close the connection; first answer 408 if a part of a request has arrived and no response has begun."""
@@ -174,11 +174,11 @@ def connections_within_files(limit: int) -> int:
         raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         soft = raised
-    room = limit if soft == resource.RLIM_INFINITY else max(1, soft - SPARE - ACCEPTED - FILES)
-    if room < limit:
+    available = limit if soft == resource.RLIM_INFINITY else max(1, soft - SPARE - ACCEPTED - FILES)
+    if available < limit:
         reason = f"the process may open only {soft} files; raise `ulimit -n`"
-        print(f"specpilot: at most {room} connections, because {reason}", file=sys.stderr)
-    return min(limit, room)
+        print(f"specpilot: at most {available} connections, because {reason}", file=sys.stderr)
+    return min(limit, available)
 
 
 def quieten(loop: asyncio.AbstractEventLoop) -> None:

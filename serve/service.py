@@ -24,7 +24,7 @@ from .errors import ApiError
 from .metrics import Metrics
 from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from .responses import ChatFormat, Format, TextFormat, whole_response
-from .worker import Job, News, Worker
+from .worker import Job, Update, Worker
 
 TEXT_BUDGET = 16  # default of max_tokens for text completions, as in OpenAI's API
 
@@ -38,7 +38,7 @@ class Call:
         choices: the texts of the response.
         jobs: the jobs that decode the choices.
         prompt_tokens: number of tokens of all prompts.
-        news: updates of the jobs, in the order of their arrival.
+        updates: updates of the jobs, in the order of their arrival.
         started: the value of ``time.perf_counter()`` when the request was queued.
         first: seconds until the first token of each choice.
         token_ids: whether the response contains token ids.
@@ -48,7 +48,7 @@ class Call:
     choices: list[Choice]
     jobs: list[Job]
     prompt_tokens: int
-    news: asyncio.Queue[tuple[Job, News]]
+    updates: asyncio.Queue[tuple[Job, Update]]
     started: float
     first: dict[Choice, float]
     token_ids: bool
@@ -190,7 +190,7 @@ class Service:
         Raises:
             ApiError: the seed is negative, a prompt is too long, or the queue is full.
         """
-        n, news = api_request.n or 1, asyncio.Queue[tuple[Job, News]]()
+        n, updates = api_request.n or 1, asyncio.Queue[tuple[Job, Update]]()
         if api_request.seed is not None and api_request.seed < 0:
             raise ApiError(400, f"seed={api_request.seed}: must be at least 0", param="seed")
         seeds = text_seeds(drawn_seed() if api_request.seed is None else api_request.seed, n * len(prompts))
@@ -217,12 +217,12 @@ class Service:
                 request.hooks = [recorder]
             stream = self.decoder.text_stream(prompt, style, by_token=api_request.top_logprobs_wanted is not None)
             choices.append(Choice(i, request, stream, recorder))
-            jobs.append(Job(request, lambda job, update: news.put_nowait((job, update)), deadline))
+            jobs.append(Job(request, lambda job, update: updates.put_nowait((job, update)), deadline))
         self.worker.submit(jobs)
         token_ids = isinstance(api_request, CompletionRequest) and bool(api_request.return_token_ids)
         head = form(secrets.token_hex(12), self.name, int(time.time()), self.texts)
         total = sum(map(len, prompts))
-        return Call(head, choices, jobs, total, news, time.perf_counter(), {}, token_ids)
+        return Call(head, choices, jobs, total, updates, time.perf_counter(), {}, token_ids)
 
     def _budget(self, api_request: GenerationRequest, prompt: int) -> int:
         """Return the maximum number of new tokens after ``prompt`` tokens.
@@ -231,13 +231,19 @@ class Service:
             ApiError: 400 if prompt and budget together exceed the context.
         """
         context = self.decoder.context
-        room = None if context is None else context - prompt
+        available = None if context is None else context - prompt
         budget = api_request.budget
         if budget is None:
             text = not isinstance(api_request, ChatCompletionRequest)
-            budget = TEXT_BUDGET if text else self.decoder.defaults.budget("auto", prompt) if room is None else room
-            budget = budget if room is None else max(1, min(budget, room))
-        if room is not None and budget > room:
+            budget = (
+                TEXT_BUDGET
+                if text
+                else self.decoder.defaults.budget("auto", prompt)
+                if available is None
+                else available
+            )
+            budget = budget if available is None else max(1, min(budget, available))
+        if available is not None and budget > available:
             requested = "" if api_request.budget is None else f" and max_tokens={budget}"
             raise ApiError(
                 400,
@@ -257,13 +263,13 @@ class Service:
         growing = dict(zip(call.jobs, call.choices, strict=True))
         try:
             while growing:
-                job, news = await call.news.get()
+                job, update = await call.updates.get()
                 choice = growing[job]
-                if news.rounds:
+                if update.rounds:
                     call.first.setdefault(choice, time.perf_counter() - call.started)
-                if news.finished:
+                if update.finished:
                     self._check(job)
-                yield choice, choice.push(news)
+                yield choice, choice.push(update)
                 if choice.finish_reason is not None:
                     del growing[job]
                     self._count(call, choice)

@@ -24,7 +24,7 @@ RETRY_AFTER = 1  # seconds until a client may try again if the queue is full
 
 
 @dataclass(frozen=True)
-class News:
+class Update:
     """An update of a job.
 
     Attributes:
@@ -51,7 +51,7 @@ class Job:
     """
 
     request: Request
-    report: Callable[[Job, News], None]
+    report: Callable[[Job, Update], None]
     deadline: float
     reported: int = 0
     late: bool = False
@@ -110,8 +110,8 @@ class Worker:
         with self._news:
             if self._stopping or not self.alive:
                 raise ApiError(503, "the server is shutting down", retry_after=RETRY_AFTER)
-            room = self.places - self.running - self.waiting
-            if len(jobs) > room:
+            free_places = self.places - self.running - self.waiting
+            if len(jobs) > free_places:
                 raise ApiError(
                     429,
                     f"the queue is full ({self.running} requests run, {self.waiting} wait); try again later",
@@ -149,24 +149,24 @@ class Worker:
 
     def _report(self, jobs: list[Job]) -> None:
         """Report the updates of all jobs to the event loop, in a single call."""
-        news: list[tuple[Job, News]] = []
+        updates: list[tuple[Job, Update]] = []
         for job in jobs:
             rounds, first = job.request.output.rounds, job.reported
             finished = job.request.finished
             if finished or len(rounds) > first:
-                news.append((job, News(rounds[first:], first, finished)))
+                updates.append((job, Update(rounds[first:], first, finished)))
                 job.reported = len(rounds)
-        finished_jobs = {job for job, update in news if update.finished}
+        finished_jobs = {job for job, update in updates if update.finished}
         if finished_jobs:
             with self._news:
                 self.jobs = [job for job in self.jobs if job not in finished_jobs]
-        if news:
-            self._loop.call_soon_threadsafe(_deliver, news)
+        if updates:
+            self._loop.call_soon_threadsafe(_deliver, updates)
 
 
-def _deliver(news: list[tuple[Job, News]]) -> None:
+def _deliver(updates: list[tuple[Job, Update]]) -> None:
     """Report each job's update; called in the event loop."""
-    for job, update in news:
+    for job, update in updates:
         job.report(job, update)
 
 

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ..controllers.acceptance.ngram_index import NOTHING, NgramIndex, NgramMatch
+from ..controllers.acceptance.ngram_index import NO_MATCH, NgramIndex, NgramMatch
 from ..controllers.acceptance.step import DraftSignals, draft_signals
 from ..controllers.checkpoints.provenance import INVARIANT, TOKEN_WISE
 from ..controllers.length import MAX_DRAFT
@@ -264,7 +264,7 @@ def _trace_beside(
 
 def _look_up(traced: Trace, prompt: list[int]) -> None:
     """Add the n-gram match of every node in the prompt, the text and the draft so far."""
-    traced.ngram_matches = [NOTHING] * len(traced.tokens)
+    traced.ngram_matches = [NO_MATCH] * len(traced.tokens)
     text = [*prompt]
     index = NgramIndex(text)
     for t, token in enumerate(traced.text):

@@ -15,7 +15,7 @@ from ..controllers.acceptance.training import Batch, DataSummary, Examples
 from ..controllers.length.cost_model import CostModel
 from ..controllers.registry import controller_module
 from ..controllers.training_options import PredictorTrainingOptions
-from ..data_gen.dataset import FeatureSettings, Manifest, begun, read_manifest
+from ..data_gen.dataset import FeatureSettings, Manifest, new_manifest, read_manifest
 from ..data_gen.feature_shards import KIND, TRAIN, VALIDATION, FeatureDataset, Part
 from .data_module import ResumableData
 from .datasets import feature_identity
@@ -59,7 +59,7 @@ def resolve(settings: P) -> tuple[P, Manifest]:
         manifest = FeatureDataset(Path(folder)).manifest
         _require_settings(settings, manifest.features)
     else:
-        manifest = begun(feature_identity(feature_options(settings)))
+        manifest = new_manifest(feature_identity(feature_options(settings)))
     names = {entry.name for entry in fields(settings)} - {"seed", "device"}
     stored: dict[str, Any] = {name: value for name, value in manifest.features.by_name().items() if name in names}
     settings = replace(settings, **stored, target=manifest.target, draft=manifest.draft)

@@ -111,11 +111,11 @@ def is_validation(prompt_id: str, fraction: float) -> bool:
     return text_seed(prompt_id) < fraction * 2**64
 
 
-def split(things: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list[T], list[T]]:
-    """Return the training part and the validation part of ``things``, both in order; ``ids`` are their prompts' ids."""
+def split(items: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list[T], list[T]]:
+    """Return the training part and the validation part of ``items``, both in order; ``ids`` are their prompts' ids."""
     parts: tuple[list[T], list[T]] = [], []
-    for thing, name in zip(things, ids, strict=True):
-        parts[is_validation(name, fraction)].append(thing)
+    for item, name in zip(items, ids, strict=True):
+        parts[is_validation(name, fraction)].append(item)
     return parts
 
 

@@ -60,14 +60,14 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
     documents = read_documents(settings.folders, tokenizer, settings, stops=stops, day=day, target=fingerprint)
     if not all(isinstance(source, str) for source in settings.folders):  # rows in memory have no name for a file
         settings = replace(settings, data=tuple(map(name_of, settings.folders)))
-    begun, kept = None, None
+    initial_fingerprint, kept = None, None
     if settings.initial is not None:
         initial = load_initial(target, tokenizer, settings)
-        begun, kept = model_fingerprint(initial), kept_tokens(initial)
+        initial_fingerprint, kept = model_fingerprint(initial), kept_tokens(initial)
     elif settings.vocabulary is not None:
         among = range(len(target.get_output_embeddings().weight))
         kept = most_frequent(documents, settings.vocabulary, among, stops, "vocabulary")
-    pair = PairFingerprint(fingerprint, begun, tokenizer_fingerprint(tokenizer))
+    pair = PairFingerprint(fingerprint, initial_fingerprint, tokenizer_fingerprint(tokenizer))
 
     def load() -> Training:
         draft = initial_draft(target, settings, kept) if settings.initial is None else initial

@@ -20,7 +20,7 @@ from ..common.errors import InputError, counted
 from ..controllers.length import MAX_DRAFT
 from ..controllers.sampling import SamplingParams
 from ..controllers.training_options import MIXED, ROUNDS, TARGET
-from ..data_gen.dataset import ShardWriter, begun, read_manifest, shard_files, whole_manifest
+from ..data_gen.dataset import ShardWriter, new_manifest, read_manifest, shard_files, whole_manifest
 from ..data_gen.feature_shards import EMBEDDING, SHARD_BYTES, STORED, TRACES, TRAIN, VALIDATION, FeatureShard
 from ..data_gen.kinds import LABELLED, Text, read_shard, text_of
 from ..data_gen.options import ONE_PROCESS, WorkerOptions
@@ -70,7 +70,7 @@ class FeaturePlan:
 
     def __init__(self, settings: FeatureDataOptions, models: Description) -> None:
         self.identity = {**feature_identity(settings), **models.identity}
-        manifest = begun(self.identity)
+        manifest = new_manifest(self.identity)
         assert manifest.hidden_size is not None, "a maker describes it"
         self.settings, self.options = settings, manifest.features
         self.hidden_size, self.embedding_bytes = manifest.hidden_size, models.embedding_bytes
@@ -194,7 +194,7 @@ class FeaturePlan:
 
 def feature_maker(settings: FeatureDataOptions) -> Callable[[], FeatureMaker]:
     """Return a function that loads the models of ``settings``, in this process or a worker's process."""
-    manifest = begun(feature_identity(settings))
+    manifest = new_manifest(feature_identity(settings))
     sizes = [source.vocab_size for source in read_sources(settings) if source.vocab_size is not None]
     return partial(FeatureMaker, manifest, settings.device, min(sizes, default=None), settings.placement)
 

@@ -109,14 +109,14 @@ def fit(run: Run[S], module: pl.LightningModule, data: pl.LightningDataModule) -
         run.last.parent.mkdir(exist_ok=True)
     if run.best.exists():
         read_best(run.best)  # reports a damaged file now, not after the training
-    begun = read_step(run.last) if run.last.exists() else 0
+    first_step = read_step(run.last) if run.last.exists() else 0
     with quiet_lightning(), ended_by_signals(), without_launcher(settings.num_nodes):
         trainer = pl.Trainer(
             **lightning_devices(pick_device(settings.device), settings.devices, settings.num_nodes, settings.strategy),
             plugins=LightningEnvironment(),  # otherwise Lightning searches for SLURM, LSF, MPI and torchrun
             precision=settings.precision,
             max_epochs=settings.epochs,
-            logger=loggers(run, begun),
+            logger=loggers(run, first_step),
             callbacks=[
                 Threads(settings.threads),
                 LongerSchedule(),
@@ -227,8 +227,8 @@ def ended_by_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def loggers(run: Run[S], begun: int) -> list[Logger]:
-    """Return the run's loggers besides metrics.csv; logging continues after step ``begun``."""
+def loggers(run: Run[S], first_step: int) -> list[Logger]:
+    """Return the run's loggers besides metrics.csv; logging continues after step ``first_step``."""
     loggers_of_run: list[Logger] = []
     if run.wandb is not None:
         loggers_of_run.append(
@@ -244,7 +244,7 @@ def loggers(run: Run[S], begun: int) -> list[Logger]:
             )
         )
     if run.settings.tensorboard:
-        logger = TensorBoardLogger(run.folder, "", TENSORBOARD, default_hp_metric=False, purge_step=begun + 1)
+        logger = TensorBoardLogger(run.folder, "", TENSORBOARD, default_hp_metric=False, purge_step=first_step + 1)
         logger.log_hyperparams(vars(run.settings))
         loggers_of_run.append(logger)
     return loggers_of_run

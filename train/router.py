@@ -138,17 +138,17 @@ def router_metrics(probabilities: Array, rewards: Array, domains: Sequence[str] 
     * oracle: mean reward of each query's best arm.
     """
     chosen = probabilities.argmax(1)
-    got, best = rewards[np.arange(len(rewards)), chosen], rewards.max(1)
+    greedy_rewards, best = rewards[np.arange(len(rewards)), chosen], rewards.max(1)
     expected = (probabilities * rewards).sum(1)
-    where = np.array(domains)
-    domain_best = {domain: rewards[where == domain].mean(0).argmax() for domain in dict.fromkeys(domains)}
+    domain_names = np.array(domains)
+    domain_best = {domain: rewards[domain_names == domain].mean(0).argmax() for domain in dict.fromkeys(domains)}
     entropy = -(probabilities * np.log(np.clip(probabilities, 1e-30, None))).sum(1)
     return {
         "expected_reward": float(expected.mean()),
-        "greedy_reward": float(got.mean()),
-        "regret": float((best - got).mean()),
+        "greedy_reward": float(greedy_rewards.mean()),
+        "regret": float((best - greedy_rewards).mean()),
         "expected_regret": float((best - expected).mean()),
-        "selection_accuracy": float((got >= best - TIE).mean()),
+        "selection_accuracy": float((greedy_rewards >= best - TIE).mean()),
         "domain_accuracy": float(np.mean([arm == domain_best[d] for arm, d in zip(chosen, domains, strict=True)])),
         "entropy": float(entropy.mean()),
         "best_single": float(rewards.mean(0).max()),
@@ -177,32 +177,32 @@ def policy_loss(
     log_policy = logits.log_softmax(-1)
     policy = log_policy.exp()
     if gradient == "exact":
-        weights, got, log_weights = policy, batch.rewards, policy  # ∇π = π·∇log π
+        weights, rewards, log_weights = policy, batch.rewards, policy  # ∇π = π·∇log π
     else:
         action = draw(policy.detach(), batch.uniforms).unsqueeze(-1)  # (B, 1)
-        got, log_weights = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
-        weights = torch.ones_like(got)
-    advantage = got - baseline_of(batch, (weights * got).sum(-1).detach(), baseline, total).unsqueeze(-1)
+        rewards, log_weights = batch.rewards.gather(-1, action), log_policy.gather(-1, action)
+        weights = torch.ones_like(rewards)
+    advantage = rewards - baseline_of(batch, (weights * rewards).sum(-1).detach(), baseline, total).unsqueeze(-1)
     gain = (log_weights * advantage.detach()).sum()
     return -gain - entropy * -(policy * log_policy).sum()
 
 
-def baseline_of(batch: Batch, got: Tensor, baseline: str, total: Total = same) -> Tensor:
+def baseline_of(batch: Batch, rewards: Tensor, baseline: str, total: Total = same) -> Tensor:
     """Return the baseline (B,) of each query's reward. It does not depend on the query's action and adds no bias.
 
     Args:
         batch: the queries.
-        got: rewards of the sampled actions (B,).
+        rewards: rewards of the sampled actions (B,).
         baseline: ``query`` for the mean over arms, ``batch`` for the mean over the other queries, else 0.
         total: as in :func:`policy_loss`.
     """
     if baseline == "query":
         return batch.rewards.mean(-1)
     if baseline == "batch":
-        summed, count = total(torch.stack([got.sum(), got.new_tensor(len(got))])).unbind()
+        summed, count = total(torch.stack([rewards.sum(), rewards.new_tensor(len(rewards))])).unbind()
         if float(count) > 1:
-            return (summed - got) / (count - 1)
-    return torch.zeros_like(got)
+            return (summed - rewards) / (count - 1)
+    return torch.zeros_like(rewards)
 
 
 class RouterModule(pl.LightningModule):

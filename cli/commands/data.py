@@ -56,16 +56,20 @@ def router(options: RouterDataOptions, dataset: DatasetFolderOptions, workers: W
 
 
 def _make(
-    builder: Callable[[Any], Any], make: Callable[..., Path], options: Any, dataset: DatasetFolderOptions, **how: Any
+    builder: Callable[[Any], Any],
+    make: Callable[..., Path],
+    options: Any,
+    dataset: DatasetFolderOptions,
+    **keywords: Any,
 ) -> None:
     """Make a dataset, or print the plan of its ``builder``."""
     from ...data_gen.builder import plan
 
     _prepare()
     if dataset.plan:
-        print(plan(builder(options), how.get("workers", ONE_PROCESS)))
+        print(plan(builder(options), keywords.get("workers", ONE_PROCESS)))
     else:
-        make(options, dataset.output, **how)
+        make(options, dataset.output, **keywords)
 
 
 def features(options: FeatureDataOptions, dataset: DatasetFolderOptions, workers: WorkerOptions) -> None:

@@ -192,11 +192,13 @@ class CopyPredictor:
     @torch.inference_mode()
     def __init__(self, head: CopyHead, embedding: Tensor) -> None:
         if embedding.is_meta:
-            raise InputError("reads the target's output embedding, which is offloaded; load the target without that")
+            raise InputError(
+                "reads the target's output embedding, which is offloaded; load the target without offloading"
+            )
         if embedding.shape[1] != head.hidden_size:
             raise InputError(
-                f"reads embeddings of size {head.hidden_size}, where this target's are of {embedding.shape[1]}; train "
-                "one for this target"
+                f"reads embeddings of size {head.hidden_size}, but this target's embeddings have size "
+                f"{embedding.shape[1]}; train a copy head for this target"
             )
         self.head = head.cpu().eval().requires_grad_(False)
         inner = head.inner.weight

@@ -24,7 +24,7 @@ from ..sampling import SamplingParams
 from ..training_options import Dropout, PredictorTrainingOptions
 from .calibration import sigmoid
 from .feature_model import FEATURES, features
-from .ngram_index import MAX_NGRAM, NOTHING, NgramMatch
+from .ngram_index import MAX_NGRAM, NO_MATCH, NgramMatch
 from .predictor import TrainedPredictor, check_states
 from .step import DraftSignals, Step
 from .token_head import TokenHead, check_sizes, normalised, tabulate
@@ -275,7 +275,7 @@ class LagFreePredictor(TrainedPredictor):
         return torch.mm(hidden.to(self.state_weight), self.state_weight)
 
     def predict(self, step: Step) -> float:
-        ngram_match = step.match() if self.uses_ngrams else NOTHING
+        ngram_match = step.match() if self.uses_ngrams else NO_MATCH
         signals, hidden = step.host_signals(entropy=False), step.state_values
         if hidden is None:
             added = self.state_values(step.hidden)
@@ -321,7 +321,7 @@ class LagFreePredictor(TrainedPredictor):
             tokens: the tokens.
         """
         if not self.uses_ngrams:
-            ngram_match = [NOTHING] * len(ngram_match)
+            ngram_match = [NO_MATCH] * len(ngram_match)
         device = self.embedding.device
         copied = copied_embeddings(self.embedding, match_copies(ngram_match))
         numbers = evidence_rows(signals, ngram_match, tokens).to(device)

@@ -31,12 +31,12 @@ class NgramMatch(NamedTuple):
     copy: int | None
 
 
-NOTHING = NgramMatch(0, 0, 0.0, None)
+NO_MATCH = NgramMatch(0, 0, 0.0, None)
 
 
-def nothing() -> NgramMatch:
+def no_match() -> NgramMatch:
     """Return the match of a token without a text."""
-    return NOTHING
+    return NO_MATCH
 
 
 class NgramIndex:
@@ -96,7 +96,7 @@ class NgramIndex:
                 break  # no longer n-gram can match
             occurrences.append((places, repeated))
         if not occurrences:
-            return NOTHING
+            return NO_MATCH
         places, repeated = occurrences[-1]
         after = [*map(self.tokens.__getitem__, places), *repeated]
         count, agrees = after.count(token), len(occurrences)

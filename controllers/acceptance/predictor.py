@@ -92,6 +92,6 @@ def check_states(hidden_size: int, embedding: Tensor) -> None:
     """
     if hidden_size != embedding.shape[1]:
         raise InputError(
-            f"reads a draft's states of size {hidden_size}, where this draft's are of {embedding.shape[1]}; train a "
-            "controller for this pair"
+            f"reads states of size {hidden_size}, but the states of this draft have size {embedding.shape[1]}; "
+            "train a controller for this pair"
         )

@@ -28,7 +28,7 @@ from ...common.files import (
     lacking,
     replacing_folder,
     sha256,
-    without_places,
+    shorten_paths,
 )
 from ...common.json_file import build, naming_file, read_object
 from ..registry import config_class, controller_module
@@ -67,7 +67,7 @@ def save_controller(folder: str | Path, head: nn.Module, config: ControllerConfi
         InputError: ``folder`` is not empty (with ``overwrite``: has other files than those of a controller), the
             head's sizes differ from the configuration's, a weight is not finite, or writing fails.
     """
-    folder, config = Path(folder), without_places(config)
+    folder, config = Path(folder), shorten_paths(config)
     state = {name: value.detach().float().cpu().contiguous() for name, value in head.state_dict().items()}
     _check_shapes({name: list(value.shape) for name, value in state.items()}, config, "the controller to save")
     _check_finite(state, "the controller to save")

@@ -85,7 +85,7 @@ class ControllerConfig(ABC):
 
     @abstractmethod
     def rows(self) -> dict[str, str]:
-        """Return rows of the model card's table for this kind."""
+        """Return rows for the table of the model card: values as text by label, such as ``"hidden units"``."""
 
     @property
     def default_threshold(self) -> float | None:

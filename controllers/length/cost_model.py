@@ -179,7 +179,7 @@ class BatchCosts:
 
     def __post_init__(self) -> None:
         if not self.rows or len(self.rows) != len(self.costs) or list(self.rows) != sorted({*self.rows}):
-            raise InputError(f"batch: costs of {self.rows} requests; {MEASURE}")
+            raise InputError(f"batch: the batch sizes {self.rows} must ascend, with one cost for each; {MEASURE}")
 
     @lru_cache(maxsize=1024)  # noqa: B019 - for a few objects that live as long as the process
     def at(self, rows: int) -> CostModel:

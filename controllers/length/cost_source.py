@@ -69,7 +69,7 @@ def cost_source(cost: CostSource | CostModel | str | Path | float | None, *, ada
     """
     if cost is None:
         if adapt:
-            raise InputError("adapt: corrects what a token costs; give the cost to begin with, or cost='auto'")
+            raise InputError("adapt: corrects a cost while decoding, but cost is not set; give a cost, or cost='auto'")
         return NoCosts()
     if isinstance(cost, NoCosts | MeasuredCosts | PresetCosts):
         return replace(cost, adapt=True) if adapt and isinstance(cost, PresetCosts) else cost

@@ -63,7 +63,7 @@ class DraftSources:
         self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)
         self.idle, self.patience = 0, PROBE
 
-    def plan(self, survivals: Iterable[float], room: int = MAX_DRAFT, *, measure: bool = False) -> Plan:
+    def plan(self, survivals: Iterable[float], max_draft: int = MAX_DRAFT, *, measure: bool = False) -> Plan:
         """Return the sources of a round.
 
         After ``PROBE`` rounds without the model, the model drafts in a probe, to find out whether it pays again. The
@@ -72,15 +72,15 @@ class DraftSources:
         Args:
             survivals: the probability that the first 0, 1, … copied tokens are all accepted, for as many tokens as can
                 be copied. It is read until a further copy cannot pay.
-            room: maximum depth of the model's draft; 0 if the model cannot draft.
+            max_draft: maximum depth of the model's draft; 0 if the model cannot draft.
             measure: whether the model drafts to measure its costs, even if drafting does not seem to pay.
         """
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
         price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
-        may_pay = room > 0 and self.forwards.value > price  # if all tokens were accepted
+        may_pay = max_draft > 0 and self.forwards.value > price  # if all tokens were accepted
         probe = self.model and may_pay and self.idle >= self.patience
-        if measure and self.model and room > 0 and not probe:
+        if measure and self.model and max_draft > 0 and not probe:
             return Plan(0, True)
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(survivals):
@@ -90,7 +90,7 @@ class DraftSources:
             gain = copied - rate * cost.t_verify_token * count
             if count and gain - start > most and not probe:
                 best, most = Plan(count, False), gain - start
-            follows = self.model and count < room and (self.joined or not count)
+            follows = self.model and count < max_draft and (self.joined or not count)
             if follows and gain + survival * self.accepted.value - price > most:
                 best, most = Plan(count, True), gain + survival * self.accepted.value - price
         if probe:

@@ -97,7 +97,10 @@ class RateOptimalTree(RateOptimal):
 
     @property
     def node_price(self) -> float:
-        """λ·b, the minimum gain of a node that needs no forward of the draft."""
+        """The minimum gain, in tokens, of a node that needs no forward of the draft.
+
+        It is λ·b, where λ is the rate in tokens per second, and b the seconds of verifying one more token.
+        """
         return max(self.rate.value * self.cost.t_verify_token, LEAST_GAIN)
 
     def visit(self, step: Step) -> Visit:
@@ -112,7 +115,7 @@ class RateOptimalTree(RateOptimal):
         """Return the indices of a level's nodes that get children; none if the level is not worth the draft's forward.
 
         Args:
-            survivals: π of each node.
+            survivals: π of each node, the predicted probability that the node is accepted.
         """
         rate, acceptance = self.rate.value, self.later.value
         price = max(rate * (self.cost.t_verify_token + read_cost(self.cost)), LEAST_GAIN)

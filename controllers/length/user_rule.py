@@ -72,8 +72,8 @@ def load_user_rule(spec: str) -> LengthController:
         return kind(*map(_value, words))
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"length={spec!r}: {kind.__name__}({', '.join(words)}) fails with {error_line(error)}; mend that, or give "
-            "what it needs after colons"
+            f"length={spec!r}: {kind.__name__}({', '.join(words)}) fails with {error_line(error)}; correct the "
+            "class, or add its arguments after colons"
         ) from error
 
 

@@ -161,14 +161,14 @@ class ModelDrafter(Drafter):
                 self.begin(request)
 
     def growth(self, requests: Sequence[Request]) -> int:
-        return self.cache.growth([len(request.prompt) + self.room(request) for request in requests])
+        return self.cache.growth([len(request.prompt) + self.columns_needed(request) for request in requests])
 
     def begin(self, request: Request) -> list[int]:
         """Add the request to the cache, with room for the tokens that the model can read; return the tokens to read."""
-        room, context = self.room(request), self.model.context
+        reserve, context = self.columns_needed(request), self.model.context
         if context is not None and request.budget > context - len(request.prompt):
-            room += max(0, context - len(request.prompt)) - request.budget
-        return self.model.begin(self.cache, request, request.prompt, room)
+            reserve += max(0, context - len(request.prompt)) - request.budget
+        return self.model.begin(self.cache, request, request.prompt, reserve)
 
     def trunk(self, request: Request) -> int:
         """Return the number of tokens of the request's text that the model reads."""

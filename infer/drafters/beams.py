@@ -197,7 +197,7 @@ class BeamDrafter(ModelDrafter):
         super().__init__(model, vocab_size)
         self.beams, self.length = beams, length
 
-    def room(self, request: Request) -> int:
+    def columns_needed(self, request: Request) -> int:
         return request.budget + self.beams.width * self.length
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:

@@ -269,10 +269,10 @@ class Siblings:
 class BestFirstDrafter(LevelDrafter):
     """Drafts rate-optimal trees."""
 
-    def room(self, request: Request) -> int:
+    def columns_needed(self, request: Request) -> int:
         return request.budget + MAX_NODES
 
-    def plant(self, request: Request) -> PartialTree:
+    def new_tree(self, request: Request) -> PartialTree:
         return GrowingTree(self, request)
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:

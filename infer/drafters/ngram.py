@@ -95,7 +95,9 @@ def split_drafts(draft: Any) -> tuple[list[Any], Ngram | None]:
     settings = [entry for entry in draft if isinstance(entry, Ngram)]
     models = [entry for entry in draft if not isinstance(entry, Ngram)]
     if len(models) > 1:
-        raise InputError(f"draft: {len(models)} drafts, which only a router's arms can be; give one, or a router")
+        raise InputError(
+            f"draft: {len(models)} drafts need a router, which chooses one of them; give one draft, or a router"
+        )
     names, ngram = split_drafts(models[0]) if models else ([], None)
     return names, settings[0] if settings else ngram
 

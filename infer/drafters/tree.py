@@ -130,11 +130,11 @@ class LevelDrafter(ModelDrafter):
         self.kept_on_host = None if self.kept is None else self.kept.cpu()
 
     @abstractmethod
-    def plant(self, request: Request) -> PartialTree:
+    def new_tree(self, request: Request) -> PartialTree:
         """Return a request's tree before its first level."""
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
-        trees = [self.plant(request) for request in requests]
+        trees = [self.new_tree(request) for request in requests]
         self.read_prompts([tree.request for tree in trees if tree.level])
         while growing := [tree for tree in trees if tree.level]:
             reads = [tree.read_level() for tree in growing]
@@ -207,8 +207,8 @@ class TreeDrafter(LevelDrafter):
         super().__init__(model, vocab_size)
         self.expansions, self.replacement = expansions, replacement
 
-    def room(self, request: Request) -> int:
+    def columns_needed(self, request: Request) -> int:
         return request.budget + count_nodes(self.expansions)
 
-    def plant(self, request: Request) -> PartialTree:
+    def new_tree(self, request: Request) -> PartialTree:
         return ShapedTree(self, request, self.expansions, replacement=self.replacement)

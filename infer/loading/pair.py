@@ -146,7 +146,9 @@ def check_pair(target: LanguageModel, draft: LanguageModel) -> None:
     if not isinstance(draft, CausalLM) or draft.state_input is None:
         return
     if not isinstance(target, CausalLM) or target.switch is not None:
-        raise InputError(f"draft: reads the target's states, which are not supported for {target.name}; take another")
+        raise InputError(
+            f"draft: reads the target's states, which are not supported for {target.name}; choose another draft"
+        )
     draft.state_input.check(target.hidden_size, target.vocab_size)
 
 

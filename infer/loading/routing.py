@@ -104,7 +104,7 @@ def load_routing(
     config.check(model_fingerprint(target.model), tokenizer_fingerprint(tokenizer), arms, pair_check)
     if config.hidden_size != target.hidden_size:
         raise InputError(
-            f"router: reads a target's states of size {config.hidden_size}, where this one's are of "
+            f"router: reads hidden states of size {config.hidden_size}, but this target's hidden states have size "
             f"{target.hidden_size}; train a router for this target"
         )
     chooser = PolicyRouter(

@@ -67,7 +67,7 @@ def check_device_map(device_map: DeviceMap, device: str) -> None:
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise InputError(
                 f"device_map={device_map!r}: {place!r} is not available on this machine; use 'auto', or give each "
-                "module 'cpu', 'disk' or a device that is"
+                "module 'cpu', 'disk' or an available device"
             ) from error
 
 

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.files import check_free, replacing_folder, without_places
+from ...common.files import check_free, replacing_folder, shorten_paths
 from ...common.json_file import build, naming_file, read_object
 from ...controllers.checkpoints.fingerprint import model_fingerprint
 from .. import LoadedModel
@@ -124,7 +124,7 @@ def save_draft(
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
         description = DraftFile(VERSION, kept, target)
-        (new / FILE).write_text(json.dumps(asdict(without_places(description))) + "\n", encoding="utf-8")
+        (new / FILE).write_text(json.dumps(asdict(shorten_paths(description))) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return folder
 
@@ -261,7 +261,7 @@ def _check_target(name: str | Path, shared: SharedTarget, target: LoadedModel | 
     """
     target, problem = require_lender(name, shared.name, target)
     if model_fingerprint(target) != shared.fingerprint:
-        raise InputError(f"{problem} is another model")
+        raise InputError(f"{problem} is another model; give the target of the draft")
     if any(head.weight.is_meta for head in (target.get_input_embeddings(), target.get_output_embeddings())):
         raise InputError(f"{problem} has its embedding offloaded; choose another device_map")
     return target

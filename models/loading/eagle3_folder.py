@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from ...common.errors import InputError
-from ...common.files import replacing_folder, without_places
+from ...common.files import replacing_folder, shorten_paths
 from ...common.json_file import JsonObject, build, naming_file, read_object
 from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
@@ -238,7 +238,7 @@ def save_eagle3(
         norm_output=norm_output,
     )
     architectures = target.config.architectures or [type(target).__name__]
-    verifier = {"name_or_path": without_places(name), "architectures": architectures}
+    verifier = {"name_or_path": shorten_paths(name), "architectures": architectures}
     proposal = {"proposal_type": "greedy", "speculative_tokens": speculative_tokens}
     keys = file.transformer_layer_config | asdict(file) | {
         "architectures": [ORIGINAL],
@@ -339,7 +339,7 @@ def _layer_config(name: str | Path, file: Eagle3File, weights: Mapping[str, Tens
     values = dict(file.transformer_layer_config)
     kind = values.pop("model_type", None)
     if kind not in LAYERS:
-        raise InputError(f"{name}: an EAGLE-3 draft with layers of {kind!r}; those of {' and '.join(LAYERS)} are known")
+        raise InputError(f"{name}: an EAGLE-3 draft with layers of {kind!r}; supported are {' and '.join(LAYERS)}")
     for removed in (KIND, "architectures", "tie_word_embeddings"):
         values.pop(removed, None)
     config: PreTrainedConfig = layer_config(kind, values, file)
@@ -400,7 +400,7 @@ def _target_weight(name: str | Path, part: Part, target: LoadedModel | None, sha
         raise InputError(f"{problem} has its {part} offloaded; choose another device_map")
     if weight.shape != shape:
         raise InputError(
-            f"{problem} has one of shape {tuple(weight.shape)} instead of {tuple(shape)}; give the target it was made "
-            "for"
+            f"{problem} has a weight of shape {tuple(weight.shape)} instead of {tuple(shape)}; give the target that "
+            "the draft was made for"
         )
     return weight.detach()  # type: ignore[no-any-return]

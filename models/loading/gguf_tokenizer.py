@@ -61,7 +61,7 @@ def _convert_tokenizer(path: Path, metadata: dict[str, Any], size: int) -> str:
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     except Exception as error:  # transformers' readers raise any type of error for unknown tokenizers
         raise InputError(
-            f"{path}: no tokenizer can be made of the file's ({error_line(error)}); name one by tokenizer (--tokenizer)"
+            f"{path}: its vocabulary cannot be converted ({error_line(error)}); name a tokenizer (--tokenizer)"
         ) from error
     if metadata.get("tokenizer.ggml.pre") in SINGLE_DIGITS:
         split = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])

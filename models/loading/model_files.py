@@ -55,7 +55,7 @@ def gguf_path(name: str | Path) -> Path:
     """
     path = Path(name).expanduser()
     if not path.is_file():
-        raise InputError(f"{name}: no such GGUF file")
+        raise InputError(f"{name}: no such GGUF file; give the path of an existing file")
     return path
 
 
@@ -155,7 +155,7 @@ def _locate(name: str | Path, revision: str | None) -> Source:
     if path.is_file():
         raise InputError(f"{name}: a file; give the folder of a model in transformers' format")
     if isinstance(name, Path) or name.startswith((".", "/", "~")):
-        raise Misspelt(f"{name}: no such model folder")
+        raise Misspelt(f"{name}: no such model folder; give the path of an existing folder")
     return _hub_source(name, revision)
 
 

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from ...common.errors import InputError, counted, listed
-from ...common.files import without_places
+from ...common.files import shorten_paths
 from ...common.json_file import JsonObject
 from .. import GgufModel, LoadedModel
 from ..base import input_device
@@ -234,7 +234,7 @@ def load_any_model(name: str | Path, **options: Any) -> LoadedModel:
     options.pop("target", None)
     for option in ("device_map", "offload_folder", "revision"):
         if options.get(option) is not None:
-            raise InputError(f"{option}={options[option]!r}: none for {name}, a GGUF file; leave it out")
+            raise InputError(f"{option}={options[option]!r}: not supported for {name}, a GGUF file; leave it out")
     return GgufModel(gguf_path(name), options.get("dtype", "float32"))
 
 
@@ -315,7 +315,7 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, other: PreTrainedToken
             token for token in target_ids.keys() | other_ids.keys() if target_ids.get(token) != other_ids.get(token)
         )
         token = differing[0]
-        names = [without_places(tokenizer.name_or_path) for tokenizer in (target, other)]
+        names = [shorten_paths(tokenizer.name_or_path) for tokenizer in (target, other)]
         raise InputError(
             f"target {names[0]} and {role} {names[1]} do not share a tokenizer: they differ in "
             f"{counted(len(differing), 'token')}, the first is {token!r} (id {target_ids.get(token)} and "
@@ -338,7 +338,9 @@ def _quantisation(name: str | Path, config: PreTrainedConfig) -> str | None:
     with refusing(name, "its quantization_config is damaged"):
         method, is_supported = quantization.get("quant_method"), AutoHfQuantizer.supports_quant_method(quantization)
     if not is_supported:
-        raise InputError(f"{name}: weights quantised with {method!r}, which transformers does not read; take others")
+        raise InputError(
+            f"{name}: weights quantised with {method!r}, which transformers does not read; choose other weights"
+        )
     return str(method or "bitsandbytes")
 
 
@@ -360,4 +362,4 @@ def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
         )
     missing = sorted(report["missing_keys"])
     if missing:
-        raise InputError(f"{name}: the weights {listed(missing, 1)} are missing from its files")
+        raise InputError(f"{name}: the weights {listed(missing, 1)} are missing from its files; fetch the model again")

@@ -14,7 +14,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
-from ...common.files import replacing_folder, without_places
+from ...common.files import replacing_folder, shorten_paths
 from ...common.json_file import read_object
 from .draft_folder import AGAIN, CONFIG, MARK, check_place, weights_to_store
 from .progress_bars import without_loading_bars
@@ -55,7 +55,7 @@ def save_transformers_draft(
     layers: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
     values = model.config.to_dict() | {
         "tie_word_embeddings": torch.equal(*(layer.weight for layer in layers)),
-        TARGET: without_places(name),
+        TARGET: shorten_paths(name),
     }
     for key in (MARK, "_name_or_path"):  # of an initial draft in specpilot's own format; a path on this machine
         values.pop(key, None)

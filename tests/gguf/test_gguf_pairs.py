@@ -259,7 +259,7 @@ BAD: list[tuple[Callable[[Path, Path], object], str]] = [
         lambda source, path: path.write_bytes(source.read_bytes()[: source.stat().st_size * 7 // 10]),
         "the GGUF file is truncated or damaged; fetch",
     ),
-    (lambda source, path: path.write_bytes(b"not a model"), "no GGUF file, though its name ends so"),
+    (lambda source, path: path.write_bytes(b"not a model"), "is not a GGUF file, although its name ends with .gguf"),
     (lambda source, path: None, "no such GGUF file"),
     (
         lambda source, path: rewrite(source, path, lambda key, old: "toaster" if key == ARCHITECTURE else old),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from specpilot.controllers.acceptance.ngram_index import nothing
+from specpilot.controllers.acceptance.ngram_index import no_match
 from specpilot.controllers.length import MAX_DRAFT, AcceptancePredictor, Step
 from specpilot.controllers.sampling import SamplingParams
 
@@ -25,4 +25,4 @@ def step(
     """A token drawn from a draft whose distribution at temperature 1 is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
     q = (sampling or SamplingParams(1.0, None))(logits)
-    return Step(index, token, float(q[token]), q, logits, torch.empty(0), nothing)
+    return Step(index, token, float(q[token]), q, logits, torch.empty(0), no_match)

@@ -15,7 +15,7 @@ import specpilot
 from datasets import Dataset
 from rich.console import Console
 from specpilot.cli.demo import COPIES, LAG_FREE, SPECDEC, TREES, UNTRAINED, run_demo
-from specpilot.cli.real_model import Answer, summary, talk
+from specpilot.cli.real_model import Answer, compare_answers, summary
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import DRAFT_CONFIDENCE, Check, Observer, drafted_of, observing
@@ -341,7 +341,7 @@ def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
     console = Console(record=True, width=80, force_terminal=False)
     monkeypatch.setattr("os.getloadavg", lambda: (999.0, 0.0, 0.0))
-    ratios = talk(base, ours, 12, console)
+    ratios = compare_answers(base, ours, 12, console)
     shown = " ".join(console.export_text().split())
     for temperature, ratio in zip((0, 1), ratios, strict=True):  # sampled texts are the same as well: they have a seed
         line = shown.partition(f"temperature {temperature}: ")[2]

@@ -160,7 +160,7 @@ def test_the_fastest_precision_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert chosen(draft_dtype="auto") == "int4"  # measured again
     assert chosen(draft_dtype="auto", dtype="bfloat16") == "int4"  # another target's precision
     assert chosen(draft_dtype="int8") == "int8"
-    with pytest.raises(InputError, match=r"^draft_dtype='auto': times one draft"):
+    with pytest.raises(InputError, match=r"^draft_dtype='auto': supports a single draft"):
         SpeculativeDecoder.from_options(replace(BASE, draft_dtype="auto", length=None, router="some"))
 
 

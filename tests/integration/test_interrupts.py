@@ -176,7 +176,7 @@ def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
 def test_every_place_of_the_scheduler(step: int) -> None:
     """Every fifth one in `make test`."""
     places = interrupted_everywhere(decoder_of("chain"), {str(scheduler.__file__)}, step)
-    assert {"Scheduler._wait", "Scheduler._exclusively", "Scheduler._retire", "Scheduler._tell"} <= {*places}
+    assert {"Scheduler._wait", "Scheduler._exclusively", "Scheduler._retire", "Scheduler._notify"} <= {*places}
 
 
 @pytest.mark.slow

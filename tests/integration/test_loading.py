@@ -393,7 +393,7 @@ DAMAGE: list[tuple[str, dict[str, Change], str]] = [  # what else may be damaged
     ("EAGLE-3", config(fc_norm=True), "state_input.fc_norm.0.weight is missing"),
     ("EAGLE-3", config(target_hidden_size=64), r"weight has shape \(32, 64\) instead of \(32, 128\)"),
     ("EAGLE-3", config(transformer_layer_config={"model_type": "llama"}), "vocab_size=None:"),
-    ("EAGLE-3, original", config(model_type="gpt2"), "layers of 'gpt2'; those of llama and qwen3 are known"),
+    ("EAGLE-3, original", config(model_type="gpt2"), "layers of 'gpt2'; supported are llama and qwen3"),
     ("EAGLE-3, original", config(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state=false"),
     ("EAGLE-3", weighted("d2t"), "d2t is missing, which maps 32 of 96 tokens"),
     ("EAGLE-3", weighted("fc.weight"), "state_input.fc.weight is missing"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from specpilot.common.errors import InputError
 from specpilot.controllers import MAX_DRAFT
 from specpilot.controllers.acceptance.copy_head import EVIDENCE, CopyPredictor
-from specpilot.controllers.acceptance.ngram_index import MAX_NGRAM, NOTHING, NgramIndex, NgramMatch
+from specpilot.controllers.acceptance.ngram_index import MAX_NGRAM, NO_MATCH, NgramIndex, NgramMatch
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.controllers.length import (
     Confidence,
@@ -216,7 +216,7 @@ def followers(text: list[int], length: int) -> list[int]:
 def by_hand(text: list[int], token: int) -> NgramMatch:
     lengths = [n for n in range(1, min(MAX_NGRAM, len(text)) + 1) if followers(text, n)]
     if not lengths:
-        return NOTHING
+        return NO_MATCH
     matches = followers(text, max(lengths))
     agrees = max((n for n in lengths if token in followers(text, n)), default=0)
     return NgramMatch(agrees, max(lengths), matches.count(token) / len(matches), matches[-1])
@@ -263,7 +263,7 @@ def test_predictions_are_the_heads(seed: int, vocab: int) -> None:
 
 
 def test_an_embedding_that_does_not_fit() -> None:
-    with pytest.raises(InputError, match="reads embeddings of size 8, where this target's are of 6; train one"):
+    with pytest.raises(InputError, match="reads embeddings of size 8, but this target's embeddings have size 6; train"):
         CopyPredictor(copy_head(0), torch.zeros(3, 6))
     with pytest.raises(InputError, match="the target's output embedding, which is offloaded"):
         CopyPredictor(copy_head(0), torch.zeros(3, 8, device="meta"))
@@ -272,10 +272,10 @@ def test_an_embedding_that_does_not_fit() -> None:
 @given(
     accepts=st.lists(st.floats(0, 1), max_size=8),
     cost=st.builds(CostModel, st.floats(0.01, 2), st.just(1.0), st.floats(0, 1.5), st.floats(0, 0.5)),
-    model=st.booleans(), joined=st.booleans(), room=st.integers(0, MAX_DRAFT), idle=st.integers(0, 20),
+    model=st.booleans(), joined=st.booleans(), max_draft=st.integers(0, MAX_DRAFT), idle=st.integers(0, 20),
 )  # fmt: skip
 def test_plans_are_the_best_of_all(
-    accepts: list[float], cost: CostModel, model: bool, joined: bool, room: int, idle: int
+    accepts: list[float], cost: CostModel, model: bool, joined: bool, max_draft: int, idle: int
 ) -> None:
     """Though survivals are read only until a copy cannot pay."""
     sources = DraftSources(cost, model=model, joined=joined)
@@ -290,14 +290,14 @@ def test_plans_are_the_best_of_all(
     def value(plan: Plan) -> float:
         if plan == Plan(0, False):
             return -price if probe else 0.0
-        if (not plan.model and probe) or (plan.model and not (plan.copies < room and (joined or not plan.copies))):
+        if (not plan.model and probe) or (plan.model and not (plan.copies < max_draft and (joined or not plan.copies))):
             return -np.inf
         copied = sum(survivals[1 : plan.copies + 1]) - rate * cost.t_verify_token * plan.copies
         return copied + (survivals[plan.copies] * sources.accepted.value - price if plan.model else -start)
 
     plans = [Plan(count, drafted) for count in range(len(survivals)) for drafted in (False, True)[: 1 + model]]
     best = max(map(value, plans))
-    assert value(sources.plan(read, room)) == pytest.approx(best, abs=1e-9)
+    assert value(sources.plan(read, max_draft)) == pytest.approx(best, abs=1e-9)
     if 0.0 in accepts and cost.t_verify_token > 0:
         assert len([*read]) >= len(accepts) - accepts.index(0.0) - 1
 

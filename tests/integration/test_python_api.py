@@ -34,7 +34,7 @@ def decoder() -> SpeculativeDecoder:
         ("max_new_tokens", 2.0, "max_new_tokens=2.0: must be a whole number"),
         ("max_new_tokens", 0, "max_new_tokens=0: must be at least 1"),
         ("seed", "a", "seed='a': must be a whole number"),
-        ("seed", [1, 2], "seed: a list of 2 for 1 in all;"),
+        ("seed", [1, 2], "seed: a list of 2 for 1 text;"),
         ("temperature", -1, "temperature=-1: must be a finite number"),
         ("temperature", 1e-38, "temperature=1e-38: too small to compute with"),
         ("top_p", 1e-300, "top_p=1e-300: too small to compute with"),
@@ -72,10 +72,10 @@ MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
     ({"length": -1}, "length=-1: a fixed draft length must be between 0"),
     ({"length": object()}, "length: of type object; give a number, a name, or a length controller"),
     ({"length": "confidence:4"}, "length='confidence:4':"),
-    ({"cost": 0.2}, "cost: tells a trained controller when to stop; name one as length"),
+    ({"cost": 0.2}, "cost: would be ignored without a trained controller; name one as length"),
     ({"threshold": 0.2}, "threshold=0.2: belongs to a trained controller; name one as length"),
     ({"draft": None, "length": Fixed(4)}, "length: has no effect without a draft model"),
-    ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts, which only a router's arms can be"),
+    ({"draft": [DRAFT, DRAFT]}, "draft: 2 drafts need a router"),
     (
         {"tree": (2, 1), "verifier": "token-wise"},
         "verifies one chain; a tree needs one of invariant, spec-infer, mcss",
@@ -106,9 +106,9 @@ def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> 
 
 
 NAMED: list[tuple[dict[str, Any], str]] = [  # beside the included target
-    ({"draft": DRAFT}, "target, draft: loaded models; give SpeculativeDecoder"),
+    ({"draft": DRAFT}, "target, draft: are loaded models; pass them to SpeculativeDecoder"),
     ({"draft": "ngram:0"}, "draft='ngram:0':"),
-    ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 2 drafts, which only a router's arms can be"),
+    ({"draft": ["tiny-draft", "ngram"], "tree": "2x1"}, "draft: 2 drafts need a router"),
     ({"draft": "tiny-draft+ngram", "tree": "2x1", "verifier": "mcss"}, "ngram: n-gram drafts go with chains"),
     ({"draft": "ngram", "length": "tiny-lag-free", "cost": 0.2}, "a trained controller needs a draft model"),
     ({"draft": "ngram", "length": "oracle"}, "length='oracle': supports only draft models"),

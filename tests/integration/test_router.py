@@ -80,11 +80,11 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     *(
         (partial(check_arms, ARMS, arm_text), f"^draft: arm number {words}")
         for arm_text, words in (
-            (ARMS[:3], "4 is missing, where the router was trained with 'autoregressive'; give its arms"),
-            (ARMS[1:], "1 is 'large', where the router was trained with 'small'"),
+            (ARMS[:3], "4 is missing, but the router was trained with 'autoregressive'; give the router's arms"),
+            (ARMS[1:], "1 is 'large', but the router was trained with 'small'"),
             ((replace(ARMS[0], fingerprint="c" * 64), *ARMS[1:]), "1 is 'small' of other weights or configuration"),
-            ((*ARMS, Arm("draft", "huge", "e" * 64)), "5 is 'huge', where the router has none"),
-            ((*ARMS[:2], Arm("exit", "exit:1", layer=1), ARMS[3]), "3 is 'exit:1', where .* trained with 'exit:2'"),
+            ((*ARMS, Arm("draft", "huge", "e" * 64)), "5 is 'huge', but the router has none"),
+            ((*ARMS[:2], Arm("exit", "exit:1", layer=1), ARMS[3]), "3 is 'exit:1', but .* trained with 'exit:2'"),
         )
     ),
 ]

@@ -186,7 +186,7 @@ def test_mismatched_routers_are_refused(saved: tuple[str, str, str], tmp_path: P
     byte_tokenizer(extra=3).save_pretrained(tmp_path / "wide")
     wide = str(tmp_path / "wide")
     for options, words in (
-        ({"draft": arms[:2]}, "^draft: arm number 3 is missing, where the router was trained with 'autoregressive'"),
+        ({"draft": arms[:2]}, "^draft: arm number 3 is missing, but the router was trained with 'autoregressive'"),
         ({"draft": [draft, wide]}, rf"^arm '{wide}': target .* and draft .* do not share a tokenizer"),
         ({"target": other, "draft": arms}, "another target is given"),
         ({"length": [1, 2]}, "length: 2 for 3 arms"),

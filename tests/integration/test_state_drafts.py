@@ -320,7 +320,9 @@ def test_targets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"one of shape \(64, 32\) instead of \(96, 32\)"):
         loaded(without, smaller)
     headless = write_draft(tmp_path / "headless", **PLAIN, head=torch.empty(0))
-    with pytest.raises(InputError, match=r"output projection of its target.* has one of shape \(64, 32\) instead of"):
+    with pytest.raises(
+        InputError, match=r"output projection of its target.* has a weight of shape \(64, 32\) instead of"
+    ):
         loaded(headless, smaller)
     with pytest.raises(InputError, match="a draft with the output projection of its target; load it as the draft"):
         loaded(headless)

@@ -48,7 +48,7 @@ TABLES["generate hello --target @place/target --draft {}"] = [
     ("''", "draft: is empty"),
     ("a/b/c/d", "draft='a/b/c/d': no such folder"),
     ("[]", "draft=[]:"),
-    ("[@place/draft,@place/target]", "which only a router's arms can be"),
+    ("[@place/draft,@place/target]", "2 drafts need a router"),
 ]
 TABLES[f"generate hello {PAIR} --length @place/{{}}"] = [
     ("nothing", "nothing': no such controller"),
@@ -102,7 +102,7 @@ TABLES["generate {}"] = [
     ("hello --length oracle:3", "length='oracle:3':"),
     ("hello --threshold 0.5", "threshold=0.5:"),
     ("hello --length 4 --cost 0.2", "the rule '4' does not use costs"),
-    ("hello --length tiny-lag-free --adapt", "adapt: corrects what a token costs"),
+    ("hello --length tiny-lag-free --adapt", "adapt: corrects a cost while decoding, but cost is not set"),
     ("hello --sample-arm", "sample_arm: needs a router"),
     ("hello --system x --no-chat", "system: is part of the chat template"),
     ("hello --color --json", "color: JSON has no colours"),
@@ -217,7 +217,7 @@ TABLES["compare --output @out {}"] = [
     ("--data @files/acceptance --minutes 1", "minutes=1.0:"),
     ("--length 2,2", "the name '2' occurs twice"),
     ("--no-rules --length tiny-copies", "no other decoder is left to compare"),
-    ("--length ngram,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such way to generate"),
+    ("--length ngram,transformers:fast", "decoder 'transformers:fast': transformers:fast: no such generation method"),
     ("--draft null --length 3", "needs a draft model"),
     (f"{PAIR} --length 2 --prompts @place/long.txt --no-chat", ": 300 tokens, but the context holds 128; leave it out"),
 ]

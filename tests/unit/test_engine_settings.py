@@ -26,7 +26,7 @@ from specpilot.compare.engine_settings import (
 )
 from specpilot.compare.results import EngineSettings
 from specpilot.compare.verdict import Answer
-from specpilot.controllers.acceptance.ngram_index import NOTHING
+from specpilot.controllers.acceptance.ngram_index import NO_MATCH
 from specpilot.controllers.length import Fixed
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.simulate.replay import replay
@@ -64,10 +64,10 @@ def trace_of(text: list[int], kept: list[bool], confidences: list[float], prompt
     """A trace whose drafts end at a rejected token."""
     after = [i + 1 if keep and i + 1 < len(text) else END for i, keep in enumerate(kept)]
     signals = [(confidence, confidence, 0.0) for confidence in confidences]
-    nothing = [NOTHING] * len(text)
+    no_matches = [NO_MATCH] * len(text)
     return Trace(
         text=text, budget=len(text), kept=kept, after=after, tokens=text, q=confidences, signals=signals,
-        ngram_matches=nothing, accept=[float(keep) for keep in kept], states=None, prompt=prompt or [],  # type: ignore[arg-type]
+        ngram_matches=no_matches, accept=[float(keep) for keep in kept], states=None, prompt=prompt or [],  # type: ignore[arg-type]
     )  # fmt: skip
 
 

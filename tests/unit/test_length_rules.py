@@ -407,7 +407,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("pathlib:Path", "'Path' in 'pathlib' .* is of another kind"),
         ("own_rules:Half", "Half() fails with TypeError: .*abstract".replace("()", r"\(\)")),
         ("own_rules:Two:1:2:3", r"Two\(1, 2, 3\) fails with TypeError"),
-        ("own_rules:Two:1:x", r"Two\(1, x\) fails with ValueError: two lines; mend that"),
+        ("own_rules:Two:1:x", r"Two\(1, x\) fails with ValueError: two lines; correct the class"),
     ],
 )
 def test_rules_of_users_that_are_refused(user_module: Path, spec: str, message: str) -> None:

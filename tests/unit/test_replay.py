@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from scipy import stats
-from specpilot.controllers.acceptance.ngram_index import NgramIndex, nothing
+from specpilot.controllers.acceptance.ngram_index import NgramIndex, no_match
 from specpilot.controllers.length import Fixed, Heuristic, LengthController, Step
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import TokenDistribution
@@ -172,7 +172,7 @@ def test_a_trace_off_the_text_is_the_models_own(verifier: str) -> None:
         rows = [each.dense.double() for each in distributions]
         assert observed.accept[node] == pytest.approx(float(accepted(*rows, torch.tensor([[token]]), verifier)))
         assert torch.allclose(observed.states[node].double(), hidden[0], atol=1e-6)
-        step = Step(1, token, q, distributions[1].probabilities, logits, hidden, nothing)
+        step = Step(1, token, q, distributions[1].probabilities, logits, hidden, no_match)
         assert observed.ngram_matches[node] == NgramIndex([*prefix]).match([token])
         assert observed.signals[node] == pytest.approx((step.confidence(), step.top_probability(), step.entropy()))
         prefix.append(token)

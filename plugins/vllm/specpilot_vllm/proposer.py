@@ -199,14 +199,14 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
 
     def _first_reads(self, ready: Sequence[tuple[int, DraftedRequest]], limit: int) -> list[Read]:
         """Return the first reads of the draft model: the unread texts of requests that draft."""
-        reads, room = [], self.max_num_tokens
+        reads, remaining = [], self.max_num_tokens
         for place, request in ready:
             longest = min(limit, request.budget - len(request.text) - 1)
             if longest < 1 or request.ended or not (self.sampling_works or request.sampling.temperature == 0):
                 continue
-            if room and request.start_round(len(ready)):
-                tokens = request.text[request.read : request.read + room]
-                room -= len(tokens)
+            if remaining and request.start_round(len(ready)):
+                tokens = request.text[request.read : request.read + remaining]
+                remaining -= len(tokens)
                 reads.append(Read(place, request, request.read, tokens, longest))
         return reads
 
