@@ -129,7 +129,7 @@ def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Seque
     """Return examples of the tokens Z_i = y_i with mixed context. ``drafted`` (T,) marks these tokens in each text."""
     mixed = []
     for text, is_drafted in zip(texts, drafted, strict=True):
-        z = np.is_drafted(is_drafted, text.tokens, text.x).tolist()
+        z = np.where(is_drafted, text.tokens, text.x).tolist()
         places = np.flatnonzero(is_drafted).tolist()
         mixed.append(Text(text.prompt_id, text.prompt_ids, z, places, [], text.accept, [0] * len(places)))
     sequences = [(text, len(text.x), len(text.x)) for text in mixed]

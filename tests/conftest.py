@@ -14,19 +14,19 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection() -> None:
-    """In the processes that run tests; the one that only distributes them does not need PyTorch."""
+    """Set one thread of PyTorch in the processes that run tests; the process that distributes them needs no PyTorch."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of the experiments are slow ones."""
+    """Mark the tests of the experiments as slow."""
     for item in items:
         if Path(__file__).parent / "experiments" in item.path.parents:
             item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage pass over what the imports have made: they took a fifteenth of the time."""
+    """Exclude the objects of the imports from garbage collection, which would take a fifteenth of the time."""
     gc.freeze()

@@ -87,10 +87,10 @@ class RoundSums:
             weight: weight of each of these points, in rounds.
             trust: weight of the prior's times, in rounds.
         """
-        slower, dearer = self._slowdown(prior, trust)
+        round_factor, draft_factor = self._slowdown(prior, trust)
         sums, first = RoundSums(self.alone, self.drafted), prior.round(0)
         for tokens, forwards in POINTS:
-            seconds = slower * first + dearer * (prior.round(tokens, forwards) - first)
+            seconds = round_factor * first + draft_factor * (prior.round(tokens, forwards) - first)
             sums.add(tokens, forwards, seconds, weight)
         alone, (drafts, n, m, nn, nm, mm, t, nt, mt) = sums.alone, sums.drafted
         moments = [[alone[0] + drafts, drafts, n, m], [drafts, drafts, n, m], [n, n, nn, nm], [m, m, nm, mm]]
@@ -124,9 +124,9 @@ class RoundSums:
             [first * added - equal, squares + equal + trust * (prior.round(1) - first) ** 2],
         ]
         right = [first * seconds + trust * first**2, products + trust * (prior.round(1) - first) ** 2]
-        slower, dearer = np.linalg.solve(matrix, right).tolist()
-        slower = max(slower, LEAST)
-        return slower, min(max(dearer, LEAST), slower)
+        round_factor, draft_factor = np.linalg.solve(matrix, right).tolist()
+        round_factor = max(round_factor, LEAST)
+        return round_factor, min(max(draft_factor, LEAST), round_factor)
 
 
 def fit_rounds(rounds: Iterable[tuple[int, int, float]]) -> CostModel:
@@ -228,8 +228,8 @@ class RunningCost:
         drafting = first.t_draft_start + first.t_draft * forwards
         if drafting == 0:
             return
-        slower = self.cost.round(0) / first.round(0)
-        self.lone_drafts.append((seconds / slower - first.round(0) - first.t_verify_token * tokens) / drafting)
+        round_factor = self.cost.round(0) / first.round(0)
+        self.lone_drafts.append((seconds / round_factor - first.round(0) - first.t_verify_token * tokens) / drafting)
         share = max(median(self.lone_drafts), LEAST)
         if len(self.lone_drafts) == LONE_DRAFTS and share < TOO_HIGH:
             self.first = replace(first, t_draft=share * first.t_draft, t_draft_start=share * first.t_draft_start)

@@ -20,7 +20,7 @@ CPU = ["gpu", "--device", "cpu", "--shapes", "tiny"]
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As little of everything as there can be."""
+    """Set all sizes of the measurements to their minimum."""
     monkeypatch.setattr(results, "code", lambda: "this")
     monkeypatch.setattr(subject, "REPEATS", 1)
     for name, value in {
@@ -127,7 +127,7 @@ def test_results_of_another_commit_or_card_are_measured_again(tmp_path: Path, mo
 
 
 def test_files_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of version 0.2.0 keeps what it holds; others are refused."""
+    """A file of results of version 0.2.0 keeps its contents; files of other versions are refused."""
     floor, steps = {"read TB/s": 4.2, "launch µs": 7.5}, {"1x1": 6.85, "draft step": 7.4}
     header = {"machine": {}, "versions": {}, "gpu": "NVIDIA H200", "commit": "fba84ba"}
     old = json.dumps(header | {"floor": floor, "steps: Llama-3.1-8B, graphs on": steps})
@@ -144,7 +144,7 @@ def test_files_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_programs_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the commit; by what is in the files where they differ from it, or there is no git."""
+    """Programs are distinguished by the commit, or by the contents of the files if they differ or there is no git."""
     monkeypatch.undo()
     monkeypatch.setattr(results, "commit", lambda file: "abc")
     assert results.code() == "abc"
@@ -186,7 +186,7 @@ def test_operators_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_two_runs_of_the_documentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Typed as they stand, with a Python that notes what it is asked for: options that exist, results copied."""
+    """The commands of the page run with a Python that records its arguments: options exist, and results are copied."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "out").mkdir()
     stub = 'printf "%s " "$@" >>calls; echo >>calls; touch runs/gpu.json\n'

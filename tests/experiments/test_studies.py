@@ -24,7 +24,7 @@ TOY = [
 
 
 def test_the_router_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Random models: the figures mean nothing, but all of them are there."""
+    """With random models, the figures have no meaning, but all of them exist."""
     tokenizer = byte_tokenizer()
     for name, seed, layers in (("target", 0, 2), ("one", 1, 1), ("two", 2, 1)):
         make(seed=seed, vocab=257, layers=layers, context=1024).save_pretrained(tmp_path / name)

@@ -23,7 +23,7 @@ TEXTS = {  # of each source: the domain, prompts and responses in which {} is a 
 
 
 def write_texts(folder: Path, *sources: str, count: int) -> str:
-    """A folder of JSON Lines, one file a source."""
+    """Write a folder of JSON Lines files, one for each source."""
     folder.mkdir()
     for source in sources:
         domain, *texts = TEXTS[source]

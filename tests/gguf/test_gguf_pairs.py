@@ -66,7 +66,7 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> None:
-    """The same weights in float32, the same draws: the same tokens, alone and in a list."""
+    """The same weights in float32 and the same random numbers give the same tokens, alone and in a list."""
     ours, theirs = (
         decoder(folder, **way),
         SpeculativeDecoder.from_pretrained(**{"target": "tiny", "draft": "tiny-draft"} | way),
@@ -83,7 +83,7 @@ def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> 
 
 
 def greedy_loop(model: GgufModel, prompt: Sequence[int], budget: int, stop: frozenset[int]) -> list[int]:
-    """llama.cpp's own greedy text, as its examples write it: its decode, its sampler, keys and values in float32."""
+    """Return the greedy text by llama.cpp's own decoding and sampling, with keys and values in float32."""
     llama = library()
     context = model.new_context(1024, 1)
     llama.llama_set_embeddings(context.pointer, False)
@@ -103,7 +103,7 @@ def greedy_loop(model: GgufModel, prompt: Sequence[int], budget: int, stop: froz
 
 @pytest.mark.parametrize("target", ["tiny.gguf", "tiny-bf16.gguf"])
 def test_greedy_text_is_that_of_llama_cpp(folder: Path, target: str) -> None:
-    """Of 30 prompts: token by token whatever the weights, and with drafts where no product rounds to bfloat16."""
+    """Texts of 30 prompts are compared, without drafts for all weights, and with drafts if no product uses bfloat16."""
     prompts = load_prompts("builtin", split="test", limit=30)
     options: list[dict[str, Any]] = [{"draft": None}]
     if target == "tiny.gguf":
@@ -185,7 +185,7 @@ ARCHITECTURE = "general.architecture"
 
 
 def rewrite(source: Path, target: Path, change: Callable[[str, Any], Any]) -> Path:
-    """``source`` as ``target``, with the metadata that ``change`` makes of each key and value; None leaves one out."""
+    """Copy ``source`` to ``target``; ``change`` returns the new value of a key of the metadata; None removes it."""
     from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
     reader = GGUFReader(source)
@@ -296,7 +296,7 @@ def test_options_that_a_gguf_file_has_not(folder: Path) -> None:
 
 
 def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Data, training, export and decoding, by the command line, which says nothing of its own."""
+    """Data, training, export and decoding run by the command line, without messages of llama.cpp."""
     pair = ["--target", str(folder / "tiny.gguf"), "--draft", str(folder / "tiny-draft.gguf")]
     data, run, exported = (str(tmp_path / name) for name in ("data", "run", "head"))
     assert cli.main(["data", "acceptance", *pair, "--limit", "12", "--max-new-tokens", "16", "--output", data]) == 0
@@ -316,7 +316,7 @@ def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, cap
 
 
 def test_llama_cpps_own_loops_have_the_greedy_text(folder: Path, tmp_path: Path) -> None:
-    """Those of the study that times them: without drafts, and with as many tokens as it drafts."""
+    """The loops of the study are compared: without drafts, and with its numbers of drafted tokens."""
     one = decoder(folder, length=2)
     target, draft = one.target.model, one.drafts[0].model
     assert isinstance(target, GgufModel)

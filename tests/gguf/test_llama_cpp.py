@@ -25,7 +25,7 @@ Pair = tuple[LlamaCpp, CausalLM]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """One random Llama, by llama.cpp and by transformers."""
+    """Return a random Llama, loaded by llama.cpp and by transformers."""
     path, place = random_llama(tmp_path_factory.mktemp("gguf"))
     ours, theirs = language_model(GgufModel(path)), language_model(load_model(place))
     assert isinstance(ours, LlamaCpp)
@@ -39,7 +39,7 @@ EVERY = pytest.mark.parametrize("most", [MOST, FEW])
 
 
 class Both:
-    """The same calls of both models, llama.cpp with as many sequences; their results must agree."""
+    """Calls both models with the same arguments, and checks that their results agree."""
 
     def __init__(self, pair: Pair, most: int = MOST) -> None:
         self.pair, self.most = pair, most
@@ -79,7 +79,7 @@ def trees(draw: st.DrawFn, nodes: int = 8) -> list[int]:
 @given(data=st.data())
 @torch.inference_mode()
 def test_trees_of_several_texts(pair: Pair, most: int, data: st.DataObject) -> None:
-    """Rounds as the engine does them: trees read at once, paths kept, the texts going on together."""
+    """Rounds of the engine: trees are read at once, accepted paths are kept, and several texts continue together."""
     models = Both(pair, most)
     texts = {name: [3 + name, 1, 4] for name in range(data.draw(st.integers(1, 3)))}
     for name in texts:
@@ -119,7 +119,7 @@ def paths_of(parents: list[int]) -> Iterator[list[int]]:
 @given(data=st.data())
 @torch.inference_mode()
 def test_trees_level_by_level(pair: Pair, most: int, data: st.DataObject) -> None:
-    """As drafts grow: each level read behind the ones before, any node the parent of any number of others."""
+    """Trees grow level by level: each level is read after the earlier levels, and a node may have several children."""
     models = Both(pair, most)
     for name in (0, 1):
         models.add(name, 40)
@@ -172,7 +172,7 @@ def test_more_texts_than_sequences(pair: Pair) -> None:
 
 @torch.inference_mode()
 def test_results_are_the_callers_own(pair: Pair) -> None:
-    """They outlive the next forward, and the cache."""
+    """Results stay valid after the next forward and without the cache."""
     model, _ = pair
     cache = model.new_cache()
     cache.add(0, 9)

@@ -73,9 +73,9 @@ def test_rounds_are_timed_without_waiting_for_them() -> None:
 @pytest.mark.parametrize("way", ["2", "block", "cumulative confidence", "spec-infer 2x1", "mcss 2x1"])
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(1.0, None), SamplingParams(0.0)])
 def test_the_law_is_the_targets(way: str, sampling: SamplingParams) -> None:
-    """Every outcome is enumerated, with graphs; the host draws, since outcomes are chosen there.
+    """Every outcome is enumerated, with graphs. The host draws the tokens, because the test chooses outcomes there.
 
-    That the device draws the same is the next test.
+    The next test checks that the device draws the same tokens.
     """
     sizes = {"layers": 1, "hidden": 8, "context": 32, "vocab": 3}
     target, draft = (on_gpu(make(seed=seed, sharpness=6.0, **sizes).double()) for seed in (3, 1003))
@@ -93,7 +93,7 @@ def test_the_law_is_the_targets(way: str, sampling: SamplingParams) -> None:
     "sampling", [{"temperature": 1.0, "top_k": 5}, {"temperature": 0.7, "top_k": None}, {"temperature": 0.0}]
 )
 def test_the_device_draws_what_the_host_draws(length: str, verifier: str, sampling: dict[str, Any]) -> None:
-    """By seed, in float64: the same rounds with chains that are drawn and verified on the device or by the host."""
+    """In float64, a seed gives the same rounds if the device or the host draws and verifies the chains."""
     texts = []
     for drawn in (True, False):
         models = [on_gpu(make(seed=1, sharpness=sharpness).double()) for sharpness in (4.0, 3.0)]
@@ -110,11 +110,17 @@ def test_the_device_draws_what_the_host_draws(length: str, verifier: str, sampli
     assert texts[0] == texts[1]
 
 
-def rounds_by_seed(drawn: bool, options: dict[str, Any], sampling: dict[str, Any]) -> Any:
-    """Texts and rounds of a pair in float64 with graphs, of three seeds."""
+def rounds_by_seed(reads_drawn: bool, options: dict[str, Any], sampling: dict[str, Any]) -> Any:
+    """Return texts and rounds of three seeds, of a pair in float64 with graphs.
+
+    Args:
+        reads_drawn: whether the models read tokens that the host has not read.
+        options: options of the decoder; without options, it has no draft.
+        sampling: sampling parameters.
+    """
     models = [on_gpu(make(seed=1, sharpness=sharpness).double()) for sharpness in (4.0, 3.0)]
     for model in models:
-        model.reads_drawn = drawn
+        model.reads_drawn = reads_drawn
     decoder = SpeculativeDecoder(models[0], models[1] if options else None, **options)
     prompts = [[1, 2, 3], [4, 5], [6, 1, 6, 1, 6]]
     outputs = [
@@ -169,7 +175,7 @@ def test_the_text_of_a_seed_is_that_of_a_processor_without_drafts(options: dict[
     ids=["spec-infer", "mcss", "auto", "invariant"],
 )
 def test_trees_are_those_of_a_processor(options: dict[str, Any], sampling: dict[str, Any]) -> None:
-    """Drafted, verified and committed as on a CPU, by seed, in float64."""
+    """In float64, a seed gives the same rounds as on a CPU."""
     models = [make(seed=1, sharpness=sharpness).double() for sharpness in (4.0, 3.0)]
     texts = []
     for device in ("cuda", "cpu"):
@@ -202,7 +208,7 @@ def decoder_growth(decoder: SpeculativeDecoder, prompts: list[list[int]]) -> int
 
 
 def test_a_failed_capture_leaves_nothing_behind() -> None:
-    """The stream is the caller's again, the model decodes eagerly, and another model is still captured."""
+    """After a failed capture, the stream is the caller's, the model decodes without graphs, and other captures work."""
     failing, healthy = (CausalLM(deepcopy(pair_of("llama")[0]).to("cuda")) for _ in range(2))
     assert isinstance(failing.strategy, FixedShapes)
     fused = failing.strategy.fused

@@ -1,6 +1,6 @@
 """Pairs of small random models of many decoder-only architectures; attention windows are shorter than the texts.
 
-A maker takes ``(layers, vocab, seed)``, and by name whatever of the config is to differ. From two layers on its model
+A maker takes ``(layers, vocab, seed)`` and changed settings of the config as keywords. From two layers on its model
 has every type of layer that the architecture has. :func:`pair` makes a target of it and a draft that often agrees.
 """
 
@@ -44,7 +44,7 @@ def build(
 
 
 def randomised(model: PreTrainedModel, seed: int, gain: float, embedding: float) -> PreTrainedModel:
-    """Draw all parameters anew: texts that depend on much of what precedes, distributions that are far from uniform.
+    """Draw all parameters again, so that distributions depend on many earlier tokens and are far from uniform.
 
     Biases and the weights of norms, which transformers starts as zeros and ones, are moved a little.
     """
@@ -191,7 +191,7 @@ PLAIN: dict[str, Maker] = {
 
 
 def t5(layers: int, vocab: int, seed: int, name: str = "T5", **changes: Any) -> PreTrainedModel:
-    """Distances of 10 and more are all one to it; nearer ones matter a lot, or its texts would repeat themselves."""
+    """Return a random T5 whose attention depends on distances below 10, so that texts do not repeat themselves."""
     sizes = {"d_model": HIDDEN, "d_kv": 8, "d_ff": 2 * HIDDEN, "num_heads": 4, "num_layers": 2}
     positions = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
     specials = {"num_decoder_layers": layers, "pad_token_id": 0, "decoder_start_token_id": 0}
@@ -211,13 +211,13 @@ VOCABS = {"qwen3-padded-target": (300, 257), "qwen3-padded-draft": (257, 300)}  
 
 
 def target_of(name: str, **changes: Any) -> PreTrainedModel:
-    """The target of :func:`pair`, ``changes`` made to its config; the weights stay the same."""
+    """Return the target of :func:`pair` with the same weights and ``changes`` of its config."""
     vocab, _ = VOCABS.get(name, (VOCAB, VOCAB))
     return (MAKERS | ENCODER_DECODERS)[name](LAYERS.get(name, 2), vocab, SEEDS.get(name, 0), **changes)
 
 
 def pair(name: str, noise: float = 0.05) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """A target, and the same with noise on its weights: a draft that is often right and often wrong."""
+    """Return a target, and as draft the target with noise on its weights; many drafts are accepted, many rejected."""
     target = target_of(name)
     # Tables of another length: the rows both have are the target's.
     draft = MAKERS[name](LAYERS.get(name, 2), VOCABS[name][1], 1) if name in VOCABS else deepcopy(target)

@@ -115,7 +115,7 @@ CONTENTS = {
 
 
 def copy(source: Path, target: Path, files: Mapping[str, Change]) -> None:
-    """``source`` as ``target``, with its files changed."""
+    """Copy the folder ``source`` to ``target``, with changed files."""
     shutil.copytree(source, target)
     for name, change in files.items():
         file = target / name

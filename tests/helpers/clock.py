@@ -1,4 +1,4 @@
-"""Time that tests move: what is timed takes a known time, however busy the machine is."""
+"""A clock that tests move, so that timed code takes a known time on any machine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from .tiny import make
 
 
 class Clock:
-    """In place of ``time.perf_counter``: ``now``, which only the test moves."""
+    """A replacement for ``time.perf_counter``. It returns ``now``, which only the test changes."""
 
     now = 0.0
 
@@ -21,7 +21,7 @@ class Clock:
 
 
 def time_forwards(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[CausalLM, int], float]) -> Clock:
-    """A clock in place of the machine's; every forward of any model over n tokens takes ``seconds(model, n)``."""
+    """Replace the machine's clock by one in which a forward of a model over n tokens takes ``seconds(model, n)``."""
     clock, plain = Clock(), CausalLM.forward
 
     def forward(model: CausalLM, cache: RaggedKVCache, reads: Sequence[Read]) -> tuple[torch.Tensor, torch.Tensor]:

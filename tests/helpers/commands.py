@@ -6,7 +6,7 @@ from typing import Any
 
 
 def inert(commands: Mapping[str, Any]) -> dict[str, Any]:
-    """``commands`` that read their arguments and do nothing."""
+    """Return ``commands`` whose functions read their arguments and do nothing."""
     return {
         name: inert(entry) if isinstance(entry, Mapping) else functools.wraps(entry)(lambda *_, **__: None)
         for name, entry in commands.items()

@@ -48,7 +48,7 @@ M = TypeVar("M", bound=nn.Module)
 KEPT = [*range(0, VOCAB, 3)]
 FREE = CostModel(0.0, 1.0, 0.0)  # everything is drafted that can be
 CHEAP = CostModel(0.05, 0.98, 0.02)
-DEAR = CostModel(5.0, 1.0, 0.1)  # the model drafts hardly ever
+EXPENSIVE = CostModel(5.0, 1.0, 0.1)  # the model drafts hardly ever
 EVEN = CostModel(0.2, 1.0, 0.1)
 
 
@@ -57,7 +57,7 @@ def predictor(bias: float = 1.0, mean: float = 0.6) -> FeaturePredictor:
 
 
 def head(seed: int = 7) -> HeadPredictor:
-    """Sharp enough to stop at some prefixes and go on at others; for drafts of :func:`small`."""
+    """Return a head for drafts of :func:`small` that stops at some prefixes and continues at others."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         module = AcceptanceHead(8, depth=1).double()
@@ -67,7 +67,7 @@ def head(seed: int = 7) -> HeadPredictor:
 
 
 def seeded(make: Callable[[], M], seed: int = 7) -> M:
-    """A module whose decisions differ between prefixes: its weights are scaled up."""
+    """Return a module with enlarged weights, so that its decisions differ between prefixes."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         module = make()
@@ -78,7 +78,7 @@ def seeded(make: Callable[[], M], seed: int = 7) -> M:
 
 
 def copy_head(seed: int, hidden: int = 8, width: int = 5) -> CopyHead:
-    """A head whose predictions differ much from token to token, with scales unlike 0 and 1."""
+    """Return a copy head whose predictions differ much between tokens, with means and scales other than 0 and 1."""
     generator = torch.Generator().manual_seed(seed)
     head = CopyHead(hidden, width).requires_grad_(False)
     for tensor in (*head.parameters(), head.mean):
@@ -119,7 +119,7 @@ LENGTHS: dict[str, dict[str, Any]] = {
 }
 SMALL: dict[str, dict[str, Any]] = {  # with heads for drafts of 8 hidden units and 3 tokens
     "head": {"length": AcceptanceLength(head(), 0.55)},
-    "rate": {"length": RateOptimal(head(), CostModel(0.5, 1.0, 0.05))},  # dear: some rounds draft nothing
+    "rate": {"length": RateOptimal(head(), CostModel(0.5, 1.0, 0.05))},  # expensive: some rounds draft nothing
     "planned": {"length": PlannedLength(seeded(lambda: LengthHead(8, 16)), "round", 0.6, EVEN)},
     "planned once": {"length": PlannedLength(seeded(lambda: LengthHead(8, 16), 3), "prompt", 0.6, EVEN)},
     "copies or planned": {
@@ -157,7 +157,7 @@ COPIES: dict[str, dict[str, Any]] = {
     "copies or 2": {"length": Fixed(2), "ngram": Ngram(2, EVEN)},
     "copies or 1": {"length": Fixed(1), "ngram": Ngram(3, CHEAP)},
     "copies or 3": {"length": Fixed(3), "ngram": Ngram(cost=CHEAP)},
-    "copies or dear": {"ngram": Ngram(3, DEAR)},
+    "copies or expensive": {"ngram": Ngram(3, EXPENSIVE)},
     "copies or cumulative confidence": {"length": CumulativeConfidence(0.35), "ngram": Ngram(3, FREE)},
     "auto or copies": GROWN | {"ngram": Ngram(2, CHEAP)},
     "auto or copies, adapting": {
@@ -181,7 +181,7 @@ STATE_WAYS = [  # for drafts that read the target's states
 
 
 def options_of(way: str) -> dict[str, Any]:
-    """Options of a decoder, with new objects for rules that learn from one text for the next."""
+    """Return the options of a decoder, with new objects for rules that learn from one text to the next."""
     options = {"verifier": "token-wise"} | WAYS[way]
     if "length" in options:
         options["length"] = deepcopy(options["length"])
@@ -189,14 +189,14 @@ def options_of(way: str) -> dict[str, Any]:
 
 
 def trimmed(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
-    """``model`` with a trimmed head, as it is when loaded."""
+    """Return ``model`` with a trimmed head, as after loading."""
     trim_head(model, list(kept))
     model.register_forward_hook(spread_logits)
     return model
 
 
 def state_draft(target: PreTrainedModel, kept: Sequence[int] | None = None, seed: int = 0) -> PreTrainedModel:
-    """An untrained EAGLE-3 draft that reads the output of the target's first layer, with larger random weights."""
+    """Return an EAGLE-3 draft that reads the output of the target's first layer, with large random weights."""
     draft = new_eagle3(target, [1], kept, seed)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in draft.named_parameters():
@@ -235,7 +235,7 @@ def rounded(seed: int, quantization: Any) -> tuple[Any, Any]:
 
 
 def small(kind: str, seed: int, folder: Path) -> tuple[Any, Any]:
-    """A target of 3 tokens (4 or 5, for some drafts) in double precision, and drafts of the kind for it."""
+    """Return a target with 3 tokens (4 or 5 for some kinds) in double precision, and its drafts of the kind."""
     other = seed + 1000
     makers: dict[str, Callable[[], tuple[Any, Any]]] = {
         "none": lambda: (reading(seed), None),
@@ -260,7 +260,7 @@ def small(kind: str, seed: int, folder: Path) -> tuple[Any, Any]:
 
 
 def real(kind: str, architecture: str, folder: Path) -> tuple[PreTrainedModel, Any]:
-    """A target of an architecture of :mod:`.architectures`, and a draft that is often right and often wrong."""
+    """Return a target of :mod:`.architectures`, and a draft of which many tokens are accepted and many rejected."""
     target, draft = pair(architecture)
     kept = [token for token in range(draft.get_output_embeddings().weight.shape[0]) if token % 4 != 1]
 
@@ -287,7 +287,7 @@ def real(kind: str, architecture: str, folder: Path) -> tuple[PreTrainedModel, A
 
 
 def shared_pair(folder: Path, architecture: str = "llama", kept: list[int] | None = KEPT) -> PreTrainedModel:
-    """A target saved as ``folder/target``, and a draft of its second layer, with its embedding, ``folder/draft``."""
+    """Save a target as ``folder/target``, and a draft of its second layer and its embedding as ``folder/draft``."""
     target = target_of(architecture)
     target.save_pretrained(folder / "target")
     byte_tokenizer().save_pretrained(folder / "target")

@@ -1,4 +1,4 @@
-"""Random EAGLE-3 checkpoints, and what their drafts compute, written out in plain tensor operations."""
+"""Random EAGLE-3 checkpoints, and the computation of their drafts in plain tensor operations."""
 
 import json
 from pathlib import Path
@@ -17,15 +17,15 @@ def write_draft(
     head: Tensor | None = None, shards: int = 1, original: bool = False, seed: int = 0,
     dtype: torch.dtype = torch.float32, **switches: Any,
 ) -> Path:  # fmt: skip
-    """A checkpoint of speculators, or with ``original`` one as EAGLE-3's authors name things.
+    """Write a checkpoint of speculators, or with ``original`` one with the names of EAGLE-3's authors.
 
     Args:
         kept: tokens with an output; None for all, without ``d2t``.
         target: size of the target's states.
-        layers: those of the target that are read; None leaves them out of the file.
-        head: (V, d) the rows of ``lm_head`` are taken of it; empty: the file has no ``lm_head``.
+        layers: the target's layers that the draft reads; None leaves them out of the file.
+        head: (V, d) weights whose rows become ``lm_head``; if empty, the file has no ``lm_head``.
         shards: number of files of weights, with an index if there are several.
-        switches: ``norm_before_residual`` and the like.
+        switches: boolean keys of the configuration, such as ``norm_before_residual``.
     """
     generator, size = torch.Generator().manual_seed(seed), width // HEADS
     outputs, count = vocab if kept is None else len(kept), 3 if layers is None else len(layers)

@@ -1,4 +1,4 @@
-"""All outcomes of a random procedure with their exact probabilities: losslessness is counted, not sampled."""
+"""All outcomes of a random procedure with their exact probabilities, so that tests of losslessness need no samples."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +29,8 @@ class Script(RandomSource):
     """A random source that follows a list of choices, and takes the first possible outcome after its end.
 
     Attributes:
-        options: how many outcomes each draw had.
-        uniforms: for each draw a number by which other sources take the same outcome.
+        options: number of outcomes of each draw.
+        uniforms: for each draw a uniform number with which other sources take the same outcome.
     """
 
     def __init__(self, choices: list[int]) -> None:
@@ -65,7 +65,7 @@ class Script(RandomSource):
 
 
 def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]]:
-    """(probability, result) of ``procedure`` for every sequence of draws."""
+    """Yield (probability, result) of ``procedure`` for every sequence of draws."""
     choices: list[int] = []
     while True:
         script = Script(choices)
@@ -80,7 +80,7 @@ def outcomes(procedure: Callable[[RandomSource], T]) -> Iterator[tuple[float, T]
 
 
 def once(function: Callable[..., T]) -> Callable[..., T]:
-    """``function`` computed once for equal tensors and numbers: enumeration meets the same ones all the time."""
+    """Cache the results of ``function`` by its tensors and numbers, because enumeration repeats most calls."""
     computed_before: dict[tuple[Any, ...], T] = {}
 
     def computed(*arguments: Any) -> T:
@@ -95,7 +95,7 @@ def once(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def output_distribution(procedure: Callable[[RandomSource], T]) -> dict[T, float]:
-    """The distribution of ``procedure``'s result. What is the same for many outcomes is computed once."""
+    """Return the distribution of the result of ``procedure``. Computations that outcomes share are cached."""
     total: dict[T, float] = {}
     with (
         patch.dict(optimal_transport.__globals__, optimal_transport=once(optimal_transport)),
@@ -110,17 +110,21 @@ def output_distribution(procedure: Callable[[RandomSource], T]) -> dict[T, float
 def rounds(
     decoder: SpeculativeDecoder, prompt: list[int], sampling: SamplingParams, budget: int, rng: RandomSource
 ) -> tuple[Generation, Iterator[list[int]]]:
-    """The decoder's own loop for one prompt: its output, filled while the new tokens of each round are iterated."""
+    """Start the decoder's own loop for one prompt.
+
+    Returns:
+        The output, which the loop fills, and an iterator that runs a round and yields its new tokens.
+    """
     request = decoder.new_request(list(prompt), sampling, budget, rng)
     return request.output, decoder.scheduler.tokens(request)
 
 
 class Remembering(CausalLM):
-    """A model that computes the logits after each prefix once: enumeration meets the same ones all the time."""
+    """A model that caches the logits after each prefix, because enumeration repeats most prefixes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        self.results: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def new_cache(self) -> TokenKVCache:
         return TokenKVCache(0)
@@ -145,18 +149,18 @@ class Remembering(CausalLM):
         return torch.stack([logits for logits, _ in results]), torch.stack([hidden for _, hidden in results])
 
     def after(self, prefix: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        if prefix not in self.known:
+        if prefix not in self.results:
             cache = super().new_cache()
             cache.add(0, len(prefix))
             logits, hidden = super().forward(cache, [Read(0, prefix)])
-            self.known[prefix] = logits[0], hidden[0]
-        return self.known[prefix]
+            self.results[prefix] = logits[0], hidden[0]
+        return self.results[prefix]
 
 
 def target_distribution(
     target: LanguageModel, sampling: SamplingParams, prompt: Sequence[int] = PROMPT
 ) -> dict[tuple[int, ...], float]:
-    """Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
+    """Return Π p(x_i | prompt, x_<i) for all sequences of DEPTH tokens."""
     result = {}
     for tokens in itertools.product(range(target.vocab_size), repeat=DEPTH):
         probability = 1.0
@@ -212,13 +216,13 @@ def assert_same(
 
 
 def distribution(size: int) -> st.SearchStrategy[list[float]]:
-    """Random points of the simplex, zeros and one-hot vectors among them."""
+    """Draw random distributions over ``size`` tokens, some with zeros and some one-hot."""
     weights = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1.0)), min_size=size, max_size=size)
     return weights.filter(any).map(lambda w: [x / sum(w) for x in w])
 
 
 def as_distribution(rows: Tensor, lists: bool = False) -> TokenDistribution:
-    """``rows`` (N, V) kept as lists, without the zeros wherever another row has one there too, or as they are."""
+    """Return the distributions ``rows`` (N, V), with ``lists`` as lists of the tokens that have a probability."""
     if not lists:
         return TokenDistribution(rows, None, rows.shape[1])
     tokens = rows.any(0).nonzero().squeeze(1).flip(0)

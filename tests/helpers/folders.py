@@ -29,7 +29,7 @@ def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """A digest of every file that two runs of the same stage must have in common, by name."""
+    """Return digests, by name, of the files that are the same in two runs of a stage."""
     return {
         str(path.relative_to(folder)): _digest(path)
         for path in sorted(folder.rglob("*"))
@@ -38,7 +38,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def assert_whole(folder: Path) -> None:
-    """Every file can be read to its end and is what its manifest says; those that are not finished yet aside."""
+    """Check that every finished file can be read to its end and matches its manifest."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix != UNFINISHED:
             _read(path)
@@ -49,7 +49,7 @@ def truncated(content: bytes, random: Random) -> bytes:
 
 
 def one_bit(content: bytes, random: Random) -> bytes:
-    """One bit is turned."""
+    """Return ``content`` with one bit changed."""
     place = random.randrange(8 * len(content))
     turned = bytearray(content)
     turned[place // 8] ^= 1 << place % 8

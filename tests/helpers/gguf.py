@@ -14,7 +14,7 @@ VOCABULARY = 258  # bytes, an end token, and what the one merge makes
 
 
 def random_llama(folder: Path) -> tuple[Path, str]:
-    """A GGUF file of a random Llama, by the recipe that users have, and the folder of the same for transformers."""
+    """Write a random Llama as a GGUF file and as a transformers folder, by the documented conversion; return both."""
     plain = byte_tokenizer()
     described = json.loads(plain.backend_tokenizer.to_str())
     # llama.cpp knows no byte-level BPE without any merge.

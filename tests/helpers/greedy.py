@@ -1,4 +1,4 @@
-"""Greedy texts of many architectures by the decoder and by transformers, and the ways to draft that are compared."""
+"""Greedy texts of many architectures by the decoder and by transformers, and the compared options of drafting."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -30,7 +30,7 @@ FEWER = {*PLAIN, *ENCODER_DECODERS}  # they have no window that a text could out
 
 
 def each(names: Iterable[str]) -> pytest.MarkDecorator:
-    """A test for each of these architectures."""
+    """Parametrise a test by architectures."""
     return pytest.mark.parametrize(
         "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in COMMON)) for n in sorted(names)]
     )

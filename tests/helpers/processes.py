@@ -1,7 +1,7 @@
-"""Work in processes of its own, forked from one that has imported everything, with a fault at a chosen moment.
+"""Functions that run in separate processes, which are forked after all imports, with a fault at a chosen moment.
 
-A moment is the n-th time that the process touches a file of one folder: opens, makes, renames or removes it. It is the
-same one on every machine, however fast.
+A moment is the n-th touch of a file in one folder: the process opens, creates, renames or removes the file. The moment
+does not depend on the speed of the machine.
 """
 
 import ctypes
@@ -46,10 +46,11 @@ class Fault:
     """Faults of a process.
 
     Attributes:
-        kind: ``signal``: it gets ``number``, SIGKILL in the middle of a write if it was about to do one; ``full``: the
-            disk of ``filler`` is filled, or without one no file may grow; ``files``: no file can be opened any more.
-        at: number of the touch at which it happens.
-        number: of the signal.
+        kind: ``signal`` sends the signal ``number``; if the process was about to write, SIGKILL arrives in the middle
+            of the write. ``full`` fills the disk of ``filler``; without ``filler`` no file can grow. ``files`` lets the
+            process open no more files.
+        at: number of the touch at which the fault happens.
+        number: number of the signal.
         filler: file that takes all free space.
     """
 
@@ -65,8 +66,8 @@ class Ended:
 
     Attributes:
         code: exit code; the negative number of a signal.
-        text: what it wrote to standard error.
-        touches: how often it touched a file of the folder.
+        text: the text that the process wrote to standard error.
+        touches: number of touches of files of the folder.
     """
 
     code: int
@@ -82,12 +83,13 @@ class Ended:
 
 
 class Process:
-    """Work that goes on in a process of its own.
+    """A function that runs in a separate process.
 
     Args:
-        work: returns an exit code or anything else, which counts as 0.
-        folder: whose files it touches.
-        environment: some more variables.
+        work: the function. It returns an exit code; any other result counts as 0.
+        folder: folder whose touched files are counted.
+        fault: a fault of the process; None for none.
+        environment: further environment variables.
     """
 
     def __init__(
@@ -127,12 +129,12 @@ class Process:
         return self._process.is_alive()
 
     def send(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send the signal ``number``, unless the process has ended."""
         if self.running():
             os.kill(self.pid, number)
 
     def wait(self, seconds: float = PATIENCE) -> Ended | None:
-        """The end of the process; None if it still runs after so many seconds."""
+        """Wait for the process, and return its result; None if it still runs after ``seconds``."""
         self._process.join(seconds)
         if self._process.exitcode is None:
             return None
@@ -140,7 +142,7 @@ class Process:
         return Ended(self._process.exitcode, self.text, self._touches.value, time.monotonic() - self._started)
 
     def end(self) -> Ended:
-        """Wait for the end; a process that hangs is killed, which its exit code then tells."""
+        """Wait for the process, and return its result. A process that hangs is killed, and its exit code is then -9."""
         ended = self.wait()
         if ended is None:
             self.send(signal.SIGCONT)
@@ -151,12 +153,12 @@ class Process:
 
 
 def run(work: Work, folder: Path, fault: Fault | None = None) -> Ended:
-    """Do ``work`` in a process of its own to its end."""
+    """Run ``work`` in a separate process, and return its result."""
     return Process(work, folder, fault).end()
 
 
 def command(*words: str) -> Work:
-    """``specpilot`` with these words."""
+    """Return a function that runs ``specpilot`` with these arguments."""
     return partial(main, words)
 
 
@@ -169,9 +171,9 @@ def succeed(work: Work, folder: Path) -> Ended:
 def kill_and_resume(
     work: Callable[[Path], Any], folder: Path, check: Callable[[Path], object] = lambda folder: None
 ) -> None:
-    """Do ``work`` with a new folder beside ``folder``; then in ``folder``, where it is killed :data:`KILLS` times.
+    """Run ``work`` in a new folder without faults, then in ``folder``, where it is killed :data:`KILLS` times.
 
-    ``check`` is called with ``folder`` after each time.
+    ``check`` is called with ``folder`` after each kill.
     """
     whole = folder.with_name(folder.name + "-whole")
     step = succeed(partial(work, whole), whole).touches // KILLS

@@ -9,7 +9,7 @@ from specpilot.common.errors import InputError
 
 @contextmanager
 def refused(words: str, start: object = "") -> Iterator[None]:
-    """An error of one line in which the pattern ``words`` is found, and which begins with ``start``."""
+    """Expect an error of one line that begins with ``start`` and contains the pattern ``words``."""
     with pytest.raises(InputError, match=words) as error:
         yield
     assert "\n" not in str(error.value)

@@ -20,7 +20,7 @@ TIMES = Times([0.001, 0.001, 0.004], CostModel(0.001, 0.0039, 0.0001))
 
 
 def make_router_rows(count: int, seed: int = 0) -> list[RouterRow]:
-    """Two domains, told apart by the embedding's first entry; one draft is good in each."""
+    """Return rows of two domains, which the embedding's first entry distinguishes; each domain has a best draft."""
     generator = np.random.default_rng(seed)
     rows = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Decoders with a router, and a router whose choices are known in advance."""
+"""Decoders with a router, and a router with predictable choices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ KINDS = [
 def routed(
     target: PreTrainedModel, drafts: Sequence[PreTrainedModel], router: Router, lengths: Sequence[Any], *more: LoadedArm
 ) -> SpeculativeDecoder:
-    """Two drafts, and if there are lengths for them an early exit and nothing; then ``more``."""
+    """Return a decoder with a router over two drafts; with ``lengths`` also over an early exit and no draft."""
     reader = language_model(target)
     models = [*map(language_model, drafts), *([EarlyExit(reader, 1), None] if len(lengths) > len(drafts) else [])]
     arms = [LoadedArm(kind, model, length) for kind, model, length in zip(KINDS, models, lengths, strict=False)]
@@ -30,7 +30,7 @@ def routed(
 
 
 class ArmsInTurn(Router):
-    """Each arm once, then again."""
+    """Chooses the arms in turn."""
 
     def __init__(self, arms: int) -> None:
         self.arms, self.calls = arms, 0

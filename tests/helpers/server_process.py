@@ -15,14 +15,14 @@ WORDS = ["serve", "--length", "tiny-lag-free", "--cost", "0.2", "--port", "0"]
 
 
 def _within(files: int, work: Work) -> object:
-    """Do ``work`` in a process that may open so many ``files``."""
+    """Run ``work`` in a process that may open at most ``files`` files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     return work()
 
 
 @contextmanager
 def server_process(folder: Path, *words: str, files: int | None = None) -> Iterator[tuple[Process, str]]:
-    """A server of its own process, and its address.
+    """Start a server in a separate process, and yield the server and its address.
 
     Args:
         files: number of files and connections that the process may open.
@@ -30,14 +30,14 @@ def server_process(folder: Path, *words: str, files: int | None = None) -> Itera
     work = command(*WORDS, *words)
     server = Process(work if files is None else partial(_within, files, work), folder)
     try:
-        yield server, said(server, r"on (http://\S+)")
+        yield server, wait_for_line(server, r"on (http://\S+)")
     finally:
         server.send(signal.SIGKILL)
         server.end()
 
 
-def said(server: Process, pattern: str) -> str:
-    """Wait for a line of its standard error; its part in brackets."""
+def wait_for_line(server: Process, pattern: str) -> str:
+    """Wait for a line of the server's standard error that matches ``pattern``, and return the pattern's group."""
     end = time.monotonic() + PATIENCE
     while (match := re.search(pattern, server.text)) is None:
         assert server.wait(0.02) is None, server.text

@@ -18,7 +18,7 @@ PATIENCE = 30.0  # seconds until something that must happen counts as missing
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    """Look again and again until ``done()``."""
+    """Wait until ``done()`` returns true."""
     end = time.monotonic() + PATIENCE
     while not done():
         assert time.monotonic() < end, "it did not happen"
@@ -32,7 +32,7 @@ def serving(
     log: RoundLog | None = None,
     **options: Any,
 ) -> Iterator[tuple[Server, str]]:
-    """A running server with ``options`` of ``specpilot serve``, and its address."""
+    """Yield a running server with ``options`` of ``specpilot serve``, and its address."""
     server = Server(decoder, ServeOptions(**{"target": "tiny", "max_body": 1 << 20, **options}), log)
     listener = socket.create_server(("127.0.0.1", 0))
     # No logging configuration: to install one closes all handlers, and that of absl closes the stream it writes to.

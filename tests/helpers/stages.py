@@ -28,11 +28,11 @@ ROUTER_DATA = ("data", "router", "--arms", "[tiny-draft,autoregressive]", *PROMP
 
 @dataclass(frozen=True)
 class Stage:
-    """A command that writes one folder, and continues there when it is given again.
+    """A command that writes one folder. The same command continues an unfinished folder.
 
     Attributes:
-        words: all of it but its folders.
-        reads: the stage whose dataset it reads.
+        words: the command without its folders.
+        reads: the stage whose dataset the command reads.
     """
 
     words: tuple[str, ...]
@@ -65,7 +65,7 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run of a stage that nothing happens to: its folder, what that holds, and how long it takes."""
+    """A run of a stage without faults: its folder, the digests of its files, and its duration."""
 
     folder: Path
     contents: dict[str, str]
@@ -96,7 +96,7 @@ class Stages:
 
     @cache  # noqa: B019 - there is one object in a session
     def whole(self, name: str) -> Undisturbed:
-        """The stage's undisturbed run: every other run that comes to its end leaves the same."""
+        """Return the stage's run without faults. Every other finished run must have the same files."""
         folder, record = self.folder / name, self.folder / f"{name}.json"
         work = self.work(name, folder)
         with FileLock(record.with_suffix(".lock")):
@@ -106,7 +106,7 @@ class Stages:
         return Undisturbed(folder, contents(folder), *json.loads(record.read_text()))
 
     def finish(self, name: str, output: Path) -> None:
-        """Nothing happens any more: the stage comes to its end, and leaves what an undisturbed run leaves."""
+        """Run the stage without further faults, and check that its files are those of an undisturbed run."""
         ended = self.run(name, output)
         assert ended.code == 0, ended
         assert contents(output) == self.whole(name).contents
@@ -117,14 +117,14 @@ SIZE = "128m"  # of the disk; the largest stages, trainings of a draft, write mo
 
 
 def own_mounts() -> None:
-    """Mounts of this process, where it may mount, are seen by its children only and end with the last of them."""
+    """If this process may mount, hide its mounts from all processes except its children."""
     if ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0:
         _mount("--make-rprivate", "/")
 
 
 @contextmanager
 def disk(folder: Path) -> Iterator[bool]:
-    """Mount a small disk at ``folder``, a new folder; yields whether that is allowed here."""
+    """Mount a small disk at the new folder ``folder``; yield whether the process may mount."""
     folder.mkdir()
     mounted = _mount("-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder))
     try:

@@ -9,7 +9,7 @@ from specpilot.controllers.sampling import SamplingParams
 
 
 class TablePredictor(AcceptancePredictor):
-    """Token i of a round is accepted with probability ``probabilities[i]``, or each with the same one."""
+    """Predicts that token i of a round is accepted with probability ``probabilities[i]``, or a single probability."""
 
     def __init__(self, probabilities: Sequence[float] | float, mean: float = 0.6, lag: int = 0) -> None:
         self.mean, self.lag = mean, lag
@@ -22,7 +22,7 @@ class TablePredictor(AcceptancePredictor):
 def step(
     weights: Sequence[float] = (1.0,), token: int = 0, index: int = 1, sampling: SamplingParams | None = None
 ) -> Step:
-    """A token drawn from a draft whose distribution at temperature 1 is proportional to ``weights``."""
+    """Return the step of a token whose draft distribution at temperature 1 is proportional to ``weights``."""
     logits = torch.tensor(weights, dtype=torch.float64).log()
     q = (sampling or SamplingParams(1.0, None))(logits)
     return Step(index, token, float(q[token]), q, logits, torch.empty(0), no_match)

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 NO_SPECIALS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
-def made(name: str, head: str = "ForCausalLM", **config: Any) -> PreTrainedModel:
-    """A random model of transformers' ``{name}{head}``."""
+def new_model(name: str, head: str = "ForCausalLM", **config: Any) -> PreTrainedModel:
+    """Return a random model of transformers' class ``{name}{head}``."""
     settings = getattr(transformers, f"{name}Config")(**NO_SPECIALS | config)
     return getattr(transformers, f"{name}{head}")(settings)  # type: ignore[no-any-return]
 
@@ -23,13 +23,13 @@ def sized(
     name: str, head: str = "ForCausalLM", *, vocab: int = 64, layers: int = 2, hidden: int = 32, context: int = 128,
     longest: str = "max_position_embeddings", **more: Any,
 ) -> PreTrainedModel:  # fmt: skip
-    """A decoder with two heads a key, where heads can share one.
+    """Return a small decoder. If its architecture supports grouped-query attention, two heads share a key.
 
     Args:
-        longest: what the architecture calls its context; empty if it has none.
-        more: other settings, or functions of ``hidden`` that give them.
+        longest: name of the architecture's setting for the context; empty if there is none.
+        more: further settings, or functions that compute them from ``hidden``.
     """
-    return made(
+    return new_model(
         name, head, vocab_size=vocab, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=2, **({longest: context} if longest else {}),
         **{key: value(hidden) if callable(value) else value for key, value in more.items()},
@@ -39,8 +39,8 @@ def sized(
 def t5(
     vocab: int = 64, layers: int = 2, hidden: int = 32, encoder_layers: int = 2, family: str = "T5"
 ) -> PreTrainedModel:
-    """Distances of 10 and more are all one to it."""
-    model = made(
+    """Return a small T5, whose attention does not distinguish distances of 10 and more."""
+    model = new_model(
         family, "ForConditionalGeneration", vocab_size=vocab, d_model=hidden, d_kv=hidden // 4, d_ff=2 * hidden,
         num_heads=4, num_layers=encoder_layers, num_decoder_layers=layers, relative_attention_num_buckets=8,
         relative_attention_max_distance=10, pad_token_id=0, decoder_start_token_id=0,
@@ -68,7 +68,7 @@ ENCODER_DECODERS = {name.lower(): partial(t5, family=name) for name in ("T5", "M
 
 
 def make(architecture: str = "llama", *, seed: int = 0, sharpness: float = 3.0, **sizes: int) -> PreTrainedModel:
-    """A model whose next-token distributions are far from uniform: matrices are scaled up by ``sharpness``."""
+    """Return a model whose matrices are multiplied by ``sharpness``, so that its distributions are far from uniform."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = (ARCHITECTURES | ALIBI | ENCODER_DECODERS)[architecture](**sizes)
@@ -80,7 +80,7 @@ def make(architecture: str = "llama", *, seed: int = 0, sharpness: float = 3.0, 
 
 
 def byte_tokenizer(extra: int = 0) -> PreTrainedTokenizerFast:
-    """256 bytes, an end token and ``extra`` more."""
+    """Return a tokenizer of 256 bytes, an end token and ``extra`` further tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*alphabet, "<|end|>", *(f"<{i}>" for i in range(extra))])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -100,7 +100,7 @@ LLAMA_2 = decoders.Sequence([*GEMMA, decoders.Strip(" ", 1, 0)])
 
 
 def sentencepiece_tokenizer(decoder: Any = LLAMA_2, *, unigram: bool = False) -> PreTrainedTokenizerFast:
-    """Words with their space in front, a few bytes and special tokens, 32 tokens in all."""
+    """Return a tokenizer of 32 tokens: words with a space in front, a few bytes, and special tokens."""
     vocabulary = ["<unk>", "<s>", "</s>", "<|im_end|>", *BYTES, *PIECES]
     vocabulary += [f"<{i}>" for i in range(32 - len(vocabulary))]
     ids = {token: index for index, token in enumerate(vocabulary)}
@@ -120,7 +120,7 @@ def save_pair(
     draft_seed: int = 0,
     layers: int = 2,
 ) -> tuple[str, str]:
-    """A target and a draft (1 layer) with one tokenizer, saved; their embeddings may differ in size."""
+    """Save a target and a draft of one layer with one tokenizer; their vocabularies may differ in size."""
     tokenizer = byte_tokenizer()
     sizes = vocab, draft_vocab or vocab
     for name, seed, depth, size in zip(("target", "draft"), (target_seed, draft_seed), (layers, 1), sizes, strict=True):

@@ -24,7 +24,7 @@ def make_model(seed: int) -> PreTrainedModel:
 
 
 def make_rows(count: int, seed: int = 0) -> list[AcceptanceRow]:
-    """Rollouts whose acceptance depends on the draft's token, so that there is something to learn."""
+    """Return rollouts whose acceptance depends on the drafted token, so that a head can learn it."""
     generator = np.random.default_rng(seed)
     rows = []
     for number in range(count):
@@ -55,7 +55,7 @@ def write_dataset(folder: Path, rows: list[AcceptanceRow], draft: str) -> Path:
 
 
 def accepted(p: torch.Tensor, q: torch.Tensor, y: torch.Tensor, verifier: str) -> torch.Tensor:
-    """(N,) the probability that the rule accepts the drafted tokens ``y`` (N, 1), by p and q (N, V)."""
+    """Return the probabilities (N,) that the rule accepts the drafted tokens ``y`` (N, 1), for p and q (N, V)."""
     p_y, q_y = p.gather(1, y), q.gather(1, y)
     if verifier == "token-wise":
         return (p_y / q_y).clamp(max=1)[:, 0]
@@ -63,7 +63,7 @@ def accepted(p: torch.Tensor, q: torch.Tensor, y: torch.Tensor, verifier: str) -
 
 
 def assert_labels(builder: AcceptanceDatasetBuilder, rows: Iterable[AcceptanceRow]) -> None:
-    """Y and P against a plain forward over each row alone, no padding, no cache."""
+    """Compare Y and P with plain forwards over single rows, without padding and cache."""
     for row in rows:
         text, start = torch.tensor([row.prompt_ids + row.x]), len(row.prompt_ids) - 1
         p, q = (

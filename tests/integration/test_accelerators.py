@@ -54,7 +54,7 @@ SEVERAL = [name for name in MAKERS if name != "phi3-longrope"]  # read again whe
 
 
 def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
-    """A model as it is on a GPU, but for the graphs."""
+    """Return a model with forwards of fixed shapes, as on a GPU, but without graphs."""
     wrapped = CausalLM(model)
     wrapped.packed = model
     wrapped.strategy = FixedShapes(
@@ -65,7 +65,7 @@ def of_fixed_shapes(model: PreTrainedModel) -> CausalLM:
 
 
 def operations(seed: int) -> Iterator[tuple[str, Any]]:
-    """Texts that join and leave, chains and trees, roll-backs and kept paths, and growth beyond the buffers."""
+    """Return random operations: texts join and leave, chains and trees are read, paths are kept, and buffers grow."""
     rng = random.Random(seed)
     lengths: dict[int, int] = {}
     for turn in range(24):
@@ -130,7 +130,7 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 def test_masks_and_positions_are_those_of_each_tokens_own_text(data: st.DataObject) -> None:
-    """Rows of several lengths: chains, trees behind new tokens, and trees whose first levels are cached."""
+    """Rows have several lengths, and chains, trees after new tokens, or trees whose first levels are cached."""
     window, chunk = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 5))
     cache = RaggedKVCache(0)
     reads: list[Read] = []
@@ -208,7 +208,7 @@ SAMPLINGS = [
 
 
 class Reads(TorchFunctionMode):
-    """Counts what makes a host wait for an accelerator."""
+    """Counts the operations for which a host waits for an accelerator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,10 @@ class Reads(TorchFunctionMode):
 
 
 class OnDevice(torch.Tensor):
-    """A tensor that counts when the host reads what is computed of it; what it is copied to is the host's."""
+    """A tensor that counts reads by the host of its values and of results computed from it.
+
+    Copies in the host's memory are not counted.
+    """
 
     count = 0
 
@@ -237,7 +240,7 @@ class OnDevice(torch.Tensor):
 
 
 def mark_results(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reads of the results of the model's forwards be counted."""
+    """Count the host's reads of the results of the model's forwards."""
     forward = model.forward
 
     def marked(*arguments: Any) -> Any:
@@ -253,7 +256,7 @@ def _has_mask(index: Any) -> bool:
 
 @cache
 def models(draft: str, way: str) -> tuple[CausalLM, CausalLM]:
-    """A target and a draft as on a CPU, as on an accelerator, or as there with fixed shapes."""
+    """Return a target and a draft as on a CPU, as on an accelerator, or as on an accelerator with fixed shapes."""
     target = make(seed=1, sharpness=4.0)
     pair = target, DRAFTS[draft](target)
     target, small = (of_fixed_shapes(model) if way == "static" else CausalLM(model) for model in pair)
@@ -265,13 +268,13 @@ def models(draft: str, way: str) -> tuple[CausalLM, CausalLM]:
 
 
 def decoder(length: str, draft: str = "whole", way: str = "drawn", **options: Any) -> SpeculativeDecoder:
-    """With the :func:`models` of this draft and way."""
+    """Return a decoder with the :func:`models` of this draft and device."""
     rule = parse_rule(PLANNED[length]) if length in PLANNED else ASKING[length]()
     return SpeculativeDecoder(*models(draft, way), length=rule, **{"verifier": "token-wise"} | options)
 
 
 def rounds(outputs: list[Generation]) -> tuple[Any, list[float]]:
-    """Texts and traces; the ratios."""
+    """Return the texts and traces of outputs, and their ratios."""
     traces = [[(r.drafted, r.path, r.emitted) for r in output.rounds] for output in outputs]
     ratios = [ratio for output in outputs for r in output.rounds for ratio in r.ratios]
     return ([output.tokens for output in outputs], traces), ratios
@@ -347,7 +350,7 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
 
 
 def without_drafts(way: str) -> SpeculativeDecoder:
-    """A target as on a CPU, or with fixed shapes and draws as on an accelerator."""
+    """Return a decoder without drafts, as on a CPU, or with fixed shapes and draws as on an accelerator."""
     target = make(seed=1, sharpness=4.0)
     model = of_fixed_shapes(target) if way == "static" else CausalLM(target)
     model.reads_drawn = way == "static"
@@ -359,7 +362,7 @@ def without_drafts(way: str) -> SpeculativeDecoder:
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, {"temperature": 1.0, "top_k": None, "top_p": 0.8}])
 @pytest.mark.parametrize("verifier", ["token-wise", pytest.param("block", marks=pytest.mark.slow), "invariant"])
 def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[str, Any]) -> None:
-    """Every token is a round, also where the host looks at several at once; texts end where they end on the host."""
+    """Every token is a round, also if the host looks at several at once. Texts end as on the host."""
     drawn = []
     for way in ("host", "static"):
         one = without_drafts(way)
@@ -378,7 +381,7 @@ def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[
 
 
 def test_the_host_looks_at_several_steps_of_a_target_alone() -> None:
-    """Once for all texts, but for the round in which prompts are read."""
+    """The host looks once for all texts, except in the round that reads prompts."""
     one = without_drafts("static")
     one.stop_tokens = frozenset()
     one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
@@ -411,7 +414,7 @@ def test_buffers_for_the_longest_text_are_made_once() -> None:
 
 
 class Timed(Fixed):
-    """No tokens; keeps the number of forwards of each round that it is told the time of."""
+    """Drafts nothing, and records the number of forwards of each round whose time is reported."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -544,7 +547,7 @@ def test_a_seed_gives_the_same_trees(tree: str, draft: str) -> None:
 @pytest.mark.parametrize("sampling", [{"temperature": 1.0, "top_k": 5}, {"temperature": 0.0}])
 @pytest.mark.parametrize("tree", TREES)
 def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each level, two where a head reads states or the logits are read; and one of the target's results."""
+    """The host reads once for each level, twice if a head reads states or logits, and once for the target's results."""
     one = tree_decoder(tree, "static")
     one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
     engine, nodes = one.scheduler.engine, list[int]()
@@ -596,7 +599,7 @@ def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int)
 def test_a_model_without_numbers_fails_its_request_alone(
     broken_model: str, length: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the host reads each token, because the length depends on it."""
+    """The request also fails alone if the host reads each token, because the length depends on it."""
     one = decoder(length, way=way)
     model = one.target if broken_model == "target" else one.setup.arms[0].drafter.model  # type: ignore[attr-defined]
     forward = model.forward
@@ -675,6 +678,6 @@ def test_signals_are_the_same_however_they_are_read(kind: str) -> None:
 
 
 def test_large_tokens_are_read_exactly() -> None:
-    """Beside their probabilities, in float32."""
+    """Token ids are read together with their probabilities, in float32."""
     tokens = torch.tensor([[2**23, 2**24 - 1]])
     assert read_together(torch.tensor([[0.25, 0.75]]), tokens) == [([0.25, 0.75], tokens[0].tolist())]

@@ -49,7 +49,7 @@ def files(folder: Path) -> dict[str, bytes]:
     "sampling", [{}, {"top_k": None}, {"top_k": None, "top_p": 0.9}, {"temperature": 0.0}, {"top_k": 150}], ids=str
 )
 def test_rows_by_direct_computation(sampling: dict[str, Any], base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    """Whether or not the rollouts keep the target's distributions, as they do where few tokens are left."""
+    """Labels are right with and without stored distributions of the target, which rollouts store for small top-k."""
     base = replace(base, **sampling)
     dataset_builder = AcceptanceDatasetBuilder(base)
     rows = read_dataset(make_acceptance_data(base, tmp_path / "data"), AcceptanceRow)
@@ -62,7 +62,7 @@ def test_rows_by_direct_computation(sampling: dict[str, Any], base: AcceptanceDa
 
 @pytest.mark.parametrize("sampling", [{}, {"top_k": None}, {"temperature": 0.0}], ids=str)
 def test_labels_by_rule(sampling: dict[str, Any], base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    """The rule changes the probabilities alone; a manifest that names none is token-wise."""
+    """The rule changes only the probabilities. A manifest without a rule means token-wise verification."""
     by_rule = {}
     for verifier in ("token-wise", "invariant"):
         options = replace(base, verifier=verifier, limit=8, **sampling)  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_rounds_are_what_the_decoder_did(
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
-    """Padding, compaction and neighbours change nothing; stop tokens end rows at different steps."""
+    """Padding, compaction and other rows of a batch change nothing. Stop tokens end rows at different steps."""
     model = CausalLM(make(architecture))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(64, (n,), generator=generator).tolist() for n in (1, 9, 4, 4, 12, 2, 7)]
@@ -176,7 +176,7 @@ def test_another_runs_folder_is_refused_by_name(base: AcceptanceDataOptions, tmp
 
 
 def test_a_resumed_dataset_without_labels_has_the_same_bytes(tmp_path: Path) -> None:
-    """The sum of no probabilities is a whole number, and stays one when the manifest is read and written again."""
+    """The sum of no probabilities is the whole number 0, also after the manifest is read and written again."""
     sampling = SamplingParams().to_dict()
     identity = {"kind": "acceptance", "target": "t", "draft": "d", "fingerprint": {}, "sampling": sampling}
     shards = [Rows([AcceptanceRow(str(i), "", [1], [], [], [])]) for i in range(2)]
@@ -222,7 +222,7 @@ def test_a_target_that_answers_every_prompt_with_nothing(
 
 
 def test_a_dataset_of_empty_answers_is_not_trained_on(base: AcceptanceDataOptions, tmp_path: Path) -> None:
-    """Also one of an earlier version, which was made all the same."""
+    """Datasets of earlier versions, which wrote them without an error, are refused as well."""
     folder = make_acceptance_data(base, tmp_path / "data")
     manifest = json.loads((folder / "manifest.json").read_text())
     assert read_manifest(folder, complete=True).prompts.count == 24

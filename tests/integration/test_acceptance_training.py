@@ -56,7 +56,7 @@ from ..helpers.training import (
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a draft model, a dataset made with it, and features of that."""
+    """Return a folder with a draft model, a dataset made with it, and features of this dataset."""
     folder = tmp_path_factory.mktemp("acceptance")
     make_model(1).save_pretrained(folder / "draft")
     write_dataset(folder / "data", make_rows(60), str(folder / "draft"))
@@ -91,7 +91,7 @@ def finished(work: Path, settings: specdec_head.TrainingOptions) -> Path:
 def test_the_share_of_target_tokens_follows_the_datasets_agreement(
     settings: specdec_head.TrainingOptions, tmp_path: Path
 ) -> None:
-    """The paper's 0.15 where the draft agrees more often than not."""
+    """The share is the paper's 0.15 if the mean acceptance is above one half."""
     assert (mixing_for(0.69), mixing_for(0.5), mixing_for(0.31)) == (0.15, 0.15, 0.5)
     mean = json.loads((Path(settings.data) / "manifest.json").read_text())["mean_acceptance"]
     train_acceptance(replace(settings, mixing=None, epochs=1), output=tmp_path / "run")
@@ -108,7 +108,7 @@ def test_shipped_configs_name_every_setting(name: str) -> None:
 
 
 def test_loss_against_a_hand_computation() -> None:
-    """Finite where logits are certain, and of no tokens 0."""
+    """The loss is finite for extreme logits, and 0 without tokens."""
     loss, weight = specdec_head.weighted_sums(torch.tensor([0.0, 2.0]), torch.tensor([0.25, 1.0]), 1.0, 6.0)
     a = 1 / (1 + math.exp(-2))
     total = -(1 * 0.25 * math.log(0.5) + 6 * 0.75 * math.log(0.5)) - 1 * 1.0 * math.log(a)
@@ -149,7 +149,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def trained(work: Path, settings: specdec_head.TrainingOptions, finished: Path) -> dict[str, tuple[Any, Path]]:
-    """Settings and the run folder of each predictor."""
+    """Return the settings and the run folder of each predictor."""
     features = replace(options(work / "data"), predictor="lag-free", mixing=None)
     make_features(features, work / "lag-free-features")
     common = {"epochs": 2, "batch_size": 32, "threads": 1, "device": "cpu"}
@@ -186,9 +186,9 @@ def test_how_often_a_training_is_logged_and_kept(
         train_acceptance(changed, output=tmp_path / f"every-{every}")
         rows = [row for row in metrics_rows(tmp_path / f"every-{every}") if row["loss"]]
         counts.append((len(rows), len({*kept})))
-    (often, often_kept), (seldom, seldom_kept) = counts
-    assert often >= 3 * seldom > 0
-    assert often_kept > seldom_kept > 0
+    (frequent, frequent_kept), (rare, rare_kept) = counts
+    assert frequent >= 3 * rare > 0
+    assert frequent_kept > rare_kept > 0
 
 
 def test_run_folder(finished: Path, settings: specdec_head.TrainingOptions, work: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_global_generator_decides_nothing_and_is_left_alone(
 
 
 def stop(owner: type, hook: str, call: int, work: Callable[[], object]) -> None:
-    """Do ``work``, in which the call of this number of a method fails."""
+    """Run ``work`` until call number ``call`` of the method ``hook`` of ``owner``, which fails."""
     original, calls = getattr(owner, hook), iter(range(1, 100))
 
     def stopping(*arguments: Any) -> Any:
@@ -254,7 +254,10 @@ def stop(owner: type, hook: str, call: int, work: Callable[[], object]) -> None:
 def test_resume_after_a_stop_anywhere_is_exact(
     finished: Path, settings: specdec_head.TrainingOptions, tmp_path: Path, owner: type, hook: str, call: int
 ) -> None:
-    """Three epochs of six steps, a checkpoint every two: stops within an epoch, at its last step, around validation."""
+    """A run has three epochs of six steps and a checkpoint every two steps.
+
+    It stops within an epoch, at its last step, or around validation.
+    """
     stop(owner, hook, call, lambda: train_acceptance(settings, output=tmp_path / "run"))
     train_acceptance(settings, output=tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "run", finished)
@@ -275,7 +278,10 @@ def test_early_stopping(
     epochs: int,
     best: int,
 ) -> None:
-    """The best epoch is kept; a run that was killed after its last one does not go on, one with more patience does."""
+    """The best epoch is kept.
+
+    A run that was killed after its last epoch does not continue, except with more patience.
+    """
     monkeypatch.setattr(
         "specpilot.train.predictor_module.finish_validation",
         lambda module, metrics: finish_validation(module, {"kl": KL[module.current_epoch]}),
@@ -319,7 +325,7 @@ def test_an_unfinished_run_asks_to_be_resumed_with_its_own_settings(
 def test_features_are_made_in_the_run_folder(
     finished: Path, settings: specdec_head.TrainingOptions, work: Path, tmp_path: Path
 ) -> None:
-    """The same run as with features made before; a complete one does not need them."""
+    """The run equals one with features that were made before. A complete run does not need the features."""
     ours = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
     train_acceptance(ours, output=str(tmp_path / "run"))
     assert_same_run(tmp_path / "run", finished)
@@ -343,7 +349,7 @@ def test_features_decide_what_they_were_made_with(settings: specdec_head.Trainin
 def test_weights_and_biases_offline(
     settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metrics and reliability table of the training, and the exported checkpoint, under the run's id."""
+    """The run has the metrics and the reliability table of the training, and the exported checkpoint."""
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
     train_acceptance(replace(settings, epochs=1, wandb="project"), output=tmp_path / "a run")
@@ -362,7 +368,10 @@ def test_weights_and_biases_offline(
 def test_tensorboard(
     finished: Path, settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The values of metrics.csv, each once though the run was killed; without the package nothing is begun."""
+    """The log has each value of metrics.csv once, although the run was killed.
+
+    Without the package, no training begins.
+    """
     run = tmp_path / "run"
     with monkeypatch.context() as patch, refused(r"^tensorboard is not installed: pip install"):
         patch.setitem(sys.modules, "tensorboard", None)
@@ -415,7 +424,10 @@ def test_export_gives_the_best_head(
 
 
 def test_the_best_epoch_is_stored_with_metrics_that_are_not_defined(tmp_path: Path, work: Path) -> None:
-    """As of greedy data, whose labels may all be 1: in the checkpoint and in the result of the run."""
+    """Greedy data may have only the label 1.
+
+    Its undefined metrics are in the checkpoint and in the result of the run.
+    """
     best = BestEpoch(
         epoch=2, step=8, metrics={"kl": 0.25, "auroc": math.nan}, reliability=[Bin(0.0, 0.1, 3, 0.05, 0.5)],
         mean=1.0, examples=3, hidden_size=HIDDEN,

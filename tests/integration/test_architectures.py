@@ -1,4 +1,4 @@
-"""Greedy decoding of many architectures is, token for token, transformers' own of each prompt alone, in every mode."""
+"""Greedy texts of many architectures, in every mode, equal those of transformers for each prompt alone."""
 
 from typing import Any
 
@@ -51,7 +51,10 @@ def test_every_way_is_transformers_greedy(name: str, way: str, generate: Any) ->
 
 @each(MAKERS)
 def test_target_context_is_a_plain_forward(name: str) -> None:
-    """Of the prefix and the drafted token; texts outgrow the windows, and the second the short frequencies."""
+    """The states are those of a forward over the prefix and the drafted token.
+
+    Texts exceed the attention windows, and the second text exceeds the short rotary frequencies.
+    """
     _, draft = pair_of(name)
     generator = torch.Generator().manual_seed(0)
     for prompt in (PROMPTS[0], PROMPTS[4]):

@@ -31,29 +31,29 @@ from ..helpers.steps import step
 from ..helpers.traces import traced_text
 
 NAME = "experiments.rivals.block_pilot:Config"
-CHEAP, DEAR = CostModel(0.05, 1.0, 0.0, 0.05), CostModel(0.9, 1.0, 0.1)
+CHEAP, EXPENSIVE = CostModel(0.05, 1.0, 0.0, 0.05), CostModel(0.9, 1.0, 0.1)
 COSTS = st.builds(CostModel, st.floats(0.01, 0.9), st.just(1.0), st.floats(0.0, 0.1), st.floats(0.0, 0.5))
 ACCEPTANCES = st.lists(st.floats(0.0, 1.0), min_size=ROUND_TOKENS, max_size=ROUND_TOKENS)
 
 
-class Foretold:
-    """Predicts what it is given."""
+class FixedSurvivals:
+    """Returns predictions that the test sets."""
 
     def __init__(self, accept: list[float]) -> None:
-        self.given = [*accumulate(accept, lambda a, b: a * b)]
+        self.survivals = [*accumulate(accept, lambda a, b: a * b)]
 
     def __call__(self, rates: list[float], state: torch.Tensor) -> list[float]:
-        return self.given
+        return self.survivals
 
 
-def told(accept: list[float], every: Every, cost: CostModel = CHEAP) -> PlannedLength:
+def planned_length(accept: list[float], every: Every, cost: CostModel = CHEAP) -> PlannedLength:
     length = PlannedLength(LengthHead(8, 4), every, 0.6, cost)
-    length.survivals = Foretold(accept)  # type: ignore[assignment]
+    length.survivals = FixedSurvivals(accept)  # type: ignore[assignment]
     return length
 
 
 def planned(length: PlannedLength) -> int:
-    """Tokens that the next round drafts."""
+    """Return the number of tokens that the next round drafts."""
     length.read_target(torch.zeros(8))
     if not length.start_round():
         return 0
@@ -68,9 +68,9 @@ def planned(length: PlannedLength) -> int:
 
 @given(ACCEPTANCES, COSTS)
 def test_a_plan_is_the_best_length(accept: list[float], cost: CostModel) -> None:
-    """Of the largest gain at the text's rate, or of the most tokens a second; as by trying all."""
+    """The plan has the largest gain at the text's rate, or the most tokens per second, of all lengths."""
     for every in get_args(Every):
-        length = told(accept, every, cost)
+        length = planned_length(accept, every, cost)
         tokens = [*accumulate(length.survivals([], torch.empty(0)), initial=1.0)]
         worth = [
             tokens[k] / cost.round(k) if every == "prompt" else tokens[k] - length.rate.value * cost.round(k)
@@ -81,8 +81,8 @@ def test_a_plan_is_the_best_length(accept: list[float], cost: CostModel) -> None
 
 
 def test_plans_follow_costs_and_the_number_of_requests() -> None:
-    batch = BatchCosts((1, 8), (CHEAP, DEAR))
-    length = told([0.9] * ROUND_TOKENS, "round").repriced(batch=batch)
+    batch = BatchCosts((1, 8), (CHEAP, EXPENSIVE))
+    length = planned_length([0.9] * ROUND_TOKENS, "round").repriced(batch=batch)
     assert isinstance(length, PlannedLength)
     alone = planned(length)
     length.shared_by(8)
@@ -90,14 +90,14 @@ def test_plans_follow_costs_and_the_number_of_requests() -> None:
     length.start_text()
     length.shared_by(1)
     assert planned(length) == alone
-    assert planned(told([0.9] * ROUND_TOKENS, "prompt", DEAR)) == 0
+    assert planned(planned_length([0.9] * ROUND_TOKENS, "prompt", EXPENSIVE)) == 0
 
 
 def test_a_plan_for_a_prompt_stays_and_one_for_a_round_does_not() -> None:
     for every, same in (("prompt", True), ("round", False)):
-        length = told([0.95] * ROUND_TOKENS, every)  # type: ignore[arg-type]
+        length = planned_length([0.95] * ROUND_TOKENS, every)  # type: ignore[arg-type]
         first = planned(length)
-        length.survivals = Foretold([0.0] * ROUND_TOKENS)  # type: ignore[assignment]
+        length.survivals = FixedSurvivals([0.0] * ROUND_TOKENS)  # type: ignore[assignment]
         assert (planned(length) == first) == same
         length.start_text()
         assert planned(length) == 0
@@ -136,12 +136,12 @@ def test_outcomes_of_drafts() -> None:
 
 def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
     *_, trace = traced_text()
-    examples, length = round_examples(trace), told([0.9] * ROUND_TOKENS, "round")
+    examples, length = round_examples(trace), planned_length([0.9] * ROUND_TOKENS, "round")
     rates = outcome_rates(examples.places, examples.kept)
     for row, kept in enumerate(trace.kept[1:-1]):
         assert rates[row].tolist() == pytest.approx(length.outcomes.rates)
         length.end_round(1, int(kept))
-    longer, single = (told([0.9] * ROUND_TOKENS, "round") for _ in range(2))
+    longer, single = (planned_length([0.9] * ROUND_TOKENS, "round") for _ in range(2))
     longer.end_round(4, 2)  # the fourth token was not decided on
     for accepted in (1, 1, 0):
         single.end_round(1, accepted)
@@ -150,7 +150,7 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
 
 @pytest.mark.parametrize(("every", "known_lengths"), [("round", [0, 1, 2, 3, 4]), ("prompt", [0, 0, 0, 3, 3])])
 def test_a_plan_knows_what_came_before_it(every: Any, known_lengths: list[int]) -> None:
-    """For a prompt: what is known before its text's first round."""
+    """A plan for a prompt only uses data from before the first round of its text."""
     places, kept = torch.tensor([1, 2, 3, 1, 2]), torch.tensor([1, 0, 1, 0, 1]).unsqueeze(1)
     examples = Examples(torch.rand(5), torch.randn(5, 16), places=places, kept=kept)
     planned_inputs = inputs(examples, TrainingOptions(data="rounds", every=every))
@@ -166,7 +166,7 @@ def test_a_plan_knows_what_came_before_it(every: Any, known_lengths: list[int]) 
 
 
 def test_from_data_to_decoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Trained, exported and decoded with by name; what nobody names is not imported."""
+    """A controller is trained, exported and used by its name. Modules that are not named are not imported."""
     data, run, controller = (str(tmp_path / name) for name in ("data", "run", "controller"))
     assert cli.main(["data", "acceptance", "--limit", "12", "--max-new-tokens", "8", "--output", data]) == 0
     words = ["--data", data, "--epochs", "1", "--traced", "2", "--validation-fraction", "0.3", "--width", "4"]

@@ -1,4 +1,4 @@
-"""Calibration: closed forms, fits that find what they were made from, and the same numbers in training and serving."""
+"""Calibration: closed forms, fits that recover the true parameters, and equal numbers in training and serving."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def test_each_method_finds_the_probabilities_it_can_express() -> None:
-    """The labels are probabilities: a fit to them is exact where the method has the right form."""
+    """Labels are probabilities, so a fit to them is exact if the method has the right form."""
     weighted = fit_all(LOGITS, sigmoid(LOGITS + math.log(6)), w_acc=1, w_rej=6)
     for name in ("weights", "platt"):
         assert [weighted[name](logit) for logit in LOGITS] == pytest.approx(sigmoid(LOGITS + math.log(6)), abs=1e-4)
@@ -95,7 +95,7 @@ def test_the_shipped_head_is_calibrated(
 
 
 def test_a_head_is_evaluated_on_what_its_training_held_out(data: Path, tmp_path: Path) -> None:
-    """On the data it was trained on, only the validation prompts are taken."""
+    """For data that a head was trained on, only the validation prompts are used."""
     old = load_controller(FOLDER / "tiny-head")
     same = replace(old.config, datasets=[read_manifest(data).dataset_fingerprint])
     trained = save_controller(tmp_path / "trained", old.head, same)
@@ -140,7 +140,7 @@ def test_an_exponent_must_be_better_on_other_texts(monkeypatch: pytest.MonkeyPat
 
 
 def test_features_are_trained(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The optimum that scikit-learn finds on the same examples. The last line printed is the next command."""
+    """The parameters are the optimum that scikit-learn finds. The last line printed is the next command."""
     run, new = str(tmp_path / "run"), str(tmp_path / "new")
     words = ["--data", str(data), "--validation-fraction", "0.3", "--traced", "0", "--batch-size", "64"]
     assert cli.main(["train", "acceptance", "--predictor", "features", *words, "--output", run]) == 0
@@ -181,7 +181,7 @@ def measured(name: str, logits: torch.Tensor, p: torch.Tensor) -> float:
 
 
 def test_kl() -> None:
-    """And that of the best constant."""
+    """The KL divergence and that of the best constant prediction are computed by hand."""
     expected = (0.25 * math.log(0.5) + 0.75 * math.log(1.5) + 0.5 * math.log(0.625) + 0.5 * math.log(2.5)) / 2
     logits, p = torch.tensor([0.0, math.log(4)]), torch.tensor([0.25, 0.5])
     assert measured("kl", logits, p) == pytest.approx(expected)
@@ -193,7 +193,7 @@ def test_kl() -> None:
 
 
 def test_auroc() -> None:
-    """Of soft labels the expectation over their coins; it needs both outcomes."""
+    """For soft labels, the AUROC is the expectation over outcomes drawn from the labels. It needs both outcomes."""
     # Two tokens, the first ranked higher. A pair (accepted, rejected) is (1st, 2nd), (2nd, 1st) or one token with
     # itself, a tie, which counts one half.
     p1, p2 = 0.8, 0.3

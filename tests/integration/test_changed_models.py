@@ -1,4 +1,4 @@
-"""Models that somebody has changed, or that cannot be decoded exactly: the right text, or an error."""
+"""Models that were changed, or that cannot be decoded exactly, give the right text or an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,23 +34,23 @@ PROMPT = [5, 9, 2, 44, 17, 3, 30]
 
 @pytest.fixture(autouse=True)
 def _every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small weights are packed as well."""
+    """Pack small weights as well."""
     monkeypatch.setattr(linear, "SMALLEST", 1)
     monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
 
 
 def layer(model: Any) -> Any:
-    """A layer in the middle."""
+    """Return a layer in the middle of the model."""
     return model.model.layers[0] if model.config.model_type == "llama" else model.transformer.h[0]
 
 
 def inner(model: Any) -> Any:
-    """A linear layer of it."""
+    """Return a linear layer of :func:`layer`."""
     return layer(model).mlp.down_proj if model.config.model_type == "llama" else layer(model).mlp.c_proj
 
 
 def negated(*arguments: Any) -> Any:
-    """The output or inputs of a module, as a hook gets them last, with another sign."""
+    """Return the output or the inputs of a module, the last argument of a hook, with the opposite sign."""
     value = arguments[-1]
     if hasattr(value, "logits"):
         value.logits = -value.logits
@@ -70,11 +70,11 @@ def own_attention(model: PreTrainedModel) -> None:
 
 
 def another_class(model: Any) -> None:
-    class Mine(type(layer(model).mlp)):  # type: ignore[misc]
+    class ChangedMLP(type(layer(model).mlp)):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> Any:
             return -super().forward(x)
 
-    layer(model).mlp.__class__ = Mine
+    layer(model).mlp.__class__ = ChangedMLP
 
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
@@ -131,7 +131,7 @@ BY_TRANSFORMERS = (*REASONS["hooks"], "another attention")  # its own forward fo
 
 
 def refusal(change: str, architecture: str, *, before: bool) -> str | None:
-    """Why a change is refused; None if the text is the changed model's."""
+    """Return the reason for which a change is refused; None if the text is that of the changed model."""
     if before:  # decoders of changed models decode these, except with dropout
         return "is in training mode" if change == "dropout" else None
     if change in HARMLESS or (architecture == "gpt2" and change in BY_TRANSFORMERS):
@@ -200,7 +200,7 @@ def test_settings_of_generation_are_those_of_the_moment() -> None:
 
 
 def test_another_threads_forward_is_no_change() -> None:
-    """On a GPU prompts are read by the model's own forward, with hooks that capture its states."""
+    """On a GPU, the model's own forward reads prompts, with temporary hooks that capture states."""
     target, changes = make("gpt2"), []
     layer(target).register_forward_hook(lambda *_: changes.append(guarded.change()))
     guarded = ModelSnapshot(target, hooks=True)
@@ -269,7 +269,7 @@ SIZES: dict[str, Any] = {
 
 
 class Recurrent(GPT2LMHeadModel):
-    """A sum over all tokens ever read, which no cache knows of, is added to the logits."""
+    """Adds to the logits a sum over all tokens that were read, which is not in the cache."""
 
     total: torch.Tensor | int = 0
 
@@ -308,7 +308,7 @@ def test_models_that_cannot_read_in_parts(model: Any, gain: float, settings: dic
 
 
 def test_the_same_as_a_decoder() -> None:
-    """It says what to do, and that works: greedy text is transformers' own."""
+    """The error names a remedy, and the remedy works: the greedy text equals that of transformers."""
     model, draft = (random_model(BertLMHeadModel, is_decoder=True, **NO_SPECIALS) for _ in range(2))
     with torch.no_grad():
         for parameter in draft.parameters():

@@ -116,7 +116,7 @@ def test_models_are_shared(tmp_path: Path) -> None:
 
 
 def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
-    """Against trying all lengths: 1 + Σ Π a tokens in the time of the round."""
+    """The bound equals the best of all lengths, with 1 + Σ Π a tokens in the time of a round."""
     *_, trace = traced_text(budget=16)
     cost, rate = CostModel(0.15, 1.0, 0.05, 0.1), 0.9
     lengths = Informed.of(trace, cost, rate).lengths
@@ -139,7 +139,10 @@ def test_speedup_is_eq_2_3_against_no_drafts() -> None:
 
 
 def test_rules_are_tuned_on_the_other_half() -> None:
-    """On even prompts drafts of 8 are accepted whole, on odd ones never: each half is judged at the other's best."""
+    """Drafts of 8 tokens are accepted on even prompts and rejected on odd ones.
+
+    Each half is evaluated with the value that is best on the other half.
+    """
     good, bad = Counts(61, 80, 53, 8, 7), Counts(61, 480, 0, 61, 60)
     short = Counts(61, 60, 30, 31, 30)
     replayed = {(FIXED, 1.0): [short] * 4, (FIXED, 8.0): [good, bad, good, bad]}
@@ -151,7 +154,7 @@ def test_rules_are_tuned_on_the_other_half() -> None:
 
 
 def test_outputs_are_traced_by_the_rule(tmp_path: Path) -> None:
-    """Of the same texts; results are stored apart, and those of token-wise verification as before."""
+    """Traces of both rules have the same texts. Their results are stored separately."""
     target, draft = save_pair(tmp_path)
     decoder = SpeculativeDecoder.from_pretrained(target, draft, device="cpu")
     rows = [PromptRow("a", "all", "some prompt")]
@@ -172,7 +175,7 @@ def test_outputs_are_traced_by_the_rule(tmp_path: Path) -> None:
 
 
 def test_intervals_cover() -> None:
-    """The ratio of two rates, over repeated draws of thirty prompts whose difficulty both decoders share."""
+    """Intervals of the ratio of two rates cover the true ratio, over repeated draws of thirty prompts."""
     rng, covered, times = np.random.default_rng(0), 0, 400
     for _ in range(times):
         tokens = rng.integers(20, 120, 30)
@@ -228,7 +231,7 @@ def test_of_repeated_runs_the_one_of_median_time_is_kept() -> None:
 
 
 class Monitor:
-    """A GPU at 60 W and a processor at 40 W, on a clock that is moved by hand."""
+    """A GPU at 60 W and a processor at 40 W, with a clock that the test moves."""
 
     def __init__(self, *, cpu: bool) -> None:
         self.now, self.cpu = 0.0, cpu
@@ -301,7 +304,7 @@ def test_the_table_fits_eighty_columns() -> None:
 
 
 def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And how often; without a limit it is all of them, once."""
+    """The time also decides the number of passes. Without a limit, all prompts are decoded once."""
     clock, lines = Clock(), Console(record=True, width=200, file=io.StringIO())
     monkeypatch.setattr(time, "perf_counter", clock)
     plans = []
@@ -327,7 +330,7 @@ def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.Monke
 
 
 def test_the_minutes_count_from_the_start_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Loading of the prompts and of the target takes a minute each, by a clock that only they move."""
+    """Loading the prompts and loading the target take a minute each, by a clock that only they move."""
     clock, spent = Clock(), []
     monkeypatch.setattr(time, "perf_counter", clock)
     read, load = compare_run.prompts_of, Loader.target
@@ -366,7 +369,7 @@ def test_the_minutes_count_from_the_start_of_the_command(monkeypatch: pytest.Mon
 
 
 def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """All kinds of decoders once, on the included pair; what is printed runs as it stands."""
+    """All kinds of decoders run once on the included pair, and the printed command runs unchanged."""
     monkeypatch.setattr(comparison, "MOST_PASSES", 1)
     output = tmp_path / "out put"
     words = ["--limit", "5", "--max-new-tokens", "8", "--minutes", "60", "--output", str(output)]
@@ -419,7 +422,7 @@ def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also of decoders that did not win: with costs, copies and another precision."""
+    """Commands of all decoders are checked, not only the winner's: with costs, copies and another precision."""
     base = DecodingOptions(draft="tiny-draft")
     loader, decoder_spec = Loader(base), partial(ComparedDecoder.of, base)
     cost = tmp_path / "cost.json"
@@ -459,7 +462,7 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
 
 
 def with_texts(report: ComparisonReport, **texts: list[str]) -> ComparisonReport:
-    """The report with digests of the decoders' texts, and how many are the same as without drafts."""
+    """Return the report with digests of the decoders' texts, and with the numbers of unchanged texts."""
     timed = {name: [replace(run, texts=[text]) for run, text in zip(report.timed[name], texts[name], strict=True)]
              for name in report.timed}  # fmt: skip
     decoders = {
@@ -482,7 +485,7 @@ def test_whether_drafts_change_texts() -> None:
 
 
 def test_speeds_of_the_same_texts_are_paired() -> None:
-    """Prompts that take longer with both decoders widen an unpaired interval alone."""
+    """Prompts that take longer with both decoders only widen an unpaired interval."""
     report = comparison_report({"one": (1.5, False)}, prompts=20)
     timed = {
         name: [replace(run, seconds=run.seconds * (1 + i % 5)) for i, run in enumerate(runs)]
@@ -495,8 +498,8 @@ def test_speeds_of_the_same_texts_are_paired() -> None:
     assert paired < 0.05
     assert unpaired > 0.5
     greedy = replace(same, task=replace(same.task, sampling=SamplingParams(0.0)))
-    others = with_texts(replace(report, timed=timed), none=texts, one=[*texts[1:], "x"])
-    for without in (greedy, others, report):
+    different = with_texts(replace(report, timed=timed), none=texts, one=[*texts[1:], "x"])
+    for without in (greedy, different, report):
         assert not any("on the same tokens" in line for line in sentences(without))
 
 

@@ -56,7 +56,7 @@ def options(**changes: Any) -> CompareOptions:
 
 
 def write(folder: Path, rows: list[Any], manifest: Manifest) -> Path:
-    """A dataset of ``rows`` with the settings of ``manifest``."""
+    """Write a dataset of ``rows`` with the settings of ``manifest``."""
     names = ("kind", "target", "draft", "fingerprint", "sampling", "prompts", "settings", "verifier")
     identity = manifest.to_dict()
     with ShardWriter(folder, {name: identity[name] for name in names if name in identity}) as writer:
@@ -68,7 +68,7 @@ def write(folder: Path, rows: list[Any], manifest: Manifest) -> Path:
 
 @pytest.fixture(scope="module")
 def rounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Rounds of one tiny pair at two temperatures; the first also in halves."""
+    """Return datasets of rounds of one tiny pair at two temperatures, and two halves of the first dataset."""
     place = tmp_path_factory.mktemp("rounds")
     target, draft = save_pair(place)
     prompts = place / "prompts.jsonl"
@@ -122,7 +122,7 @@ def test_a_planted_drift_is_found_and_halves_have_none(
 
 
 def test_settings_for_engines_from_rounds(rounds: dict[str, Path], tmp_path: Path) -> None:
-    """The draft length is chosen for what was asked, by domain and temperature, and compared with other traffic."""
+    """The draft length is chosen for all prompts, by domain and by temperature, and compared with other traffic."""
     names = {name: str(rounds[name]) for name in ("warm", "cold")}
     comparison = specpilot.compare(
         data=names["warm"], against=names["cold"], engine_cost=0.05, output=tmp_path / "settings"
@@ -150,7 +150,7 @@ def test_settings_for_engines_from_rounds(rounds: dict[str, Path], tmp_path: Pat
 
 
 def clusters(random: np.random.Generator, prompts: int, shift: float = 0.0) -> Sums:
-    """Tokens of prompts in five groups: prompts differ in acceptance and in their numbers of tokens."""
+    """Return tokens of prompts in five groups. Prompts differ in acceptance and in their numbers of tokens."""
     count = random.poisson(6, (prompts, 5))
     mean = np.clip(random.normal(0.6, 0.2, (prompts, 1)) + shift, 0.02, 0.98)
     accepted = random.binomial(count, np.broadcast_to(mean, count.shape)).astype(float)
@@ -172,7 +172,10 @@ def named(sums: Sums, prefix: str) -> tuple[list[str], Sums]:
     ],
 )
 def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of datasets without a drift at most 5 % raise any alarm, be their prompts the same or not, or few in one."""
+    """Without a drift, at most 5 % of the pairs of datasets raise an alarm.
+
+    Their prompts are equal or different, or one dataset has few prompts.
+    """
     monkeypatch.setattr(drift, "ASSIGNMENTS", 400)  # the level is the same with fewer
     random, repeats = np.random.default_rng(0), 480
     alarms = detections = 0
@@ -187,7 +190,7 @@ def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int], monkeypatc
 
 
 def test_p_values_are_those_of_two_families_with_half_of_the_level_each() -> None:
-    """Of 40 assignments the observed one has the largest statistic in the first two groups, the least in the third."""
+    """The observed assignment, one of 40, has the largest statistic in two groups and the smallest in the third."""
     falling, rising = np.arange(40.0, 0.0, -1.0), np.arange(1.0, 41.0)
     p = drift.adjusted(np.stack([falling, falling, rising], 1))
     # The least p-value of the second and third group is as small in two assignments, the first and the last.
@@ -223,7 +226,7 @@ def test_sums_are_of_prompts_and_a_group_of_few_is_not_judged() -> None:
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Acceptance data whose draft is at hand."""
+    """Return acceptance data whose draft model can be loaded."""
     place = tmp_path_factory.mktemp("labelled")
     make_model(1).save_pretrained(place / "draft")
     return write_dataset(place / "data", make_rows(40), str(place / "draft"))
@@ -262,7 +265,10 @@ def test_groups_and_confidences_are_those_of_the_rows(labelled: Path) -> None:
 
 
 def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
-    """One that lags reads the state at a token, which is that of acceptance training; others those before it."""
+    """A predictor with a lag reads the state at a token, as in its training.
+
+    Other predictors read the state before it.
+    """
     model, manifest = CausalLM(make_model(1)), read_manifest(labelled)
     text = text_of(read_dataset(labelled, AcceptanceRow)[0])
     reading = read_drafted(model, text, manifest)
@@ -370,7 +376,10 @@ def test_routers_for_another_rule_are_named(reward: str, named: bool, tmp_path: 
 
 
 def test_data_of_two_rules(labelled: Path, tmp_path: Path) -> None:
-    """It is not one dataset; a drift to another rule is named, and so is a controller for another one."""
+    """Data of two rules is refused as one dataset.
+
+    A drift to another rule, and a controller for another rule, are reported.
+    """
     seeded = write(tmp_path / "seeded", make_rows(30), replace(read_manifest(labelled), verifier="invariant"))
     with pytest.raises(InputError, match="verifier differs"):
         read_labelled([str(labelled), str(seeded)], options(), QUIET)
@@ -397,8 +406,8 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
         report_of(pair)
     with pytest.raises(InputError, match="is not the draft of the data"):
         read_labelled([str(rounds["warm"])], options(draft=read_manifest(labelled).draft), QUIET)
-    gone = write(tmp_path / "gone", make_rows(6), replace(read_manifest(labelled), draft=str(tmp_path / "moved")))
-    data = read_labelled([str(gone)], options(), QUIET)  # labels need no model
+    moved = write(tmp_path / "gone", make_rows(6), replace(read_manifest(labelled), draft=str(tmp_path / "moved")))
+    data = read_labelled([str(moved)], options(), QUIET)  # labels need no model
     assert "The draft cannot be loaded" in data.notes[0]
     assert data.drafted.predictions == {}
     assert report_of([data]).decoders == {}
@@ -408,13 +417,13 @@ def test_other_pairs_and_drafts(labelled: Path, rounds: dict[str, Path], tmp_pat
 
 
 def outcomes(row: RoundsRow) -> list[int]:
-    """Accepted tokens of each round."""
+    """Return the number of accepted tokens of each round."""
     drafts = zip(row.starts, row.drafted, strict=True)
     return [sum(a == b for a, b in zip(tokens, row.x[start:], strict=False)) for start, tokens in drafts]
 
 
 def response_to(row: RoundsRow, detailed: bool) -> dict[str, Any]:
-    """A response as vLLM 0.33 writes it, of a text whose rounds drafted three tokens each."""
+    """Return a response in the form of vLLM 0.33, for a text whose rounds drafted three tokens each."""
     accepted = outcomes(row)
     response: dict[str, Any] = {
         "acceptance_histogram": [accepted.count(j) for j in range(4)], "num_spec_steps": len(accepted),
@@ -436,7 +445,9 @@ def save(file: Path, lines: list[Any]) -> str:
 
 
 def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_path: Path) -> None:
-    """By depth, and with the order of the rounds by position; a drift to another temperature is found."""
+    """Outcomes are those of the rounds by depth, and with the order of the rounds also by position. A drift to another
+    temperature is reported.
+    """
     rows = {  # without those that end in a draft of fewer tokens
         name: [row for row in read_dataset(rounds[name], RoundsRow) if row.starts
                and all(len(d) == 3 or a < len(d) for a, d in zip(outcomes(row), row.drafted, strict=True))]

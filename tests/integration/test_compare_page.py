@@ -49,7 +49,7 @@ from ..helpers.traces import traced_text
 
 
 def report(prompts: int = 20, **figures: Any) -> ComparisonReport:
-    """A comparison by clock and replay."""
+    """Return the report of a comparison by clock and replay."""
     timed = comparison_report({"mine": (1.5, True), "3": (1.4, False)}, prompts=prompts, informed=1.9, **figures)
     replayed = with_figures(timed, replay=Interval(1.3, 1.2, 1.4))
     return concluded(replayed, {"Decode with it": "specpilot generate 'a <b>'"})
@@ -57,13 +57,13 @@ def report(prompts: int = 20, **figures: Any) -> ComparisonReport:
 
 CHECKS = [[Check(i, 1 + i % 9, (i % 10) / 10, ((i + 4 * j) % 7) / 7) for i in range(200)] for j in range(12)]
 ROWS = [PromptRow(str(i), ("code", "chat")[i % 2], "") for i in range(12)]
-FOUND = drafted_of({DRAFT_CONFIDENCE: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
+DRAFTED = drafted_of({DRAFT_CONFIDENCE: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
 FIGURES: dict[str, Any] = {
     "lengths": [LengthSpeed(k, 1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8) for k in (1, 2, 4)],
-    "along": FOUND.along,
-    "acceptance": FOUND.acceptance(),
-    "lines": FOUND.lines(),
-    "predictors": FOUND.quality(),
+    "along": DRAFTED.along,
+    "acceptance": DRAFTED.acceptance(),
+    "lines": DRAFTED.lines(),
+    "predictors": DRAFTED.quality(),
     "mosaic": Sample("Say <hi>.", {"mine": [Piece(by, f"{by}&\n") for by in ("target", "draft", "copy", "rejected")]}),
 }
 
@@ -167,7 +167,7 @@ def test_meaningless_figures_are_left_out() -> None:
 
 
 class Sometimes(LengthController):
-    """Drafts in every third round, one token more each time."""
+    """Drafts in every third round, each time one token more."""
 
     def start_text(self) -> None:
         self.round, self.drafts = 0, list[int]()
@@ -184,7 +184,7 @@ class Sometimes(LengthController):
 
 
 def test_rounds_without_a_draft_are_not_charged_for_starting_one() -> None:
-    """Else what drafts seldom, such as the informed bound, seems slower than it is."""
+    """Otherwise a controller that rarely drafts, such as the informed bound, would seem too slow."""
     *_, trace = traced_text(budget=30)
     cost, rule = CostModel(0.1, 1.0, 0.02, 0.3), Sometimes()
     stats = replay(trace, rule, frozenset())
@@ -193,7 +193,7 @@ def test_rounds_without_a_draft_are_not_charged_for_starting_one() -> None:
 
 
 class Twice(AcceptancePredictor):
-    """Half the acceptance of the token that it predicts, so that its place can be told."""
+    """Predicts half of each token's acceptance, so that a test can identify the token."""
 
     mean = 0.5
 
@@ -205,7 +205,7 @@ class Twice(AcceptancePredictor):
 
 
 def walked(trace: Any) -> Iterator[tuple[int, float]]:
-    """Positions and acceptances of the checked tokens, by the trace alone; a budget's last draft token is none."""
+    """Return positions and acceptances of the checked tokens by the trace, without the budget's last token."""
     index = 1
     for position in range(1, trace.budget - 2):
         yield index, trace.accept[position]
@@ -236,9 +236,9 @@ def test_every_checked_token_is_observed_once(lag: int) -> None:
 
 def test_acceptance_and_quality_are_by_position() -> None:
     places = ["1", "2", "3", "4", "5", "6", "7", "8 and more"]
-    quality, accepted = FOUND.quality()[DRAFT_CONFIDENCE], FOUND.acceptance()
+    quality, accepted = DRAFTED.quality()[DRAFT_CONFIDENCE], DRAFTED.acceptance()
     assert list(quality) == ["all", *places]
-    assert list(accepted["depth"]) == list(FOUND.lines()["code"]) == places
+    assert list(accepted["depth"]) == list(DRAFTED.lines()["code"]) == places
     assert sum(quality[place].tokens for place in places) == quality["all"].tokens == 2400
     later = [check for of in CHECKS for check in of if check.position >= 8]
     brier = sum((check.predicted - check.accept) ** 2 for check in later) / len(later)
@@ -336,7 +336,7 @@ def test_demo(tmp_path: Path) -> None:
 
 
 def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `specpilot demo --real` lets it, here the included one."""
+    """The function of `specpilot demo --real` runs with the included pair."""
     base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
     ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
     console = Console(record=True, width=80, force_terminal=False)
@@ -351,7 +351,7 @@ def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_speeds_of_a_real_model_have_digits_and_their_range() -> None:
-    """On a busy machine a slow model's speeds were printed as 1 and 0."""
+    """Speeds of a slow model on a busy machine have two digits instead of 1 and 0."""
     answers = [Answer(10, 40.0, 40.0, same=True), Answer(30, 120.0, 60.0, same=False)]
     assert summary(answers) == (
         "0.25 tokens/s without drafts, 0.4 with drafts: 1.60 × (1.00–2.00 by prompt); the same text for 1 of 2 prompts"

@@ -26,7 +26,7 @@ Train = Callable[[int], str]
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Writes a head of the included pair with the weights of a seed to one and the same folder."""
+    """Return a function that writes a head of the included pair, with the weights of a seed, to the same folder."""
     trained = load_controller("tiny-head")
 
     def write(seed: int) -> str:
@@ -103,7 +103,7 @@ def test_a_folder_has_one_holder(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, 524])
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """As on some network file systems; nothing is left there."""
+    """The error is that of some network file systems. No file remains in the folder."""
 
     def flock(*_: object) -> None:
         raise OSError(number, "No locks available")

@@ -1,4 +1,4 @@
-"""The cost model, by the number of requests, measured, and learnt while serving, by a clock that the tests move."""
+"""The cost model: by number of requests, measured, and learned while decoding, with a clock that tests move."""
 
 import json
 import math
@@ -35,7 +35,7 @@ QUIET = Console(quiet=True)
 PROMPTS = [[1, 2, 3], [4, 5]]
 
 
-KNOWN = (0.010, 0.001), 0.002  # t_v(n) = 10 + n ms, t_draft = 2 ms
+TIMES = (0.010, 0.001), 0.002  # t_v(n) = 10 + n ms, t_draft = 2 ms
 ASSUMED_RATIOS = 0.2, 0.05  # of t_draft and t_verify_token to a round without a draft, where nothing was measured
 TIME_SHARE = 0.004  # maximum share of the time for extra rounds, see docs/concepts/adaptive-costs.md
 
@@ -50,7 +50,7 @@ def test_throughput_is_equation_2_3() -> None:
 
 
 def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, *pair = timed_pair(monkeypatch, *KNOWN)
+    _, *pair = timed_pair(monkeypatch, *TIMES)
     result = bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=2, sampling={"max_new_tokens": 30})
     assert result.warnings == []
     true_costs = {"t_draft": 0.002, "t_verify": 0.010, "t_verify_token": 0.001}
@@ -62,7 +62,7 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"0", "1", str(MAX_DRAFT)} <= measured_over_fitted.keys()
     assert [*measured_over_fitted.values()] == pytest.approx([1.0] * len(measured_over_fitted))
     # The target's first forward after the draft's takes longer; a text's last round may have no room for a draft.
-    _, *pair = timed_pair(monkeypatch, *KNOWN, start=0.003)
+    _, *pair = timed_pair(monkeypatch, *TIMES, start=0.003)
     result = bench_cost(
         SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 30}, quick=True
     )
@@ -71,7 +71,7 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, *pair = timed_pair(monkeypatch, *KNOWN)
+    clock, *pair = timed_pair(monkeypatch, *TIMES)
 
     class Slow(TablePredictor):
         def predict(self, step: Step) -> float:
@@ -94,7 +94,7 @@ def test_costs_without_a_share_are_reported() -> None:
 
 
 def test_no_generation_is_longer_than_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, *pair = timed_pair(monkeypatch, *KNOWN)
+    _, *pair = timed_pair(monkeypatch, *TIMES)
     with pytest.raises(InputError, match="every text ended with its first token"):
         bench_cost(SpeculativeDecoder(*pair), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 1})
 
@@ -112,7 +112,10 @@ def test_the_sums_are_kept_whatever_a_verified_token_costs(per_token: float) -> 
 
 
 def test_the_quick_measurement_takes_turns_as_decoding_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target reads one token after another of its own, several after the draft; each draft follows the target."""
+    """The target reads one token after its own step, and several tokens after a draft step.
+
+    Drafts follow the target.
+    """
     target, *drafts = (language_model(load_model(name)) for name in ("tiny", *["tiny-draft"] * 2))
     last = [target]
 
@@ -130,7 +133,7 @@ def test_the_quick_measurement_takes_turns_as_decoding_does(monkeypatch: pytest.
 
 @pytest.mark.parametrize("seconds", [0.001, 0.03, 0.1, 0.2, 0.25, 0.3, 0.9, 3.0])
 def test_a_pair_is_measured_in_a_second_at_most(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or one forward of each model, if that takes longer."""
+    """The measurement takes longer only if one forward of each model does."""
     target, draft = language_model(load_model("tiny")), language_model(load_model("tiny-draft"))
     forwards: list[CausalLM] = []
 
@@ -152,7 +155,7 @@ def test_a_pair_is_measured_in_a_second_at_most(seconds: float, monkeypatch: pyt
 
 @pytest.mark.parametrize("busy", [{2: 5.0}, {2: 3.0, 5: 9.0}, {1: 9.0}, {9: 0.1}, {}])
 def test_a_busy_second_makes_no_draft_step_free(busy: dict[int, float]) -> None:
-    """The time of a draft step is the measured one, whatever the verifications of the same second took."""
+    """The time of a draft step is the measured one, even if the verifications of the same second were slow."""
     times = {1: 1.0, 2: 1.05, 5: 1.2, 9: 1.4} | busy
     assert StepTimes(times, [0.3], 0.3, 15, [[0.3] * 12]).cost.t_draft == pytest.approx(0.3)
 
@@ -212,13 +215,14 @@ def test_rounds_are_fitted(t: dict[int, float], expected: CostModel) -> None:
 
 
 def test_times_that_no_line_goes_through() -> None:
-    """Their least-squares line has no negative cost, and rounds without drafts count as much as all others."""
+    """The least-squares fit has no negative cost. Rounds without drafts have as much weight as all others."""
     cost = fit_rounds([(n - 1, 0, seconds) for n, seconds in {1: 20.0, 2: 20.0, 3: 20.0, 5: 20.0, 9: 34.0}.items()])
     assert cost.t_draft_start == 0.0
     assert cost.round(0) == pytest.approx(20.0, rel=0.1)
     assert cost.round(8, 0) == pytest.approx(34.0, rel=0.1)
-    dear = fit_rounds([(n - 1, 0, seconds) for n, seconds in {1: 2.0, 2: 8.0, 3: 14.0, 5: 26.0}.items()])
-    assert (dear.t_verify, dear.round(0)) == (0.0, pytest.approx(2.0, rel=0.05))  # a further token as dear as a round
+    expensive = fit_rounds([(n - 1, 0, seconds) for n, seconds in {1: 2.0, 2: 8.0, 3: 14.0, 5: 26.0}.items()])
+    # A further token is as expensive as a round.
+    assert (expensive.t_verify, expensive.round(0)) == (0.0, pytest.approx(2.0, rel=0.05))
 
 
 def test_chains_alone_determine_what_a_drafted_token_costs() -> None:
@@ -234,7 +238,7 @@ def test_chains_alone_determine_what_a_drafted_token_costs() -> None:
 # Costs by the number of requests
 
 
-CHEAP, DEAR = CostModel(0.05, 1.0, 0.0), CostModel(2.0, 1.0, 0.0)
+CHEAP, EXPENSIVE = CostModel(0.05, 1.0, 0.0), CostModel(2.0, 1.0, 0.0)
 seconds = st.floats(1e-6, 10.0)
 models = st.builds(CostModel, seconds, seconds, seconds)
 
@@ -258,7 +262,7 @@ def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, ro
 
 
 def test_cost_files(tmp_path: Path) -> None:
-    costs = BatchCosts((1, 8), (CHEAP, DEAR))
+    costs = BatchCosts((1, 8), (CHEAP, EXPENSIVE))
     file = tmp_path / "cost.json"
     file.write_text(json.dumps({"cost": CHEAP.to_dict(), "batch": costs.to_dict()}))
     assert BatchCosts.load(file) == costs
@@ -272,10 +276,10 @@ def test_cost_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
-@pytest.mark.parametrize("dear", [DEAR, CostModel(0.7, 0.7, 0.0)])
-def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel, kind: type) -> None:
-    """Where a token is at least as dear as a round not even one that is certain would pay: there are no probes."""
-    cost_options: dict[str, Any] = {"cost": CHEAP, "batch": BatchCosts((1, 64), (CHEAP, dear))}
+@pytest.mark.parametrize("expensive", [EXPENSIVE, CostModel(0.7, 0.7, 0.0)])
+def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(expensive: CostModel, kind: type) -> None:
+    """If a drafted token costs as much as a round, not even a certain token pays, and there are no probes."""
+    cost_options: dict[str, Any] = {"cost": CHEAP, "batch": BatchCosts((1, 64), (CHEAP, expensive))}
     rule = (
         RateOptimal(TablePredictor(0.99, mean=0.99), **cost_options)
         if kind is RateOptimal
@@ -291,7 +295,7 @@ def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(dear: CostModel
 
 
 def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
-    """Alone, tokens come so fast that at 16 requests no draft would seem to pay."""
+    """The rate of a single request is so high that no draft would seem to pay for 16 requests."""
     alone, shared = CostModel(0.01, 1.0, 0.0), CostModel(0.5, 1.0, 0.0)
     rule = RateOptimal(TablePredictor(0.8, mean=0.8), alone, batch=BatchCosts((1, 16), (alone, shared)))
     assert rule.rate.value * shared.per_token > 1.0
@@ -371,7 +375,7 @@ def test_an_interruption_leaves_little_trace() -> None:
 
 
 def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
-    """At the rate of no drafts at once after some rounds; at three times that rate for a share of the time."""
+    """At the rate without drafts, such a round is due after some rounds; at a higher rate, for a share of the time."""
     for gain in (1.0, 1.5, 3.0):
         running, rate = RunningCost(FIRST), gain / FIRST.round(0)
         rounds = 0
@@ -390,7 +394,7 @@ def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
 def test_drafts_that_do_not_pay_are_given_up_though_their_rounds_take_what_was_expected(
     rule: RateOptimal | OnlineConfidence,
 ) -> None:
-    """A round without a draft takes less than was expected, which only such a round can tell."""
+    """A round without a draft takes less time than expected. Only such a round can show this."""
     truth = replace(FIRST, t_verify=0.55, t_draft_start=0.4)
     drafting = []
     for _ in range(20):  # texts
@@ -419,7 +423,7 @@ def test_it_is_always_a_cost_model(rounds: list[tuple[int, int, float]], start: 
 
 
 class Late(RoundTimer):
-    """As on CUDA a round's seconds are known when the next one has ended."""
+    """Reports the seconds of a round after the next round, as on CUDA."""
 
     def between(self, first: float, last: float) -> float | None:
         return last - first if len(self.pending) > 1 else None
@@ -435,7 +439,7 @@ class Late(RoundTimer):
     ],
 )
 def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while requests leave, whose last rounds are told when others share none with them."""
+    """Times are also reported while requests leave, for the last rounds that they shared with others."""
     if late:
         monkeypatch.setattr("specpilot.infer.hooks.RoundTimer", Late)
     _, *pair = timed_pair(monkeypatch, (0.09, 0.01), 0.02)
@@ -464,7 +468,7 @@ def test_the_decoder_learns_what_its_models_take(batched: bool, late: bool, monk
 def test_copies_that_do_not_pay_are_given_up(
     step: float | None, length: Fixed | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copied tokens seem to cost nothing, and each takes as long as a step of the target that reads one token."""
+    """The initial cost of copies is 0, but each copied token takes as long as a target forward over one token."""
     drafted = {}
     for adapt in (False, True):
         ngram = Ngram(cost=CostModel(0.9, 1.0, 0.0), adapt=adapt)
@@ -478,7 +482,7 @@ def test_copies_that_do_not_pay_are_given_up(
 
 
 def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the costs of copies and of trees."""
+    """The costs of copies and of trees are measured and adapted, too."""
     time_forwards(monkeypatch, lambda model, n: float(model.model.config.num_hidden_layers))
     grown: dict[str, Any] = {"tree": "auto", "cost": "auto"}
     tree = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft+ngram", length="tiny-lag-free", **grown)
@@ -513,7 +517,7 @@ TRUTH = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05)
 )
 @pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
 def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: type) -> None:
-    """Costs that are wrong by a factor of 5, or a draft step by 100, come to decide as the true ones do."""
+    """Costs that are wrong by a factor of 5, or 100 for a draft step, adapt to decide as the true costs."""
 
     def rounds(cost: CostModel) -> list[tuple[int, float]]:
         rule = (
@@ -543,23 +547,23 @@ def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: 
 
 
 def test_a_draft_is_due_where_nothing_drafts_for_a_share_of_the_time() -> None:
-    dear = CostModel(t_draft=2.0, t_verify=1.0, t_verify_token=0.0)
-    running, due, alone = RunningCost(dear), 0, 0
+    expensive = CostModel(t_draft=2.0, t_verify=1.0, t_verify_token=0.0)
+    running, due, alone = RunningCost(expensive), 0, 0
     for _ in range(20_000):
         if running.draft_is_due():
             due += 1
-            running.add(1, 1, dear.round(1))
+            running.add(1, 1, expensive.round(1))
         else:
             alone += 1
-            running.add(0, 0, dear.round(0))
+            running.add(0, 0, expensive.round(0))
     first = math.log2(alone / 64)  # drafts that are due whatever they cost, ever more rarely
-    assert 0 < (due - first) * dear.t_draft <= 1.01 * TIME_SHARE * alone
+    assert 0 < (due - first) * expensive.t_draft <= 1.01 * TIME_SHARE * alone
 
 
 @pytest.mark.parametrize("factor", [30.0, 1000.0])
 @pytest.mark.parametrize("part", ["t_draft", "t_draft_start"])
 def test_a_cost_of_drafting_that_is_far_too_high_is_corrected_soon(factor: float, part: str) -> None:
-    """Few rounds draft then, and by the cost itself hardly any could be afforded to measure it."""
+    """With such a cost, few rounds draft, and the limit by the cost would allow almost no draft to measure it."""
     truth = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05, t_draft_start=0.1)
     running = RunningCost(replace(truth, **{part: factor * getattr(truth, part)}))
     for count in range(1500):
@@ -573,19 +577,19 @@ def test_a_cost_of_drafting_that_is_far_too_high_is_corrected_soon(factor: float
 
 
 def test_a_draft_that_is_dear_is_tried_ever_more_rarely() -> None:
-    dear = CostModel(t_draft=100.0, t_verify=1.0, t_verify_token=0.0)
-    running, due = RunningCost(dear), []
+    expensive = CostModel(t_draft=100.0, t_verify=1.0, t_verify_token=0.0)
+    running, due = RunningCost(expensive), []
     for count in range(20_000):
         tokens = int(running.draft_is_due())
         due += [count] * tokens
-        running.add(tokens, tokens, dear.round(tokens))
+        running.add(tokens, tokens, expensive.round(tokens))
     assert due[0] == 64
     assert all(later > 1.9 * earlier for earlier, later in pairwise(due))
-    assert running.first == dear
+    assert running.first == expensive
 
 
 def test_a_draft_that_was_not_timed_is_tried_again() -> None:
-    """The first draft of a text also reads the prompt, and its time is not told."""
+    """The first draft of a text also reads the prompt, so its time is not reported."""
     running = RunningCost(FIRST)
     while not running.draft_is_due():
         running.add(0, 0, FIRST.round(0))

@@ -44,7 +44,7 @@ def drawn_seed() -> int:
 @pytest.mark.parametrize("settings", [{"max_new_tokens": 40}, {"max_length": 30}, {}])
 @pytest.mark.parametrize("way", [{}, {"verifier": "mcss", "tree": (3, 2, 1)}, {"draft": None}], ids=str)
 def test_greedy_is_transformers_own(way: dict[str, Any], settings: dict[str, int]) -> None:
-    """And leaves the global generator alone."""
+    """Greedy texts equal those of transformers, and the state of the global generator does not change."""
     model = make()
     decoder = SpeculativeDecoder(model, **{"draft": make(layers=1)} | way)
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), **settings}
@@ -73,7 +73,7 @@ TREE: dict[str, Any] = {"verifier": "mcss", "tree": (3, 2, 1)}
     ],
 )  # fmt: skip
 def test_greedy_batches_are_transformers_own(architecture: str, options: dict[str, Any], pad: dict[str, int]) -> None:
-    """Padding on the left is no text; rows that come to an end token are padded on the right."""
+    """Padding on the left is not part of the text. Rows that reach an end token are padded on the right."""
     model, decoder = pair(architecture, **options)
     inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 40, "do_sample": False, **pad}
     free = model.generate(**inputs)
@@ -114,7 +114,7 @@ def test_samples_are_the_decoders(architecture: str, case: str) -> None:
 
 @pytest.mark.parametrize("ends", [None, "model", "call"])
 def test_end_tokens_of_model_and_call(ends: str | None) -> None:
-    """The model's or the call's, as in transformers; never the decoder's own, which follow the model's alone."""
+    """End tokens are those of the model or of the call, as in transformers, not those that were set in the decoder."""
     model, decoder = pair()
     free = model.generate(IDS, max_new_tokens=30, do_sample=False)[0, len(PROMPT) :].tolist()
     decoder.stop_tokens = frozenset(free[:1])
@@ -150,7 +150,7 @@ def test_streamers_receive_what_transformers_sends() -> None:
 
 
 def test_stop_strings_are_transformers_own() -> None:
-    """Of one text and of a batch; each ends at the token that completes a stop string, whatever is drafted."""
+    """A text and a batch are decoded. Each text ends at the token that completes a stop string, with any drafts."""
     tokenizer, model = byte_tokenizer(), make(vocab=257)
     inputs = {"input_ids": BATCH, "attention_mask": MASK, "max_new_tokens": 40, "do_sample": False, "pad_token_id": PAD}
     inputs["eos_token_id"] = 255  # never drawn; transformers decodes rows beyond their stop strings without one
@@ -185,7 +185,7 @@ def test_unsupported_settings_are_refused_by_name(name: str) -> None:
 
 
 class OwnProcessors(LlamaForCausalLM):
-    """As some models do, it puts a processor of its own into every generation."""
+    """A model that adds its own logits processor to every generation, as some models do."""
 
     def _get_logits_processor(self, *args: Any, **kwargs: Any) -> LogitsProcessorList:
         return LogitsProcessorList([*super()._get_logits_processor(*args, **kwargs), LogitNormalization()])

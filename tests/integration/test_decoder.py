@@ -1,4 +1,4 @@
-"""The decoder on real (tiny, random) models: greedy parity with transformers, counters, ends, seeds, streaming."""
+"""The decoder on tiny random models: greedy texts of transformers, counters, ends of texts, seeds, streaming."""
 
 import warnings
 from collections import Counter
@@ -25,7 +25,7 @@ PROMPT = [5, 9, 2, 44, 17, 3, 30]
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mpt", "t5"])
 @pytest.mark.parametrize("options", [{"tree": (2, 2, 1), "verifier": "spec-infer"}, {"length": Fixed(5)}])
 def test_the_targets_own_drafts_are_accepted_whole(architecture: str, options: dict[str, Any]) -> None:
-    """p = q: some path always survives, and the tokens it leaves in both caches are the right ones."""
+    """If p = q, a whole path is always accepted, and both caches then hold the right tokens."""
     target = make(architecture)
     output = SpeculativeDecoder(target, target, **options).generate(PROMPT, max_new_tokens=25, top_k=8, seed=3)
     each = len(options.get("tree", range(5))) + 1
@@ -110,7 +110,7 @@ def test_budgets_and_the_context_end_each_row(architecture: str) -> None:
 
 @pytest.mark.parametrize("options", [{"length": Fixed(3)}, {"tree": (2, 2), "verifier": "spec-infer"}])
 def test_a_prompt_is_encoded_once(options: dict[str, Any]) -> None:
-    """So are its keys and values for the decoder's cross-attention, whatever the rounds do."""
+    """The keys and values of the decoder's cross-attention are also computed only once."""
     decoder = SpeculativeDecoder(make("t5"), make("t5", layers=1), **options)
     calls: Counter[tuple[str, str]] = Counter()
     for name, model in (("target", decoder.target.model), ("draft", decoder.drafts[0].model)):

@@ -1,4 +1,4 @@
-"""Drafts that know fewer or more tokens than their target, draw few, or read shorter texts: decoding, data."""
+"""Drafts with fewer or more tokens than their target, a trimmed head, or a shorter context: decoding and data."""
 
 import math
 from copy import deepcopy
@@ -56,7 +56,7 @@ class Pair(NamedTuple):
 
 
 def trimmed_pair(folder: Path) -> tuple[str, str]:
-    """A draft with the target's embedding and every other token in its head."""
+    """Return a target, and a draft with its embedding and every second token in the head."""
     target, _ = save_pair(folder)
     model, tokenizer = load_model(target, device="cpu"), load_tokenizer(target)
     shared = SharedTarget(target, model_fingerprint(model), ["input", "output"])
@@ -97,7 +97,7 @@ def test_labels_end_where_the_draft_cannot_read_on(pair: Pair, data: Path) -> No
 
 
 def test_labels_and_overlaps_of_cut_texts() -> None:
-    """A text is labelled as if it ended at the unreadable token, whatever it is read beside."""
+    """A text is labelled as if it ended at the unreadable token, in any batch."""
     target, draft, sampling = CausalLM(make(vocab=64)), CausalLM(make("gpt2", vocab=50)), SamplingParams(1.0, None)
     prompts = [[1, 2, 3], [4], [5, 60], [6, 7]]
     texts = [[8, 9, 10, 11], [12, 55, 13, 14], [15, 16, 17, 18], [63, 19, 20, 21]]
@@ -183,10 +183,10 @@ def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
     assert any(max(traced.text) >= pair.sizes[1] for traced in traces) == (pair.sizes[0] > pair.sizes[1])
     counts = replay_counts(traces, lambda index: Fixed(4), decoder.stop_tokens)
     assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
-    far = [PromptRow("far", "x", "a b")]
+    rows = [PromptRow("far", "x", "a b")]
     decoder.drafts[0].vocab_size = 100
     with pytest.raises(InputError, match=r"prompt 'far': token .* is outside the draft's vocabulary of 100"):
-        tracer.traces(far)
+        tracer.traces(rows)
 
 
 # Drafts that read shorter texts than their target, which then goes on without them
@@ -201,7 +201,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def shortened(target: PreTrainedModel) -> PreTrainedModel:
-    """The model with ``CONTEXT`` positions; a forward beyond them fails."""
+    """Return the model with ``CONTEXT`` positions; a forward beyond them fails."""
     draft: Any = deepcopy(target)
     positions = draft.transformer.wpe
     positions.weight = torch.nn.Parameter(positions.weight[:CONTEXT], requires_grad=False)
@@ -210,7 +210,7 @@ def shortened(target: PreTrainedModel) -> PreTrainedModel:
 
 
 def texts(decoder: SpeculativeDecoder) -> list[list[int]]:
-    """Of all prompts, one by one and then together."""
+    """Return the tokens of all prompts, after checking that they are the same one by one and together."""
     settings: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.0}
     alone = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
     together = [output.tokens for output in decoder.generate(PROMPTS, **settings)]

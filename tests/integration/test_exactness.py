@@ -1,4 +1,4 @@
-"""Every kind of draft and every way to draft: the target's own law and text, the same in any batch, and by the seed."""
+"""Every kind of draft with every method keeps the target's distribution and text, in any batch and for any seed."""
 
 import math
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Law(NamedTuple):
 OF_STATES = ["2", "block", "spec-infer 2x1", "mcss 2x1", "auto", "copies or 1", "auto or copies"]
 OF_EAGLE = ["2", "spec-infer 2x1", "auto or copies"]
 SOME = ["3", "block", "spec-infer 2x1", "copies or 2"]
-MIXED = ["copies or 2", "copies or 1", "copies or dear", "copies or cumulative confidence"]
+MIXED = ["copies or 2", "copies or 1", "copies or expensive", "copies or cumulative confidence"]
 MORE_MIXED = ["copies or 1, by a head", "copies or head", "copies or rate", "copies or planned"]
 BY_LENGTH = ["cumulative confidence", "head", "rate", "planned"]
 WHOLE = SAMPLINGS[2:4]  # of the whole vocabulary: of many outcomes, most of them slow tests
@@ -107,7 +107,7 @@ LAWS = [
 
 @cache
 def models(make: Callable[[str, Any, Path], tuple[Any, Any]], kind: str, size: int | str) -> tuple[Any, Any]:
-    """A target and drafts of :func:`small` or :func:`real`, shared by all ways: what they remember is computed once."""
+    """Return a target and drafts of :func:`small` or :func:`real`; all methods share them and their cached results."""
     with TemporaryDirectory() as folder:
         return make(kind, size, Path(folder))
 
@@ -128,7 +128,7 @@ def law_of_target(
     ],
 )
 def test_output_distribution_is_the_targets(law: Law, way: str) -> None:
-    """Every outcome of the decoder's own loop, its probability summed up."""
+    """The probabilities of all outcomes of the decoder's own loop are summed."""
     prompt = REPEATING if "copies" in way else PROMPT
     for seed, sampling in zip(range(3, 3 + 7 * law.n, 7), cycle(law.samplings)):
         decoder = SpeculativeDecoder(*models(small, law.draft, seed), **options_of(way))
@@ -140,7 +140,7 @@ def test_output_distribution_is_the_targets(law: Law, way: str) -> None:
 
 
 def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token has its own prediction, so the price of a node lies between those of the tokens that may be drawn."""
+    """Each token has another prediction, and the price of a node lies between the predictions of possible tokens."""
 
     def predicted(controller: RateOptimalTree, logit: float) -> float:
         return 0.0 if logit == -math.inf else 1e3 * logit % 1.0
@@ -160,7 +160,7 @@ def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: p
 
 
 class Texts(NamedTuple):
-    """Combinations of architectures, drafts and ways of decoding."""
+    """Combinations of architectures, drafts and methods."""
 
     draft: str
     architectures: list[str]
@@ -214,7 +214,7 @@ COUNTERS = ("n_generated", "n_draft_forwards", "n_target_forwards", "n_discarded
 
 @cache
 def greedy_texts(architecture: str) -> list[list[int]]:
-    """Transformers' own."""
+    """Return the greedy texts of transformers."""
     return [transformers_greedy(pair(architecture)[0], prompt, NEW) for prompt in PROMPTS]
 
 
@@ -223,7 +223,7 @@ SAMPLED: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8, "top_k": 8
 
 @cache
 def seeded_texts(architecture: str) -> list[list[int]]:
-    """Sampled without drafts, by noise that a draft would share."""
+    """Return texts that are sampled without drafts, with noise that a draft would share."""
     produced = SpeculativeDecoder(pair(architecture)[0], None).generate(PROMPTS, seed=3, **SAMPLED)
     assert {one.verifier for one in produced} == {"invariant"}
     return [one.tokens for one in produced]

@@ -1,4 +1,4 @@
-"""Feature datasets: what the shards hold, where it comes from, and how it is read."""
+"""Feature datasets: the contents of shards, their origin, and reading them."""
 
 import math
 import shutil
@@ -52,9 +52,11 @@ def dataset(work: Path, options: FeatureDataOptions) -> FeatureDataset:
 
 
 def held_out(rows: Iterable[AcceptanceRow]) -> tuple[list[int], list[int]]:
-    """Indices of rows to train on and to validate."""
-    held = [is_validation(row.prompt_id, 0.2) for row in rows]
-    return [i for i, one in enumerate(held) if not one], [i for i, one in enumerate(held) if one]
+    """Return the indices of training rows and of validation rows."""
+    indices: tuple[list[int], list[int]] = [], []
+    for i, row in enumerate(rows):
+        indices[is_validation(row.prompt_id, 0.2)].append(i)
+    return indices
 
 
 def part(dataset: FeatureDataset, name: str) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ TRAINING: dict[str, Any] = {"epochs": 1, "validation_fraction": 0.4, "device": "
 
 
 def documented() -> dict[str, set[str]]:
-    """The names in the first column of each table of fields."""
+    """Return the names in the first column of each table of fields."""
     tables: dict[str, set[str]] = {}
     for match in TABLE.finditer(PAGE.read_text(encoding="utf-8")):
         cells = [line.split(" | ")[0] for line in match["table"].splitlines()[2:]]
@@ -129,7 +129,7 @@ class Fields(dict[str, set[str]]):
 
 
 def contents(folder: Path) -> list[str]:
-    """The names in a folder, those of folders with a slash; without the lock, which is no part of a format."""
+    """Return the names of the files and folders in a folder, with a slash after folders and without the lock."""
     return [f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name != ".lock"]
 
 
@@ -141,7 +141,7 @@ def tensors(file: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Fields:
-    """The fields of all files that one run of the pipeline leaves."""
+    """Return the fields of all files that one run of the pipeline writes."""
     folder = tmp_path_factory.mktemp("formats")
     pair = pair_and_prompts(folder, [f"the number {i}" for i in range(12)], draft_vocab=300)
     written = Fields()
@@ -154,7 +154,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Fields:
 
 
 def make_datasets(written: Fields, folder: Path, pair: dict[str, Any]) -> dict[str, Path]:
-    """A dataset of each kind that needs no controller."""
+    """Make a dataset of each kind that needs no controller."""
     texts: dict[str, Any] = {**pair, "max_new_tokens": 8, "shard_size": 8}
     of_target = {name: value for name, value in texts.items() if name != "draft"}
     arms = (pair["draft"], "autoregressive")
@@ -186,7 +186,7 @@ def make_datasets(written: Fields, folder: Path, pair: dict[str, Any]) -> dict[s
 
 
 def train_all(written: Fields, folder: Path, target: str, datasets: Mapping[str, Path]) -> dict[str, Path]:
-    """A controller of each kind and a draft, by the name of the training."""
+    """Train a controller of each kind and a draft; return their folders by the name of the training."""
     acceptance = str(datasets["acceptance"])
     features = {
         predictor: specpilot.FeatureDataOptions(
@@ -234,7 +234,7 @@ def train_all(written: Fields, folder: Path, target: str, datasets: Mapping[str,
 
 
 def decode(written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path]) -> None:
-    """Rounds with a trained controller, and files of texts."""
+    """Write rounds with a trained controller, and files of texts."""
     length = str(controllers["lag-free"])
     rounds = specpilot.OnPolicyDataOptions(**pair, max_new_tokens=8, length=length, cost=0.2)
     written.dataset(specpilot.make_dataset(rounds, folder / "rounds"))
@@ -250,7 +250,7 @@ def decode(written: Fields, folder: Path, pair: dict[str, Any], controllers: Map
 
 
 def measure(written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path]) -> None:
-    """A cost file."""
+    """Write a cost file."""
     cost = folder / "cost.json"
     command = ["bench", "cost", "--target", pair["target"], "--draft", pair["draft"], "--prompts", pair["prompts"]]
     command += ["--no-chat", "--device", "cpu", "--max-new-tokens", "6", "--limit", "2", "--repeats", "1"]
@@ -264,7 +264,7 @@ def measure(written: Fields, folder: Path, pair: dict[str, Any], controllers: Ma
 def write_reports(
     written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path], datasets: Mapping[str, Path]
 ) -> None:
-    """The reports of a comparison, and of a dataset against another one."""
+    """Write the reports of a comparison and of the drift between two datasets."""
     names = {name: pair[name] for name in ("target", "draft", "device")}
     controller = str(controllers["lag-free"])
     comparison = specpilot.compare(
@@ -285,7 +285,7 @@ def write_reports(
 
 
 def tables() -> dict[str, set[str]]:
-    """The fields that the page documents, by format; of a kind of controller also those of all kinds."""
+    """Return the fields that the page documents, by format. A kind of controller also has the fields of all kinds."""
     tables = documented()
     common = tables.pop("config.json")
     return {name: names | common if name.startswith("config.json of ") else names for name, names in tables.items()}

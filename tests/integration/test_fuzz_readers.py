@@ -70,7 +70,7 @@ class Reader:
 
 
 def gguf_bytes() -> bytes:
-    """A small GGUF file: every type of value, two tensors."""
+    """Return a small GGUF file with every type of value and two tensors."""
 
     def string(text: str) -> bytes:
         return struct.pack("<Q", len(text)) + text.encode()
@@ -162,7 +162,7 @@ NUMBERS = [b"99999999999999999999", b"1e999", b"-1", b"NaN", b"0" * 5000, b"9" *
 
 @st.composite
 def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """A change of a file's bytes, or of one value where the file is JSON or YAML."""
+    """Draw a change of a file's bytes, or of one value if the file is JSON or YAML."""
     kind = draw(st.sampled_from(["bits", "cut", "insert", "integer", "value", "value", "nested"]))
     place = draw(st.floats(0, 1, exclude_max=True))
     match kind:
@@ -185,7 +185,7 @@ def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 
 def spliced(place: float, new: bytes, over: int = sys.maxsize) -> Callable[[bytes], bytes]:
-    """Put ``new`` in the place of so many bytes, by default of all that follow."""
+    """Return a change that puts ``new`` in place of the next ``over`` bytes, by default of all following bytes."""
 
     def splice(content: bytes) -> bytes:
         start = int(place * len(content))
@@ -195,7 +195,7 @@ def spliced(place: float, new: bytes, over: int = sys.maxsize) -> Callable[[byte
 
 
 def changed(content: bytes, place: float, junk: Any) -> bytes:
-    """One value of an object replaced by ``junk``; other files are returned as they are."""
+    """Return ``content`` with one value of an object replaced by ``junk``; other files unchanged."""
     with suppress(ValueError, yaml.YAMLError):
         document = yaml.safe_load(content) if not content.lstrip().startswith(b"{") else json.loads(content)
         holders = [*containers(document)]

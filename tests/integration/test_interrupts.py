@@ -1,4 +1,4 @@
-"""An exception may arrive wherever the interpreter looks for signals, such as Ctrl-C. The next call works."""
+"""An exception such as that of Ctrl-C may arrive wherever the interpreter checks for signals. The next call works."""
 
 import dis
 import os
@@ -82,7 +82,7 @@ def traced(interrupt: Interrupt) -> Iterator[None]:
 
 
 def within_time(call: Callable[[], Any], after: object = None) -> Any:
-    """The result of ``call`` in another thread; fails if it hangs."""
+    """Return the result of ``call`` in another thread; fail if it hangs."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
     thread.start()
@@ -104,7 +104,7 @@ def texts(decoder: SpeculativeDecoder) -> list[list[int]]:
 
 
 def interrupted_everywhere(decoder: SpeculativeDecoder, files: set[str], step: int) -> Counter[str]:
-    """Interrupt calls at every ``step``-th possible place; returns how often in which function."""
+    """Interrupt calls at every ``step``-th possible place; return the number of interrupts by function."""
     expected, number = texts(decoder), 1
     places: Counter[str] = Counter()
     while True:
@@ -126,7 +126,7 @@ def interrupted_everywhere(decoder: SpeculativeDecoder, files: set[str], step: i
 
 
 def test_the_handlers_of_signals_are_those_of_before_a_training(tmp_path: Path) -> None:
-    """Also where it is interrupted while it is set up, and Lightning then ignores further interrupts."""
+    """The handlers are also restored if the setup is interrupted, after which Lightning ignores interrupts."""
 
     class Interrupted(BoringModel):
         def setup(self, stage: str) -> None:
@@ -157,7 +157,7 @@ def test_an_interrupted_command_says_how_to_go_on(
 
 
 def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
-    """Modules may swallow it, as this one does."""
+    """A module may suppress the interrupt, as the module of this test does."""
     (tmp_path / "slow.py").write_text(
         "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    sum(range(10**6))\n"
         "except BaseException:\n    pass\nfrom specpilot.controllers.length import Fixed\n"
@@ -174,7 +174,7 @@ def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_place_of_the_scheduler(step: int) -> None:
-    """Every fifth one in `make test`."""
+    """`make test` tries every fifth place."""
     places = interrupted_everywhere(decoder_of("chain"), {str(scheduler.__file__)}, step)
     assert {"Scheduler._wait", "Scheduler._exclusively", "Scheduler._retire", "Scheduler._notify"} <= {*places}
 
@@ -190,7 +190,7 @@ def test_places_of_a_round(way: str) -> None:
 
 @pytest.mark.slow
 def test_every_place_while_other_threads_wait() -> None:
-    """Their calls end, by their text or by an error that says what happened."""
+    """The calls of other threads end with their text, or with an error about the interrupt."""
     decoder, number = decoder_of("chain"), 1
     expected = texts(decoder)
     while True:

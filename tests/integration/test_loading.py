@@ -1,4 +1,4 @@
-"""Models and tokenizers by name: every kind of name, place and format, and one line where loading fails."""
+"""Models and tokenizers by name: every kind of name, location and format, and one line if loading fails."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def logits(model: Any) -> Tensor:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tiny model with its tokenizer."""
+    """Return the folder of a tiny model with its tokenizer."""
     return Path(save_pair(tmp_path)[0])
 
 
@@ -89,7 +89,7 @@ def test_text_and_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_the_extra_is_named(folder: Path, package: str, file: str, load: Any, message: str) -> None:
-    """Of a folder that holds little else, and of one with a model beside it."""
+    """The error names the extra, for a folder with only the file and for a folder with a model."""
     if find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
     alone = folder.parent / "alone"
@@ -215,13 +215,13 @@ def test_maps_of_one_device(tmp_path: Path, device_map: Any) -> None:
 
 @pytest.fixture
 def spread(folder: Path) -> dict[str, Any]:
-    """Where the layers of a target are, and those on disk."""
+    """Return keywords that spread the layers of a target over devices and the disk."""
     return {"device_map": SPREAD, "offload_folder": str(folder.parent / "offloaded")}
 
 
 @pytest.mark.parametrize("device_map", [SPREAD, {"model": "disk", "lm_head": "cpu"}])
 def test_texts_of_a_spread_target(folder: Path, spread: dict[str, Any], device_map: Any) -> None:
-    """Of chains and trees, alone and in lists: those of the target in one piece."""
+    """Texts by chains and trees, alone and in lists, equal those of the target on one device."""
     names, prompts = (folder, folder.with_name("draft")), ["hello you", "a", "some more"]
     for way in ({"length": 3}, {"tree": (2, 2), "verifier": "spec-infer"}):
         whole = SpeculativeDecoder.from_pretrained(*names, device="cpu", **way)
@@ -253,7 +253,7 @@ def test_data_of_a_spread_target(folder: Path, spread: dict[str, Any], tmp_path:
 
 
 def test_experts_that_are_offloaded(tmp_path: Path) -> None:
-    """Their weights are stored otherwise than they are computed with: offloading writes them anew."""
+    """Weights of experts are stored in another form than they are used in, so offloading writes them again."""
     whole = target_of("mixtral")
     whole.save_pretrained(tmp_path / "model")
     model = load_model(tmp_path / "model", device_map=SPREAD, offload_folder=tmp_path / "offloaded")
@@ -293,7 +293,7 @@ def test_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("options", [{"device": "cpu"}, {"device_map": SPREAD}, {"device": "cpu", "dtype": "auto"}])
 def test_a_quantised_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None:
-    """FP8 weights with a scale for each block of 128 x 128; on a CPU transformers multiplies them out by itself."""
+    """FP8 weights have a scale for each block of 128 x 128. On a CPU, transformers dequantises them."""
     whole = make(hidden=128)
     whole.save_pretrained(tmp_path)
     weights = {}
@@ -318,7 +318,7 @@ def config(**settings: Any) -> dict[str, Change]:
 
 
 def described(change: Callable[[dict[str, Any]], object]) -> dict[str, Change]:
-    """A change of draft.json."""
+    """Return a function that changes draft.json."""
 
     def damage(content: bytes) -> bytes:
         values = json.loads(content)
@@ -333,7 +333,7 @@ def sharded(index: bytes) -> dict[str, Change]:
 
 
 def weighted(name: str, change: Callable[[Tensor], Tensor] | None = None) -> dict[str, Change]:
-    """One weight changed, or left out."""
+    """Return a function that changes or removes one weight."""
 
     def damage(content: bytes) -> bytes:
         weights = from_bytes(content)

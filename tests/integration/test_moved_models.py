@@ -23,7 +23,7 @@ SPLIT: dict[str, Any] = {"validation_fraction": 0.3, "device": "cpu"}
 
 @pytest.fixture
 def moved(tmp_path: Path) -> str:
-    """Acceptance data of the included pair, which names folders that are not there."""
+    """Return acceptance data of the included pair that names folders which do not exist."""
     shutil.copytree(DATA, tmp_path / "data")
     manifest = tmp_path / "data" / "manifest.json"
     values = json.loads(manifest.read_text()) | {"target": "gone/target", "draft": "gone/draft"}

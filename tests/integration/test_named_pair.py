@@ -1,4 +1,4 @@
-"""A controller's checkpoint names its pair; folders that are no checkpoint are named for what they are."""
+"""A controller's checkpoint names its pair. Errors name the kind of a folder that is no checkpoint."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ HUB = "someone/nowhere-at-all"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with models and controllers that name them, which is not where the program runs."""
+    """Return a folder, not the working folder, with models and with controllers that name them."""
     for name in ("target", "draft", "deep/draft"):
         shutil.copytree(shipped("tiny-draft") or "", tmp_path / "models" / name)
     for name, pair in {

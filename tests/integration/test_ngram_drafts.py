@@ -1,4 +1,4 @@
-"""Copies of the text alone, before a draft model's drafts, and as a router's arm: what is copied, and by a head."""
+"""Copies of the text: alone, before a draft model's tokens, as a router's arm, and with a copy head."""
 
 import json
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def test_rates_follow_the_text() -> None:
 
 
 def survivals(run: int, copies: int) -> list[float]:
-    """Of copies after a match of ``run`` at the beginning of a text."""
+    """Return the survival probabilities of copies after a match of ``run`` at the beginning of a text."""
     rates = CopyRates()
     return [*accumulate((rates.after(length) for length in range(run, run + copies)), mul, initial=1.0)]
 
@@ -134,7 +134,7 @@ def test_rules_steer_copies_as_certain_tokens(rule: LengthController) -> None:
 
 
 class Matches(LengthController):
-    """Drafts on, and records the n-gram match of each copied token that it is asked about."""
+    """Continues every draft, and records the n-gram match of each observed token."""
 
     def __init__(self) -> None:
         self.matches: list[NgramMatch] = []
@@ -156,7 +156,7 @@ def test_rules_see_the_matches_of_copied_tokens() -> None:
 
 
 def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And their n-gram matches after the copy before them; a draft that is the target is always right there."""
+    """It also gets their n-gram matches after the copy. The draft equals the target, so its tokens are accepted."""
     observed, ended_rounds = list[tuple[int, int]](), list[tuple[int, int]]()
     monkeypatch.setattr(
         prompt_lookup, "PRIOR", (0.05, 0.9, 0.9, 0.9, 0.05, 0.05, 0.05)
@@ -277,7 +277,7 @@ def test_an_embedding_that_does_not_fit() -> None:
 def test_plans_are_the_best_of_all(
     accepts: list[float], cost: CostModel, model: bool, joined: bool, max_draft: int, idle: int
 ) -> None:
-    """Though survivals are read only until a copy cannot pay."""
+    """Plans are the best, although survivals are only read until a copy cannot pay."""
     sources = DraftSources(cost, model=model, joined=joined)
     for _ in range(idle):
         sources.end_round(0, 0, 0)
@@ -303,7 +303,7 @@ def test_plans_are_the_best_of_all(
 
 
 class Listening(CopyPredictor):
-    """Remembers what it is asked."""
+    """Records the arguments of its predictions."""
 
     def __init__(self, vocab: int, hidden: int) -> None:
         super().__init__(copy_head(1, hidden), torch.zeros(vocab, hidden))
@@ -338,7 +338,7 @@ def test_training_sees_what_decoding_does(model: bool, monkeypatch: pytest.Monke
 
 
 def test_copied_tokens_by_hand() -> None:
-    """After 1 stood 2 in the prompt and in the answer, where 3 follows at last."""
+    """In the prompt and in the answer, 2 follows 1; the last time, 3 follows."""
     first, second, third = copied_tokens([1, 2, 4], [1, 2, 1, 3, 5])
     assert (first.token, first.last, first.kept) == (2, 1, True)
     assert first.evidence[2:] == pytest.approx([1, 0, 0.25, 0.25, 1.0, 0, np.log(3)])
@@ -351,7 +351,7 @@ def test_copied_tokens_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts of a target, and its pair."""
+    """Return texts of a target, and the target's pair."""
     folder = tmp_path_factory.mktemp("copies")
     paths = pair_and_prompts(folder, (f"one two {i} one two" for i in range(30)))
     del paths["draft"]
@@ -375,7 +375,7 @@ def test_each_setting_changes_the_weights(change: dict[str, Any], work: Path, tm
 
 
 def test_it_learns_where_copies_are_right(work: Path, tmp_path: Path) -> None:
-    """The texts go on with a copy after some tokens and not after others, which the text's own rates cannot know."""
+    """Copies are right after some tokens only, which acceptance rates by match length cannot express."""
     settings = CopyTrainingOptions(
         data=(str(work / "data"), str(work / "greedy")), width=8, batch_size=37, epochs=12, lr=1e-2, dropout=0.0,
         validation_fraction=0.3, threads=1, device="cpu",

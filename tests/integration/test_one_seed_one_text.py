@@ -65,7 +65,7 @@ def models(draft: str, architecture: str) -> tuple[Any, Any]:
 
 @cache
 def texts(architecture: str, sampling: SamplingParams) -> list[list[int]]:
-    """Without drafts; two texts of each prompt."""
+    """Return two texts of each prompt, without drafts."""
     generations = SpeculativeDecoder(deepcopy(pair(architecture)[0]).double(), None).generate(
         [*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=sampling, seed=7
     )
@@ -75,7 +75,7 @@ def texts(architecture: str, sampling: SamplingParams) -> list[list[int]]:
 
 @pytest.mark.parametrize(("draft", "architecture", "way"), WAYS)
 def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
-    """Texts together, and one of them alone."""
+    """The texts are decoded together, and one of them alone."""
     options = options_of(way) | {"verifier": "auto"}
     decoder = SpeculativeDecoder(*models(draft, architecture), **options)
     drafted = accepted = 0
@@ -100,7 +100,7 @@ SIXTEEN: dict[str, Any] = {"max_new_tokens": NEW, "sampling": SAMPLINGS[1], "see
 
 @cache
 def sixteen() -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts, and texts of the included target without drafts, each decoded alone."""
+    """Return sixteen prompts, and their texts by the included target without drafts, each decoded alone."""
     decoder = included(length="none")
     rows = load_prompts("builtin", split="test")[:16]
     prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
@@ -189,7 +189,7 @@ def test_of_a_routers_arms() -> None:
 
 
 def decoders() -> tuple[SpeculativeDecoder, SpeculativeDecoder]:
-    """With drafts and without, for texts of bytes."""
+    """Return decoders with drafts and without, for texts of bytes."""
     target, draft = (make(vocab=300, layers=layers, seed=1).double() for layers in (2, 1))
     tokenizer = byte_tokenizer()
     with_drafts = SpeculativeDecoder(target, draft, tokenizer, length=3, ngram=Ngram(2, CHEAP))
@@ -306,7 +306,7 @@ def exponents_of(setup: Setup) -> list[float]:
 
 @pytest.mark.parametrize("cost", [None, 0.2])
 def test_the_exponent_of_the_draft_is_that_of_the_controller(tmp_path: Path, cost: float | None) -> None:
-    """The option replaces it, and rules other than invariant have none."""
+    """The option replaces the exponent, and rules other than invariant use none."""
     options = DecodingOptions(length=save_head(tmp_path / "head", 1.4), cost=cost)
     decoder = SpeculativeDecoder.from_options(options)
     assert exponents_of(decoder.setup) == [1]

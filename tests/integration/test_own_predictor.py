@@ -115,7 +115,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_predictor_is_one_file(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], registered: bool
 ) -> None:
-    """With a line in the registry it has a short name; without one it is named by its module."""
+    """With a line in the registry, a predictor has a short name. Without the line, its module is its name."""
     module = f"own_confidence_{registered}".lower()
     name = "confidence" if registered else f"{module}:Config"
     (tmp_path / f"{module}.py").write_text(PREDICTOR.format(name=name))

@@ -19,7 +19,7 @@ from ..helpers.tiny import pair_and_prompts
 
 
 def test_from_prompts_to_a_comparison(tmp_path: Path) -> None:
-    """Of models without a chat template, where nothing says whether to use one."""
+    """The models have no chat template, and no option decides about it."""
     pair = pair_and_prompts(tmp_path, [f"prompt {i}" for i in range(12)])
     del pair["chat"]
     for name in ("target", "draft"):
@@ -87,7 +87,7 @@ def test_options_that_belong_elsewhere() -> None:
 
 
 def test_packages_are_functions_too() -> None:
-    """In any order of imports."""
+    """The packages can be called in any order of imports."""
     assert specpilot.LagFreeTrainingOptions is lag_free_head.TrainingOptions
     assert specpilot.train.pipeline is pipeline
     assert callable(specpilot.train)

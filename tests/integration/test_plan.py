@@ -1,4 +1,4 @@
-"""`resolve`: what options decode with, which combinations are refused, and where the plan is printed."""
+"""`resolve`: the plans of options, refused combinations, and commands that print the plan."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_a_decoders_plan_has_what_was_loaded() -> None:
 
 
 class Observing(Fixed):
-    """A number of tokens that keeps what rounds drafted, as a user may write it."""
+    """A user's controller that drafts a number of tokens, and records the drafts of rounds."""
 
     def __init__(self, k: int = 0) -> None:
         super().__init__(k)
@@ -350,7 +350,7 @@ def test_a_length_of_0_tokens_of_a_call_observes_its_rounds(draft: str | None) -
 
 
 class Separate(Observing):
-    """Shares nothing between texts."""
+    """A controller that shares nothing between texts."""
 
     def for_text(self) -> Self:
         return deepcopy(self)

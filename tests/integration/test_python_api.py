@@ -1,4 +1,4 @@
-"""Arguments of Python callers, and the one line that refuses others: the name, the value and the remedy."""
+"""Arguments in Python, and errors for wrong ones: one line with the name, the value and the remedy."""
 
 import copy
 import pickle
@@ -129,7 +129,7 @@ def test_decoders_by_name_that_cannot_be_made(options: dict[str, Any], message: 
 
 
 def test_models_in_training_mode_are_refused() -> None:
-    """Also where the mode changes after the decoder was made: dropout is another distribution."""
+    """A change of the mode after the decoder was made is refused, too, because dropout changes the distribution."""
     target, draft = make(), make(layers=1)
     decoder = SpeculativeDecoder(target, draft)
     draft.train()
@@ -163,7 +163,7 @@ def test_paths_precisions_and_numbers(tmp_path: Path) -> None:
 
 
 def test_length_and_rule_of_one_call() -> None:
-    """Given per call they mean what they mean in the constructor, and leave the decoder as it was."""
+    """In a call they have the meaning of the constructor's arguments, and they do not change the decoder."""
     target, draft = make(), make(layers=1)
     decoder = SpeculativeDecoder(target, draft)
     rules = {"length": Fixed(2)}, {"length": Fixed(5), "verifier": "block"}, {"length": "heuristic:3"}
@@ -183,7 +183,10 @@ def test_length_and_rule_of_one_call() -> None:
 
 
 def test_the_checkpoints_own_sampling_settings(tmp_path: Path) -> None:
-    """Taken where a call leaves them open; what cannot be followed is refused by name, or ignored when asked."""
+    """The checkpoint's settings are the defaults of a call.
+
+    Unsupported ones are refused by name, or ignored by option.
+    """
     target, _ = save_pair(tmp_path)
     loaded = SpeculativeDecoder.from_pretrained(target)
     config = loaded.target.model.generation_config
@@ -217,7 +220,7 @@ def test_sampling_parameters_in_one_object(decoder: SpeculativeDecoder) -> None:
 
 
 def test_text_uses_the_chat_template_where_there_is_one(decoder: SpeculativeDecoder) -> None:
-    """As on the command line; token ids are decoded as they are."""
+    """The default is that of the command line. Token ids are decoded unchanged."""
     ids, options = {chat: encode_prompt(TOKENIZER, "hello", chat=chat) for chat in (True, False)}, {"max_new_tokens": 6}
     assert decoder.generate("hello", **options).prompt_tokens == ids[True] != ids[False]
     assert decoder.generate("hello", chat=False, **options).prompt_tokens == ids[False]

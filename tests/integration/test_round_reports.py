@@ -17,8 +17,8 @@ from ..helpers.drafts import PROMPTS, state_draft
 NEW = 24
 
 
-class Told(Confidence):
-    """Stops by confidence, and keeps what it is told; lists are shared by all texts."""
+class Recorder(Confidence):
+    """Stops by confidence, and records the reported values; all texts share the lists."""
 
     reads_target = True
 
@@ -47,20 +47,20 @@ class Told(Confidence):
 
 @pytest.fixture
 def decoder() -> SpeculativeDecoder:
-    decoder = SpeculativeDecoder(*pair("llama"), length=Told())
+    decoder = SpeculativeDecoder(*pair("llama"), length=Recorder())
     decoder.stop_tokens = frozenset()
     return decoder
 
 
-def told_by(decoder: SpeculativeDecoder) -> Told:
-    assert isinstance(decoder.length, Told)
+def recorder_of(decoder: SpeculativeDecoder) -> Recorder:
+    assert isinstance(decoder.length, Recorder)
     return decoder.length
 
 
 def test_a_controller_is_told_what_of_its_drafts_was_accepted(decoder: SpeculativeDecoder) -> None:
     rounds = decoder.generate(PROMPTS[0], max_new_tokens=NEW, temperature=0.8, seed=1).rounds
     expected = [(len(round.drafted), len(round.path)) for round in rounds if round.drafted]
-    assert told_by(decoder).ended == expected
+    assert recorder_of(decoder).ended == expected
     assert len({accepted for _, accepted in expected}) > 1
     assert any(accepted < drafted for drafted, accepted in expected)
 
@@ -68,13 +68,16 @@ def test_a_controller_is_told_what_of_its_drafts_was_accepted(decoder: Speculati
 def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
     decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for all texts that share it, with the number of texts; prompts and first drafts are not timed."""
+    """A round is reported once for all its texts, with their number.
+
+    Rounds with prompts or first drafts are not timed.
+    """
     clock = iter(range(10**6))
     monkeypatch.setattr(hooks, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     outputs: list[Generation] = decoder.generate(
         PROMPTS[:2], max_new_tokens=NEW, temperature=0.8, seed=1, verifier="token-wise"
     )
-    reports = told_by(decoder)
+    reports = recorder_of(decoder)
     turns = max(len(one.rounds) for one in outputs)
     drafts = [[len(one.rounds[i].drafted) for one in outputs if i < len(one.rounds)] for i in range(turns)]
     # Between the marks of a round's start and end the clock is read once more.
@@ -86,10 +89,10 @@ def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
 @pytest.mark.parametrize("draft", ["model", "states"])  # the target returns all states to drafts that read them
 def test_a_controller_reads_the_state_that_the_newest_token_came_from(draft: str) -> None:
     target, other = pair("llama")
-    decoder = SpeculativeDecoder(target, other if draft == "model" else state_draft(target), length=Told())
+    decoder = SpeculativeDecoder(target, other if draft == "model" else state_draft(target), length=Recorder())
     decoder.stop_tokens = frozenset()
     output = decoder.generate(PROMPTS[0], max_new_tokens=NEW, temperature=0.8, seed=1)
-    text, states = list(PROMPTS[0]), told_by(decoder).states
+    text, states = list(PROMPTS[0]), recorder_of(decoder).states
     assert len(states) == len(output.rounds)
     model: Any = decoder.target.model
     for round, state in zip(output.rounds, states, strict=True):

@@ -1,4 +1,4 @@
-"""Routers: arms that are refused by name, the policy's sizes, checkpoints; their data by direct computation."""
+"""Routers: refused arms, the policy's sizes, checkpoints, and data compared with direct computation."""
 
 import json
 import warnings
@@ -62,7 +62,7 @@ def test_greedy_and_sampled() -> None:
 
 
 def test_arms_as_users_write_them() -> None:
-    """A draft may be a folder named exit, and may have moved."""
+    """A draft may be a folder named exit, and its folder may have moved."""
     parsed = [*map(parse_arm, ("tiny-draft", "autoregressive", "exit:3", "exit"))]
     assert parsed == [("draft", 0), ("autoregressive", 0), ("exit", 3), ("draft", 0)]
     check_arms(ARMS, [replace(arm, name=f"elsewhere/{arm.name}") for arm in ARMS])
@@ -152,7 +152,7 @@ def test_rows_of_the_card() -> None:
 
 
 def test_the_models_of_a_router_are_checked() -> None:
-    """Exactly, or by the tokenizer and the kinds of the arms, where other models give a warning."""
+    """The check is exact, or compares the tokenizer and the kinds of the arms and warns of other models."""
     config = CONFIGS["router"]
     assert isinstance(config, policy.Config)
     target, tokenizer = config.provenance.fingerprint.target, config.provenance.fingerprint.tokenizer
@@ -200,7 +200,7 @@ def greedy(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> bool
 def test_a_target_that_answers_every_prompt_with_nothing(
     base: RouterDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused in a shard of some prompts, and where shards are smaller, when a router is trained."""
+    """Empty answers are refused when a large shard is made, and for smaller shards when a router is trained."""
     monkeypatch.setattr(builder, "model_stop_tokens", lambda *_: frozenset(range(257)))
     with refused(r"the answers to 8 prompts are all empty; give prompts in the form .*--chat or --no-chat", "target="):
         make_router_data(replace(base, shard_size=8), tmp_path / "data")
@@ -272,7 +272,10 @@ def test_encoder_decoders(tmp_path: Path) -> None:
 
 
 def test_n_grams_as_an_arm(base: RouterDataOptions, tmp_path: Path) -> None:
-    """Along the target's own text: drawn, it decides on the copies; greedy, the copies are what n-grams know of it."""
+    """Copies are labelled by the target's sampled text.
+
+    The output of the arm is the copies that equal the greedy text.
+    """
     settings = replace(base, arms=("ngram", "autoregressive"), max_new_tokens=40)
     data = read_router_dataset(make_router_data(settings, tmp_path / "data"))
     assert (data.arms[0].kind, data.arms[0].parameters) == ("ngram", 0)

@@ -62,7 +62,7 @@ def test_rewards_are_equation_2() -> None:
 
 
 def test_round_tokens_against_enumeration() -> None:
-    """Of drafts from every start that fits: the probability that the first k are kept, summed."""
+    """The expected tokens sum, over k, the mean probability that the first k tokens after a start are accepted."""
     a = [0.9, 0.2, 0.7, 1.0, 0.5]
     fitted = round_tokens(a, 3)
     for k in (1, 2, 3):
@@ -106,7 +106,7 @@ def gradient(logits: torch.Tensor, batch: Batch, *options: Any) -> torch.Tensor:
 @pytest.mark.parametrize("baseline", ["none", "batch", "query"])
 @pytest.mark.parametrize("entropy", [0.0, 0.3])
 def test_the_sampled_gradient_is_the_exact_one_on_average(baseline: str, entropy: float) -> None:
-    """All pairs of actions of two queries, each weighted by its probability: no baseline biases it."""
+    """All pairs of actions of two queries are weighted by their probability. No baseline biases the gradient."""
     logits, r = torch.tensor([[0.3, -1.0, 0.8], [0.0, 2.0, -0.5]]), torch.tensor([[0.9, 0.1, 0.4], [0.2, 0.6, 0.7]])
     policy = logits.softmax(-1)
     mean = torch.zeros(2, 3)
@@ -181,7 +181,7 @@ def test_each_setting_changes_the_weights(
 
 
 def test_the_epoch_of_least_regret_is_kept(settings: RouterTrainingOptions, tmp_path: Path) -> None:
-    """With steps so large that later epochs are worse than earlier ones."""
+    """The learning rate is so large that later epochs are worse than earlier ones."""
     result = train_router(replace(settings, lr=0.5, epochs=8), output=tmp_path / "run")
     regrets = [float(row["val_regret"]) for row in metrics_rows(tmp_path / "run") if row["val_regret"]]
     assert len({*regrets}) > 1
@@ -208,7 +208,7 @@ def test_an_exported_router_takes_raw_embeddings(settings: RouterTrainingOptions
 def test_a_study_trains_in_a_job_of_a_cluster_as_outside(
     launcher: dict[str, str], settings: RouterTrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One process was started, whatever the variables say of others."""
+    """The training runs in one process, although variables of the launcher describe several."""
     config = replace(settings, epochs=1)
     table = table_of(dataset(make_router_rows(20)), config)
     expected = fit_policy(table, config).state_dict()
@@ -237,7 +237,7 @@ def test_a_tiny_model_trains_in_a_job_of_a_cluster(
 
 
 def test_an_arm_that_is_always_best_is_always_chosen() -> None:
-    """Two groups of prompts on either side of the mean, one of them small: their best arm is the same."""
+    """Two groups of prompts, a large and a small one on both sides of the mean, have the same best arm."""
     rng = np.random.default_rng(0)
     side = np.where(np.arange(200) < 160, 1.0, -4.0)
     x = torch.tensor(3 + np.outer(side, rng.normal(size=8)) + 0.1 * rng.normal(size=(200, 8)), dtype=torch.float32)

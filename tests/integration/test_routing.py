@@ -44,7 +44,7 @@ class RandomRouter(Router):
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])  # the lean forward, and transformers' own
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
 def test_distribution_under_a_random_router(architecture: str, sampling: SamplingParams) -> None:
-    """Every arm, every outcome, through the real caches, the early exit's on the target's."""
+    """Every outcome of every arm is enumerated with real caches. The early exit uses the target's cache."""
     sizes = {"vocab": 3, "hidden": 8, "context": 32}
     target = make(architecture, seed=3, layers=2, sharpness=6.0, **sizes).double()
     drafts = [make(architecture, seed=seed, layers=1, sharpness=6.0, **sizes).double() for seed in (1003, 1004)]
@@ -57,7 +57,7 @@ def test_distribution_under_a_random_router(architecture: str, sampling: Samplin
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "bloom", "t5"])
 def test_greedy_text_is_the_targets_whatever_the_arm(architecture: str) -> None:
-    """The router reads the target's last state, of an encoder-decoder the mean of the encoding."""
+    """The router reads the target's last state, or for an encoder-decoder the mean of the encoding."""
     target = make(architecture, seed=1, layers=3)
     drafts = [make(architecture, seed=seed, layers=1) for seed in (1, 2)]
     lengths = [Fixed(3), Heuristic(), Fixed(4), Fixed(0)][: 2 if architecture == "t5" else 4]
@@ -98,7 +98,7 @@ def router_for(target: str, arms: Sequence[str]) -> tuple[RouterPolicy, policy.C
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
-    """Target, draft, and a router for them, an early exit and no draft."""
+    """Return folders of a target, a draft, and a router over the draft, an early exit and no draft."""
     folder = tmp_path_factory.mktemp("routed")
     target, draft = save_pair(folder)
     policy, config = router_for(target, [draft, "exit:1", "autoregressive"])
@@ -107,7 +107,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
 
 
 def test_routers_are_compared(saved: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With lengths of their own or without; what is printed for the winner runs as it stands."""
+    """Routers with and without own lengths are compared, and the printed command of the winner runs unchanged."""
     target, draft, router = saved
     routed = {"router": router, "draft": [draft, "exit:1", "autoregressive"]}
     decoders = {"routed": routed, "routed, 2 or 1": routed | {"length": ["2", "1", "none"]}}
@@ -156,7 +156,7 @@ def test_a_trained_router_by_name(saved: tuple[str, str, str]) -> None:
 @pytest.mark.parametrize("rule", ["token-wise", "invariant"])
 @pytest.mark.parametrize("reward", ["throughput", "rouge"])
 def test_a_router_for_another_rule_warns(rule: str, reward: str, tmp_path: Path) -> None:
-    """Where its reward depends on the rule, and tokens are sampled: greedy drafts are accepted alike."""
+    """The warning needs a reward that depends on the rule, and sampling: greedy drafts are accepted alike."""
     target, draft = save_pair(tmp_path)
     head, config = router_for(target, [draft, "exit:1", "autoregressive"])
     provenance = replace(config.provenance, verifier=rule)
@@ -211,7 +211,7 @@ NORMS = {"llama": "model.norm", "qwen": "model.norm", "gpt2": "transformer.ln_f"
 
 
 def read(model: LanguageModel, tokens: list[int], *chunks: int) -> torch.Tensor:
-    """(N, V) logits of ``tokens``, read in ``chunks``."""
+    """Return logits (N, V) of ``tokens``, which are read in ``chunks``."""
     reader, text = TextReader.begin(model, tokens)
     with torch.inference_mode():
         return torch.cat([reader.read(part.tolist())[0] for part in torch.tensor(text).split(chunks or len(text))])

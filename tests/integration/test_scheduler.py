@@ -1,4 +1,4 @@
-"""Continuous batching: requests join and leave in any order, from any number of threads, each as if alone."""
+"""Continuous batching: requests of any threads join and leave in any order, with the texts of single requests."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,7 +73,7 @@ def asked(decoder: SpeculativeDecoder, kind: dict[str, Any]) -> Request:
 
 
 def call(decoder: SpeculativeDecoder, seed: int) -> list[list[int]]:
-    """The tokens of one or more texts, asked for in one of four ways."""
+    """Return the tokens of one or more texts, by one of four methods of the decoder."""
     prompt, streamed = PROMPTS[seed % 6], list[int]()
     match seed % 4:
         case 0:
@@ -108,13 +108,13 @@ def test_a_stream_that_is_given_up_makes_room() -> None:
     for seed in range(8):  # some end within a character
         options: dict[str, Any] = {"max_new_tokens": 16, "seed": seed}
         assert "".join(decoder.stream("two", **options)) == decoder.generate("two", **options).text
-    never_begun = decoder.stream("three", max_new_tokens=5)
-    del never_begun
+    unused = decoder.stream("three", max_new_tokens=5)
+    del unused
     assert not decoder.scheduler.waiting
 
 
 def test_as_finished() -> None:
-    """Short texts do not wait for the long one before them; those that are left are cancelled at the end."""
+    """Short texts do not wait for a long text before them. Unfinished texts are cancelled at the end."""
     decoder = SpeculativeDecoder(make(), None, max_running=2)
     requests = [
         decoder.new_request([1], GREEDY, budget, RandomSource(0), stop_tokens=frozenset())
@@ -156,7 +156,7 @@ def test_a_forward_that_breaks_fails_what_was_running_and_nothing_after() -> Non
 
 
 def test_a_thread_that_runs_rounds_gathers_no_news_of_them() -> None:
-    """It would have to read all of it when it waits for another thread later."""
+    """Otherwise the thread would have to read all notifications when it later waits for another thread."""
     decoder = SpeculativeDecoder(make(), None)
     step, sizes = decoder.scheduler.engine.step, list[int]()
 
@@ -171,7 +171,7 @@ def test_a_thread_that_runs_rounds_gathers_no_news_of_them() -> None:
 
 
 def test_a_draft_reads_a_prompt_when_it_first_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the third round, whose time is a prefill's; no cost is learned from it."""
+    """The draft reads the prompt in the third round. Its time includes the prefill, so no cost is learned from it."""
     target, draft, reads = CausalLM(make()), CausalLM(make(layers=1)), list[object]()
     monkeypatch.setattr(Sometimes, "timed", lambda self, *round: reads.append(round))
     monkeypatch.setattr(Sometimes, "untimed", lambda self: reads.append(None))
@@ -183,7 +183,7 @@ def test_a_draft_reads_a_prompt_when_it_first_drafts(monkeypatch: pytest.MonkeyP
 
 
 def test_long_batches_close_their_holes() -> None:
-    """Hundreds of tokens a row: the cache is copied many times, and stays as narrow as the longest row needs."""
+    """With hundreds of tokens per row, the cache is copied often and has only the columns of the longest row."""
     target = make(context=512)
     decoder = SpeculativeDecoder(target, make(layers=1, context=512), length=Fixed(4))
     together = decoder.generate(PROMPTS, max_new_tokens=300, temperature=1.0, seed=1)
@@ -195,7 +195,7 @@ def test_long_batches_close_their_holes() -> None:
 
 
 def free(decoder: SpeculativeDecoder, size: int) -> list[int]:
-    """Let so many bytes be free beside the buffers there are; returns the numbers of requests of each later round."""
+    """Let ``size`` bytes be free besides the buffers; return a list that gets the requests of each round."""
     engine, running = decoder.scheduler.engine, list[int]()
     drafter = decoder.setup.arms[0].drafter
     caches: list[Any] = [engine.cache, *([drafter.cache] if hasattr(drafter, "cache") else [])]
@@ -217,7 +217,7 @@ def buffer_bytes(cache: RaggedKVCache) -> int:
 
 @pytest.mark.parametrize("static", [True, False])
 def test_growth_is_what_the_buffers_grow_by(static: bool) -> None:
-    """But for a layer's buffers, which are there twice while they are copied."""
+    """The growth leaves out the buffers of one layer, which exist twice while they are copied."""
     model = language_model(make("gpt2"))
     assert isinstance(model, CausalLM)
     if static:

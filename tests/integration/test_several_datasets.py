@@ -42,7 +42,7 @@ DATASETS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Acceptance data of a pair of random models, and of the target with another draft."""
+    """Return acceptance data of a pair of random models, and of the target with another draft."""
     folder = tmp_path_factory.mktemp("own")
     save_pair(folder)
     save_pair(folder / "other", draft_seed=2)
@@ -73,7 +73,7 @@ def test_two_datasets_have_the_mean_of_all_tokens(work: Path) -> None:
 
 
 def test_datasets_must_be_alike(work: Path, tmp_path: Path) -> None:
-    """Of one pair and rule for every predictor, and of the same sampling parameters for SpecDec++'s head."""
+    """Datasets must have one pair and rule, and for SpecDec++'s head also the same sampling parameters."""
     refused = [("specdec", "greedy", "sampling")]
     refused += [(predictor, "other-rule", "verifier") for predictor in ("specdec", "features", "lag-free")]
     refused += [(predictor, "other-draft", "fingerprint") for predictor in ("specdec", "features", "lag-free")]
@@ -103,7 +103,7 @@ def features(data: str | tuple[str, ...], traced: int, folder: Path) -> FeatureD
 
 
 def test_each_text_is_read_under_its_own_sampling(work: Path, tmp_path: Path) -> None:
-    """The features of both are those of each; traces are divided, the odd one to the first."""
+    """Features of both datasets equal those of each dataset. Traces are divided; the first dataset gets the odd one."""
     data = f"{work}/sampled", f"{work}/greedy"
     both = features(data, TRACED, tmp_path / "both")
     alone = [features(folder, count, tmp_path / Path(folder).name) for folder, count in zip(data, (2, 1), strict=True)]
@@ -151,7 +151,7 @@ def test_the_checkpoint_names_the_rule_and_warns_of_another(rule: str, work: Pat
 
 
 def test_features_are_of_the_rule_of_the_data(work: Path, tmp_path: Path) -> None:
-    """The labels of examples, and the traces."""
+    """Labels and traces have the verification rule of the data."""
     token_wise, invariant = (features(f"{work}/{name}", 1, tmp_path / name) for name in ("first", "other-rule"))
     assert (token_wise.manifest.verifier, invariant.manifest.verifier) == ("token-wise", "invariant")
     for part in (f"{TRAIN}0", TRACES):

@@ -99,7 +99,7 @@ def compare(decoder: SpeculativeDecoder, expected: Callable[[list[int], list[int
     ],
 )
 def test_q_is_a_function_of_the_text(kind: str, name: str, way: str, tmp_path: Path) -> None:
-    """After any rejections and copies, in any batch, q is what the draft computes from the text in one go."""
+    """After any rejections and copies, in any batch, q is the draft's result for a single read of the text."""
     decoder = SpeculativeDecoder(*real(kind, name, tmp_path), **options_of(way))
     reader, draft = decoder.target, CausalLM(decoder.drafts[0].model)
     draft.strategy = Padded("a test asks for it")  # by transformers' own forward
@@ -145,7 +145,7 @@ def test_stages_without_states_refuse_such_a_draft(pair: Path) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
-    """A folder of a target, and two EAGLE-3 drafts: one as specpilot writes it, one with the names of speculators."""
+    """Return a folder of a target and two EAGLE-3 drafts: one by specpilot, one with the names of speculators."""
     target, kept = make(vocab=257, hidden=32), [*range(0, 257, 2)]
     target.save_pretrained(tmp_path / "target")
     byte_tokenizer().save_pretrained(tmp_path / "target")
@@ -181,7 +181,7 @@ def loaded(folder: Path, target: PreTrainedModel | None = None, dtype: str = "fl
 
 
 def inner_states(target: PreTrainedModel, text: list[int], layers: Sequence[int]) -> torch.Tensor:
-    """(n, L, d) the outputs of the target's layers, by transformers; the last one's is not among them."""
+    """Return the outputs (n, L, d) of the target's ``layers`` by transformers; the last layer is not supported."""
     hidden_states = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
     return torch.stack([hidden_states[layer][0] for layer in layers], 1)
 
@@ -201,7 +201,7 @@ def test_a_written_draft_is_read_unchanged(pair: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_draft_by_others_is_written_as_it_is_read(form: str, tmp_path: Path) -> None:
-    """In whatever form a published draft was read, for example to train it further."""
+    """A published draft of any form is written in the same form, for example after further training."""
     target = target_of("llama")
     draft = loaded(write_draft(tmp_path / "published", **PLAIN | FORMS[form]), target)
     again = loaded(written(draft, target, tmp_path / "again"), target)
@@ -228,7 +228,7 @@ def test_q_of_a_written_draft_is_that_of_its_architecture(name: str, kept: list[
 
 @pytest.mark.parametrize("reads_states", [False, True])
 def test_drafts_of_the_earlier_architecture_are_refused(reads_states: bool, tmp_path: Path) -> None:
-    """Its folder has the key `reads_states`, which is false for drafts of layers."""
+    """The folder of such a draft has the key `reads_states`, which is false for drafts of layers."""
     shared_pair(tmp_path)
     file = tmp_path / "draft" / "draft.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"reads_states": reads_states}))
@@ -279,7 +279,7 @@ def test_q_is_what_the_checkpoint_computes(form: str, way: str, name: str, tmp_p
 @pytest.mark.parametrize("kept", [KEPT, None])
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_without_lm_head_the_targets_is_meant(name: str, kept: list[int] | None, tmp_path: Path) -> None:
-    """In one file or in shards, the draft is that of a checkpoint in which the target's rows are written out."""
+    """The draft equals that of a checkpoint that contains the target's rows, in one file or in shards."""
     target = target_of(name)
     head: Any = target.get_output_embeddings().weight
     settings = PLAIN | {"kept": kept, "own_embedding": False}

@@ -35,7 +35,7 @@ def eagle(target: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 
 class Remembering(Fixed):
-    """Keeps the logits and the state of every drafted token, by round."""
+    """Records the logits and the state of every drafted token, by round."""
 
     def __init__(self, k: int) -> None:
         super().__init__(k)
@@ -55,7 +55,7 @@ class Remembering(Fixed):
 def test_examples_are_what_decoding_has_seen(
     name: str, kind: Callable[[PreTrainedModel, Path], PreTrainedModel], tmp_path: Path
 ) -> None:
-    """Logits and states before every verified token of a round, however many tokens were drafted before it."""
+    """Examples have the logits and states before every verified token of a round."""
     target = MAKERS[name](4, VOCAB, 0)
     decoder = SpeculativeDecoder(target, kind(target, tmp_path))
     (draft,) = decoder.drafts
@@ -84,7 +84,7 @@ def test_examples_are_what_decoding_has_seen(
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target with a tokenizer, an EAGLE-3 draft that often agrees, and rounds of theirs."""
+    """Return a target with a tokenizer, an EAGLE-3 draft with a high acceptance rate, and rounds of the pair."""
     folder = tmp_path_factory.mktemp("states")
     make(vocab=257, hidden=32).save_pretrained(folder / "target")
     byte_tokenizer().save_pretrained(folder / "target")

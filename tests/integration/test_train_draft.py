@@ -119,7 +119,7 @@ def test_most_frequent_tokens() -> None:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a target, its answers and the answers of another target."""
+    """Return a folder with a target, its answers, and answers of another target."""
     folder = tmp_path_factory.mktemp("draft")
     save_pair(folder)
     save_pair(folder / "other", target_seed=7)
@@ -144,7 +144,7 @@ def settings(work: Path) -> DraftTrainingOptions:
 
 @pytest.fixture(scope="module")
 def eagle_settings(work: Path, settings: DraftTrainingOptions) -> DraftTrainingOptions:
-    """Settings of an EAGLE-3 draft, for a target with four layers."""
+    """Return the settings of an EAGLE-3 draft for a target with four layers."""
     return replace(
         settings, target=str(work / "deep" / "target"), data=str(work / "deep-answers"), layers=None, features="target"
     )
@@ -196,7 +196,7 @@ def data_of(settings: DraftTrainingOptions) -> DraftDataModule:
 
 
 def distributions(settings: DraftTrainingOptions, *models: nn.Module) -> list[torch.Tensor]:
-    """Of each model at the tokens of the validation texts that are learned."""
+    """Return the distributions of target and draft at the learned tokens of the validation texts."""
     validation = data_of(settings).validation
     return [model(input_ids=validation.tokens.long()).logits[validation.learned].softmax(-1) for model in models]
 
@@ -206,7 +206,7 @@ def distributions(settings: DraftTrainingOptions, *models: nn.Module) -> list[to
 def test_the_exported_draft_is_the_one_that_was_validated(
     vocabulary: int | None, own_output: bool, settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
-    """Its acceptance, computed anew from distributions, is the run's."""
+    """The acceptance of the exported draft, computed from distributions, equals that of the run."""
     settings = replace(settings, own_output=own_output, vocabulary=vocabulary, epochs=2)
     result = train_draft(settings, output=tmp_path / "run")
     export(tmp_path / "run", tmp_path / "draft")
@@ -243,13 +243,13 @@ def continued(settings: DraftTrainingOptions, draft: Path) -> DraftTrainingOptio
 
 @pytest.fixture(scope="module")
 def trained(finished: Path) -> Path:
-    """A draft of :func:`finished`."""
+    """Return the exported draft of :func:`finished`."""
     export(finished, finished.parent / "trained")
     return finished.parent / "trained"
 
 
 def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
-    """Of a draft on the validation texts, computed from distributions."""
+    """Return the acceptance of a draft on the validation texts, computed from distributions."""
     target = load_model(settings.target, device="cpu")
     p, q = distributions(settings, target, load_model(draft, device="cpu", target=target))
     return float(torch.minimum(p, q).sum(-1).mean())
@@ -257,14 +257,14 @@ def acceptance(draft: Path, settings: DraftTrainingOptions) -> float:
 
 @pytest.fixture(scope="module")
 def trained_whole(work: Path, settings: DraftTrainingOptions) -> Path:
-    """A draft of all tokens, which is a folder of transformers."""
+    """Return the folder of a trained draft of all tokens, which has the format of transformers."""
     train_draft(replace(settings, vocabulary=None), output=work / "whole-run")
     return export(work / "whole-run", work / "whole")
 
 
 @pytest.fixture(scope="module")
 def earlier_whole(work: Path, settings: DraftTrainingOptions, trained_whole: Path) -> Path:
-    """The draft of :func:`trained_whole` in the format of specpilot's own, without the target's weights."""
+    """Return the draft of :func:`trained_whole` in specpilot's own format, without the target's weights."""
     target = load_model(settings.target, device="cpu")
     shared = SharedTarget("its-target", model_fingerprint(target), ["input", "output"])
     draft, tokenizer = load_model(trained_whole, device="cpu"), load_tokenizer(settings.target)
@@ -275,7 +275,7 @@ def earlier_whole(work: Path, settings: DraftTrainingOptions, trained_whole: Pat
 def test_training_continues_a_draft(
     begun: str, work: Path, settings: DraftTrainingOptions, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A model of its own is distilled: all its weights are trained. Weights that are the target's stay the same."""
+    """All weights of another model are trained. Weights that a draft shares with the target stay the same."""
     is_other_model = begun == "draft"
     draft: Path = work / "draft" if is_other_model else request.getfixturevalue(begun)
     settings = continued(settings, draft)
@@ -473,7 +473,7 @@ def test_the_layers_that_a_new_draft_reads() -> None:
 
 
 def test_a_new_draft_begins_as_an_early_exit() -> None:
-    """Its layer, norms and output are the target's, and its state is the last of those that it reads."""
+    """A new draft has the target's last layer, norms and output, and its state is the last one that it reads."""
     target = target_of("llama")
     draft = new_eagle3(target, [1, 2], None)
     weights, layer = draft.state_dict(), target.model.layers[-1].state_dict()
@@ -492,7 +492,7 @@ def test_a_new_draft_begins_as_an_early_exit() -> None:
 
 @pytest.fixture(scope="module")
 def trained_eagle(work: Path, eagle_settings: DraftTrainingOptions) -> Path:
-    """The folder of a trained EAGLE-3 draft; its run is beside it."""
+    """Return the folder of a trained EAGLE-3 draft; the run is in a folder beside it."""
     train_draft(eagle_settings, output=work / "eagle-run")
     return export(work / "eagle-run", work / "eagle")
 

@@ -37,7 +37,7 @@ CONTROLLER = load_controller(FOLDER / "tiny-head")
 
 
 class Recording(LengthController):
-    """Records a predictor's output at every token, and drafts on."""
+    """Records a predictor's output at every token, and continues the draft."""
 
     def __init__(self, predictor: AcceptancePredictor) -> None:
         self.predictor = predictor

@@ -62,7 +62,7 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
 def test_a_draft_with_the_targets_embedding_loads_with_it(
     architecture: str, kept: list[int] | None, dtype: str, tmp_path: Path
 ) -> None:
-    """In any precision, by which its fingerprint does not change."""
+    """The draft loads in any precision, and the precision does not change its fingerprint."""
     draft = shared_pair(tmp_path, architecture, kept)
     target = load_model(tmp_path / "target", device="cpu", dtype=dtype)
     loaded = load_model(tmp_path / "draft", device="cpu", dtype=dtype, target=target)
@@ -114,7 +114,7 @@ def test_a_folder_is_replaced_only_by_a_draft(tmp_path: Path) -> None:
 
 
 def test_trim_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the command line, and what has been trimmed once more."""
+    """The command line trims a draft, and a trimmed draft again."""
     target, draft = save_pair(tmp_path)
     (tmp_path / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
     words = ["--data", str(tmp_path / "p.txt"), "--output"]

@@ -1,7 +1,7 @@
 """Bad input on the command line: one line that names it on standard error, exit code 2, and nothing written.
 
-Each table belongs to one command, in which ``{}`` stands for what is tried: a name in the folder of ``bad_files``, or
-more words. ``@place`` is that folder, ``@files`` ``tests/files``, ``@out`` one that must not appear.
+Each table belongs to one command, in which ``{}`` stands for the tried input: a name in the folder of ``bad_files``, or
+further arguments. ``@place`` is this folder, ``@files`` is ``tests/files``, and ``@out`` must not appear.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on standard error, but for progress, before ``specpilot words`` exits with 2."""
+    """Run ``specpilot`` with ``words``, which exits with 2, and return the line on standard error, without progress."""
     capsys.readouterr()
     assert cli.main(words) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.strip() and not line.startswith("texts ")]
@@ -323,7 +323,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def state(folder: Path) -> dict[Path, int]:
-    """Every file below ``folder`` and its time of change."""
+    """Return every file below ``folder`` with its time of modification."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
@@ -349,7 +349,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 @pytest.mark.parametrize("words", DIVERGING)
 def test_a_training_that_diverges(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Features that were made on the way may stay, a run may not."""
+    """Features that were made before the training may remain, a run folder may not."""
     out = tmp_path / "out"
     command = f"train {words.replace('@files', str(FILES))} {SOME} --output {out}"
     assert cli.main(command.split()) == 2

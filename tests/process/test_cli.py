@@ -1,4 +1,4 @@
-"""The command line from outside: what it prints, where, and how it ends."""
+"""The command line as users see it: output, standard error, and exit codes."""
 
 import ast
 import errno
@@ -34,7 +34,10 @@ from ..helpers.refusals import refused
 
 
 def test_help_stays_light() -> None:
-    """Help within a second: it, `import specpilot` and all options load the standard library and the parser alone."""
+    """Help takes less than a second.
+
+    Help, `import specpilot` and all options only load the parser and standard modules.
+    """
     commands = [[], *([*name.split()] for name, _ in cli._leaves("", cli.COMMANDS))]
     program = (
         "import sys\n"
@@ -91,7 +94,7 @@ def test_env_as_json() -> None:
 
 
 def test_env_names_the_forward_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """And why it was chosen, with the precision and the device."""
+    """The output names the forward, the reason for it, the precision and the device."""
     assert cli.main(["env", "--json", "--target", "tiny", "--draft", "tiny-draft", "--device", "cpu"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     for role, line in zip(("target: tiny", "draft: tiny-draft"), plan, strict=False):
@@ -152,7 +155,7 @@ def test_a_value_of_another_type_is_refused_in_plain_words(words: list[str], exp
 
 
 def test_types_are_shown_in_plain_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the help of every command and in the completions of the shell, instead of ``Optional[int]``."""
+    """Help of all commands and completions of the shell show plain words instead of ``Optional[int]``."""
     monkeypatch.setenv("COLUMNS", "1000")
     shown = ""
     for name, _ in cli._leaves("", cli.COMMANDS):
@@ -184,7 +187,7 @@ def test_a_printed_configuration_is_one(name: str, capsys: pytest.CaptureFixture
     "text", ["4:4", "1:30", "no", "on", "Off", "1_000", "0x10", "0o17", "2020-01-01", "# a comment", "=", "<<"]
 )
 def test_text_is_not_read_as_a_number_or_a_switch(text: str, tmp_path: Path) -> None:
-    """YAML 1.1 reads numbers in base 60 and 16, dates and switches in these; a comment would leave the option out."""
+    """YAML 1.1 would read these texts as numbers in base 60 or 16, dates or switches, and drop a comment."""
     file = tmp_path / "options.yaml"
     file.write_text("\n".join(f"{name}: {json.dumps(text)}" for name in ("length", "system")))
     written = [["--config", str(file)], ["--length", text, "--system", text]]
@@ -213,7 +216,7 @@ def test_a_switch_in_a_file_is_true_or_false(tmp_path: Path) -> None:
 
 
 def read(*words: str) -> tuple[str, int, bool | str]:
-    """Three options of ``specpilot generate`` with these words."""
+    """Return three options of ``specpilot generate`` with these arguments."""
     options = next(iter(CommandParser(COMMANDS["generate"], "x").read(words).values()))
     return options.prompt, options.n, options.chat
 
@@ -231,7 +234,7 @@ def test_help_names_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_command_ends_without_a_search_for_cycles() -> None:
-    """It would take a second; handlers of atexit run in reverse order."""
+    """A search for cycles would take a second. Handlers of atexit run in reverse order."""
     program = (
         "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
         "from specpilot.cli.main import main\nmain(['--version'])\nprint(gc.get_freeze_count())"
@@ -332,26 +335,26 @@ EXAMPLES = {"tuple": ("1=b",), "path": Path("a"), "str": "a"}  # of options with
 
 
 def required(kind: type) -> dict[str, Any]:
-    """Values for the options of ``kind`` that have no default."""
+    """Return values for the options of ``kind`` that have no default."""
     hints = get_type_hints(kind)
     missing = [entry.name for entry in fields(kind) if entry.default is MISSING]
     return {name: next(v for t, v in EXAMPLES.items() if t in str(hints[name]).lower()) for name in missing}
 
 
 def flags(command: Callable[..., None]) -> list[str]:
-    """Words that give the options of a command that have no default."""
+    """Return arguments for the options of a command that have no default."""
     values = {k: v for kind in CommandParser(command, "x").kinds.values() for k, v in required(kind).items()}
     return [f"--{k.replace('_', '-')}={'[1=b]' if isinstance(v, tuple) else v}" for k, v in values.items()]
 
 
 def limited(kind: type, limit: type) -> Iterator[tuple[str, Any]]:
-    """The options of ``kind`` whose values have this kind of limit, and the limit."""
+    """Return the options of ``kind`` whose values have this kind of limit, with the limit."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
         yield from ((name, one) for one in limits_of(hint) if isinstance(one, limit))
 
 
 def limits_of(hint: Any) -> Iterator[Any]:
-    """The limits anywhere in a type: ``Count | None``, ``tuple[Count, ...]``."""
+    """Return all limits in a type, such as ``Count | None`` or ``tuple[Count, ...]``."""
     yield from getattr(hint, "__metadata__", ())
     for part in get_args(hint):
         yield from limits_of(part)
@@ -384,7 +387,7 @@ def test_null_is_an_error_where_a_key_cannot_be_null(name: str) -> None:
 
 @pytest.mark.parametrize("piece", ["[", "{", "- ", "? ", "[a, ", "- ["])
 def test_values_nested_too_deep_are_refused(piece: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """They would crash the C parser of YAML."""
+    """Such values would crash the C parser of YAML."""
     assert cli.main(["bench", "cost", f"--limit={piece * 30_000}"]) == 2
     problem = "--limit: brackets or dashes are nested more than 5,000 deep; give plain text"
     assert capsys.readouterr().err == f"specpilot: error: {problem}\n"
@@ -540,7 +543,7 @@ def test_json_and_stats(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixtu
 
 
 def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without what is struck out, and without the styles, it is the text."""
+    """Without the rejected tokens and without styles, the output is the text."""
     assert cli.main([*WORDS, "--length", "4", "--no-chat", "--color"]) == 0
     expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, chat=False)
     assert 0 < expected.stats.n_accepted < expected.stats.n_drafted

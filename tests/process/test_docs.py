@@ -1,4 +1,4 @@
-"""The documentation holds: its code runs, its commands parse, its links lead somewhere, its site builds offline."""
+"""The documentation is right: code runs, commands parse, links have targets, and the site builds offline."""
 
 import ast
 import importlib.util
@@ -57,14 +57,14 @@ def of_page(page: Path) -> str:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder with the configurations where the pages expect them."""
+    """Change to an empty working folder with the configurations that the pages expect."""
     (tmp_path / "train").symlink_to(ROOT / "train")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def words_of(script: str, folder: Path) -> list[list[str]]:
-    """The commands of ``script`` as bash would start them, none of which is run."""
+    """Return the commands of ``script`` as bash would start them, without running them."""
     stubs, record = folder / ".venv" / "bin", folder / "words"
     stubs.mkdir(parents=True, exist_ok=True)
     for name in ("specpilot", "specpilot-vllm", "make", "pip", "python", "vllm"):
@@ -78,7 +78,7 @@ def words_of(script: str, folder: Path) -> list[list[str]]:
 
 
 def check_words(words: list[str]) -> None:
-    """A command of a block that is not run: it would start."""
+    """Check that a command of a block that is not run would start."""
     match words:
         case ["specpilot", "train", "acceptance", *rest]:  # each predictor has options of its own
             CommandParser(of_predictor(rest), prog="train acceptance").read(rest)
@@ -119,7 +119,7 @@ def each(pages: Iterable[Path]) -> list[Any]:
 
 @pytest.mark.parametrize("page", each(page for page in PAGES if runnable(page)))
 def test_code(page: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every block runs, in the page's order and in one folder; the others are parsed, and say why they are not run."""
+    """All blocks of a page run in order and in one folder. Blocks that do not run have a reason, and are parsed."""
     for block in runnable(page):
         if block.language == "python":
             code = compile(block.code, str(page), "exec")
@@ -161,7 +161,7 @@ def test_notebooks(file: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("page", PAGES[:2], ids=of_page)
 def test_links(page: Path) -> None:
-    """Of the pages outside the site; those of the site are checked when it is built."""
+    """Links of the pages outside the site are checked here, the others when the site is built."""
     targets = re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8"))
     assert targets
     for target in targets:
@@ -169,7 +169,7 @@ def test_links(page: Path) -> None:
 
 
 def test_every_make_target_is_described() -> None:
-    """In the table of the page for contributors, and no target that does not exist."""
+    """The page for contributors has all targets of make, and no others."""
     (targets,) = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)
     page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `make ([\w-]+)` \|", page, re.M)) == set(targets.split())
@@ -201,14 +201,14 @@ NEW_TOKENS = 128  # of each text of a pass
 
 
 def gpu_rows(table: str) -> list[list[str]]:
-    """The cells of a table of the page on GPUs, first those of its heading."""
+    """Return the cells of a table of the page on GPUs, with the heading first."""
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     lines = re.search(rf"<!-- gpu: {table} -->\n((?:\|.*\n)+)", page)[1].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]
 
 
 def gpu_speed(decoder: str, heading: str) -> tuple[str, str]:
-    """Tokens per second as the page shows them, and the commit; empty if they were not measured."""
+    """Return the tokens per second as the page shows them, and the commit; empty if they were not measured."""
     shape, _, texts = heading.removesuffix(" texts").removesuffix(" text").partition(", ")
     name = f"speed: {NAMES[shape]}, graphs on, {DECODERS[decoder]}" + (f", {texts} texts" if texts != "1" else "")
     if name not in GPU:
@@ -221,7 +221,7 @@ def gpu_speed(decoder: str, heading: str) -> tuple[str, str]:
 
 
 def test_tables_of_the_gpu_page() -> None:
-    """Their numbers and commits are those of gpu.json."""
+    """The numbers and commits of the tables are those of gpu.json."""
     for shape, graphs, *cells in gpu_rows("forwards")[1:]:
         result = GPU[f"steps: {shape}, graphs {graphs}"]["result"]
         times = [f"{result[name]:.2f}" for name in ("1x1", "1x4", "1x8", "4x4", "16x4")]
@@ -248,7 +248,7 @@ TABLE = re.compile(r"<!-- results: .*?<!-- end -->", re.DOTALL)
 
 
 def intervals(content: Any) -> Iterator[tuple[str, str, str]]:
-    """Every estimate with its interval in a result, as it may be written."""
+    """Return every estimate with its interval in a result, in all allowed notations."""
     if isinstance(content, list):
         for entry in content:
             yield from intervals(entry)
@@ -266,7 +266,7 @@ def intervals(content: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def test_intervals_in_the_text_are_those_of_results() -> None:
-    """All but those of list items that say that no command prints them."""
+    """Intervals in the text are in results, except in list items that say that no command prints them."""
     files = (ROOT / "docs" / "results").glob("*.json")
     stored_intervals = {
         interval for file in files for interval in intervals(json.loads(file.read_text(encoding="utf-8")))
@@ -284,7 +284,7 @@ def test_intervals_in_the_text_are_those_of_results() -> None:
 
 
 def module_of(file: Path) -> ModuleType:
-    """The module in ``file``, which belongs to no package."""
+    """Return the module in ``file``, which belongs to no package."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -316,7 +316,7 @@ def test_metrics_of_decoding() -> None:
 
 
 def test_figures() -> None:
-    """The pictures of the concept pages are those that the script draws, and each of them is shown."""
+    """The figures of the concept pages are those that the script draws, and each figure is shown."""
     figures = module_of(CONCEPTS / "figures.py").FIGURES
     assert {file.stem for file in CONCEPTS.glob("*.svg")} == set(figures)
     shown = "".join(page.read_text(encoding="utf-8") for page in [CONCEPTS.with_suffix(".md"), *CONCEPTS.glob("*.md")])
@@ -327,7 +327,7 @@ def test_figures() -> None:
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    """Pages that the site generates from the code."""
+    """Return the module that generates pages of the site from the code."""
     return module_of(ROOT / "docs" / "hooks.py")
 
 
@@ -361,7 +361,7 @@ COMPOSED = {
 
 
 def strings(folders: Iterable[Path]) -> Iterator[str]:
-    """The text of every string in the code, with a line feed in place of each value."""
+    """Return the text of every string in the code, with a line feed in place of each value."""
     for file in (file for folder in folders for file in folder.glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             match node:
@@ -385,7 +385,7 @@ def test_troubleshooting_lists_messages_of_the_code(hooks: ModuleType) -> None:
 
 
 def test_site(tmp_path: Path, hooks: ModuleType) -> None:
-    """It builds without a warning, loads nothing from elsewhere, and has every command."""
+    """The site builds without a warning, loads nothing from other hosts, and has every command."""
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     result = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

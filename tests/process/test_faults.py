@@ -72,7 +72,7 @@ def test_damaged_shards_are_named_and_made_again(
 
 
 def test_a_first_shard_that_fails_leaves_a_folder_that_can_be_continued(tmp_path: Path) -> None:
-    """Another file of the dataset was written before it."""
+    """Another file of the dataset exists before the first shard fails."""
     with pytest.raises(OSError), ShardWriter(tmp_path / "data", IDENTITY):  # noqa: PT012 - the block fails
         (tmp_path / "data" / "times.json").write_text("{}")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -83,7 +83,7 @@ def test_a_first_shard_that_fails_leaves_a_folder_that_can_be_continued(tmp_path
 
 
 def test_a_log_continues_after_its_last_shard(tmp_path: Path) -> None:
-    """Where one before it was damaged and taken out of the manifest, as the message says."""
+    """The log continues, although an earlier shard was damaged and removed from the manifest, as the message says."""
     with ShardWriter(tmp_path / "log", IDENTITY) as writer:
         for _ in range(3):
             writer.write(Rows(make_rows(2)))
@@ -109,7 +109,7 @@ def test_a_dataset_of_served_requests_is_not_to_be_made_again(tmp_path: Path) ->
 def test_a_damaged_checkpoint_is_named(
     stages: Stages, tmp_path: Path, name: str, damage: Damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PyTorch reads weights of which a bit was turned."""
+    """PyTorch would read weights with a changed bit."""
     folder = Path(shutil.copytree(stages.whole("train router").folder, tmp_path / "run"))
     train = stages.work("train router", folder)
     (folder / "result.json").unlink()
@@ -160,7 +160,7 @@ def test_texts_are_answered_while_the_log_of_rounds_cannot_be_written(
 
 
 def test_an_interrupt_while_a_request_leaves_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder's caches are then emptied, in whatever state they are, and it can be used again."""
+    """The decoder's caches are emptied in any state, and the decoder can be used again."""
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
 
     def decode() -> list[list[int]]:
@@ -194,7 +194,7 @@ SLOW = (  # whose code is mostly that of another stage
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])
 def test_killed_is_the_same_in_the_end(stages: Stages, name: str, tmp_path: Path) -> None:
-    """At different kinds of file operations, in the middle of a write where there is one."""
+    """Kills happen at different kinds of file operations, and in the middle of writes."""
     step = stages.whole(name).touches // KILLS
     for turn in range(KILLS):
         ended = stages.run(name, tmp_path / "out", Fault(SIGNAL, step - turn % 4))
@@ -213,7 +213,7 @@ TRAININGS = [name for name in STAGES if name.startswith("train ")]
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in TRAININGS])
 def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the undisturbed run, which has two epochs from the beginning."""
+    """The run ends like the undisturbed run, which has two epochs from the beginning."""
     stage = STAGES[name]
     assert stage.reads is not None
     words = [word for word in stage.words if word != "--resume"]

@@ -1,4 +1,4 @@
-"""A comparison that is killed goes on where it was."""
+"""A killed comparison continues with the next result."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Loading of models in processes of their own: the command that converts pickles, and a hub that is away."""
+"""Loading models in separate processes: the command that converts pickles, and a hub that does not answer."""
 
 import json
 import os
@@ -66,15 +66,16 @@ router = ["data", "router", "--target", "gpt2", "--arms", "[gpt2@old,gpt2@main,a
 router += ["--no-chat", "--max-new-tokens", "4", "--prompts", f"{out}/prompts.txt", "--output", f"{out}/router"]
 assert [main(words) for words in (data, data, router)] == [0, 0, 0]
 assert main([*data, "--draft", "gpt2@main"]) == 2  # another run
-made, routed = (read_manifest(f"{out}/{name}") for name in ("data", "router"))
+acceptance, routed = (read_manifest(f"{out}/{name}") for name in ("data", "router"))
 decoder = SpeculativeDecoder.from_pretrained("gpt2", "gpt2@old", length=2, device="cpu")
 layers = [model.model.config.num_hidden_layers for model in (decoder.target, *decoder.drafts)]
-print(json.dumps([made.target, made.draft, [arm.name for arm in routed.arms], layers, decoder.plan.describe()]))
+arms = [arm.name for arm in routed.arms]
+print(json.dumps([acceptance.target, acceptance.draft, arms, layers, decoder.plan.describe()]))
 """
 
 
 def test_drafts_and_datasets_name_revisions(tmp_path: Path) -> None:
-    """A dataset records the revisions of its models, and is another one with other revisions."""
+    """A dataset records the revisions of its models. Other revisions make another dataset."""
     environment = hub_cache(tmp_path)
     (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\nfour\n")
     command = [sys.executable, "-c", PAIR, str(tmp_path)]
@@ -89,7 +90,7 @@ def test_drafts_and_datasets_name_revisions(tmp_path: Path) -> None:
 
 
 def hub_cache(folder: Path) -> dict[str, str]:
-    """Variables of a process whose cache of the hub has two revisions of the model gpt2; the hub does not answer."""
+    """Return variables of a process with two cached revisions of the model gpt2 and a hub that does not answer."""
     save_pair(folder)
     hub = folder / "hf" / "hub" / "models--gpt2"
     for commit, (branch, source) in enumerate({"main": "target", "old": "draft"}.items()):
@@ -102,7 +103,7 @@ def hub_cache(folder: Path) -> dict[str, str]:
 
 
 def test_ids_of_the_hub_are_loaded_from_its_cache_where_it_is_away(tmp_path: Path) -> None:
-    """Also an id without a slash; no request is repeated."""
+    """An id without a slash is loaded, too. No request is repeated."""
     environment = hub_cache(tmp_path)
     names = [["gpt2"], ["gpt2", "old"], ["gpt2@old"], ["tinny"], ["owner/tinny"], ["owner/nothing", "prompts"]]
     names += [["gpt2@older"], ["gpt2@old", "main"], ["gpt2@"]]

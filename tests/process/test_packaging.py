@@ -35,7 +35,7 @@ NOT_SHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the checkout, called specpilot. Builds leave folders behind, and old ones would leak in."""
+    """Return a copy of the checkout, called specpilot, without the folders of earlier builds."""
     copy = tmp_path / "above" / "specpilot"
     for folder in {folder.partition("/")[0] for folder in FOLDERS.values()}:
         shutil.copytree(ROOT / folder, copy / folder, ignore=NOT_SHIPPED)
@@ -52,7 +52,7 @@ def output_of(command: Sequence[str | Path], folder: Path) -> str:
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
-    """The ``wheel``, ``editable`` wheel or ``sdist`` of ``source``, built in ``target``."""
+    """Build the ``wheel``, the ``editable`` wheel or the ``sdist`` of ``source`` in ``target``, and return it."""
     target.mkdir()
     output_of([sys.executable, "-c", f"import build_backend; build_backend.build_{kind}({str(target)!r})"], source)
     (path,) = target.iterdir()
@@ -60,7 +60,7 @@ def build(kind: str, source: Path, target: Path) -> Path:
 
 
 def test_the_wheel_of_a_source_distribution_is_complete(checkout: Path, tmp_path: Path) -> None:
-    """It holds source, typing marker, configurations and weights: everything in the package folders."""
+    """The wheel has all files of the package folders: source, typing marker, configurations and weights."""
     with tarfile.open(build("sdist", checkout, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path / "source", filter="data")
     (source,) = (tmp_path / "source").iterdir()
@@ -107,7 +107,7 @@ def test_the_development_install_is_found_from_the_folder_above(checkout: Path, 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with one model."""
+    """Return the folder of a package with one model."""
     monkeypatch.setattr(checkpoints, "FOLDER", tmp_path)
     model = tmp_path / "tiny-model"
     model.mkdir()
@@ -146,7 +146,7 @@ def test_elsewhere_if_the_package_cannot_be_written_to(folder: Path) -> None:
 
 @pytest.fixture
 def plain_install(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An environment in which none of the extras' packages can be imported."""
+    """Set up an environment in which the packages of extras cannot be imported."""
     packages = ("matplotlib", "rouge_score", "llama_cpp", "ray")
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         monkeypatch.delitem(sys.modules, name)

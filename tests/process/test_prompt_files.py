@@ -1,4 +1,7 @@
-"""A file of prompts becomes a file of texts, in its order, killed or not; each text is the one that is made alone."""
+"""A file of prompts becomes a file of texts in the same order, also after kills.
+
+Each text equals that of a single call.
+"""
 
 import json
 from collections import Counter
@@ -35,7 +38,7 @@ def answer(folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def texts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose texts were written by a run that was killed, beside the one of a run that was not."""
+    """Return a folder with the texts of a killed and continued run, and those of an uninterrupted run."""
     top = tmp_path_factory.mktemp("batch")
     (top / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS * TIMES))
     whole = top / "texts-whole" / "texts.jsonl"
@@ -60,7 +63,10 @@ def test_killed_is_the_same_in_the_end(texts_file: Path) -> None:
 
 
 def test_each_text_is_the_one_made_alone(texts_file: Path) -> None:
-    """With its seed; rounds make up the text, and equal prompts have different texts."""
+    """A single call with the text's seed gives the text.
+
+    Rounds add up to the text, and equal prompts have different texts.
+    """
     rows = read(texts_file)
     prompts = [*(row["prompt"] for row in ROWS[:3]), ROWS[3]["messages"], ROWS[4]["conversations"][0]["value"]]
     assert [row["prompt"] for row in rows] == prompts * TIMES
@@ -102,7 +108,7 @@ def test_torn_lines_and_other_settings(texts_file: Path, capsys: pytest.CaptureF
 
 
 def test_several_samples(texts_file: Path) -> None:
-    """Of each prompt are rows of their own; a file that is complete is left as it is."""
+    """Each sample of a prompt has a row. A complete file is not changed."""
     folder = texts_file.with_name("samples")
     for limit, samples in (("1", [0, 1]), ("2", [0, 1, 0, 1]), ("2", [0, 1, 0, 1])):
         assert main(words(folder, "--n", "2", "--limit", limit)) == 0
@@ -113,7 +119,7 @@ def test_several_samples(texts_file: Path) -> None:
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
-    """Also where a line is appended, whose error names no file by itself."""
+    """The error names the file also when a line is appended, although the system's error names none."""
     (tmp_path / "texts.jsonl").symlink_to("/dev/full")
     file = TextFile(tmp_path / "texts.jsonl", {}, [{"seed": 1}])
     with pytest.raises(OSError, match="No space left") as raised:

@@ -1,4 +1,4 @@
-"""Requests as clients send them: what says nothing is accepted, what would change the text is refused by name."""
+"""Requests of clients: fields without an effect are accepted, and unsupported fields are refused by name."""
 
 import json
 import os
@@ -69,7 +69,7 @@ EMPTY: list[dict[str, Any]] = [
     {"something_new": None},
 ]
 # Fields that would change the text: refused with their name
-TELLING: list[tuple[dict[str, Any], str]] = [
+UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
     ({"modalities": ["text", "audio"]}, "modalities"),
@@ -92,7 +92,7 @@ def test_neutral_fields_are_accepted(fields: dict[str, Any]) -> None:
     parse(CompletionRequest, prompt="a", **fields)
 
 
-@pytest.mark.parametrize(("fields", "name"), TELLING, ids=[row[1] for row in TELLING])
+@pytest.mark.parametrize(("fields", "name"), UNSUPPORTED, ids=[row[1] for row in UNSUPPORTED])
 def test_unsupported_fields_are_refused(fields: dict[str, Any], name: str) -> None:
     with pytest.raises(ApiError) as raised:
         parse(ChatCompletionRequest, **{"messages": [USER]} | fields)
@@ -185,7 +185,7 @@ FITTING: dict[str, st.SearchStrategy[Any]] = {  # values that a field takes, or 
 
 
 def objects(names: list[str], **strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Objects of the fields ``given``, some of ``names``, and a few that are wrong or unknown."""
+    """Draw objects with the fields ``given``, some fields of ``names``, and a few wrong or unknown fields."""
     extra_fields = st.lists(st.sampled_from(names), max_size=3).flatmap(
         lambda some: st.fixed_dictionaries({name: FITTING.get(name, ATOMS) for name in some})
     )
@@ -195,10 +195,10 @@ def objects(names: list[str], **strategies: st.SearchStrategy[Any]) -> st.Search
 
 
 PARTS = objects(["annotations", "id"], type=FITTING["type"], text=TEXTS)
-SAID = objects(
+MESSAGE = objects(
     ["tool_calls", "refusal", "name", "id"], role=FITTING["role"], content=TEXTS | st.lists(PARTS, max_size=2)
 )
-MESSAGES = st.lists(SAID, max_size=3)
+MESSAGES = st.lists(MESSAGE, max_size=3)
 BODIES = {
     path: objects([*kind.model_fields, *NEUTRAL, *sorted(IGNORED)], **{name: strategy}, max_tokens=st.integers(1, 9))
     for path, kind, name, strategy in (

@@ -1,4 +1,4 @@
-"""Texts of a server that are labelled here: exact with its token ids, kept when a run ends, refused by name."""
+"""Texts of a server that specpilot labels: exact with token ids, kept after an interruption, and refused by name."""
 
 import io
 import shutil
@@ -84,7 +84,7 @@ def test_a_server_without_token_ids(
 def test_a_server_that_fails_for_a_while(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts of finished shards are not asked for again; a busy server is asked again."""
+    """Texts of finished shards are not requested again. A request is repeated if the server is busy."""
     send = responses.OpenAIResponses._send
     requests: list[list[int]] = []
     down = True
@@ -164,7 +164,10 @@ def test_the_plugin_for_vllm_is_missing(
 def test_a_server_whose_texts_are_all_empty(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused in the first shard of some prompts, and otherwise when the texts are complete; one is not."""
+    """Empty texts are refused in the first large shard, or when all texts are complete.
+
+    A single empty text is accepted.
+    """
     written = {"finish_reason": "stop", "token_ids": None}
     texts = iter(["a", *[""] * 9])
     monkeypatch.setattr(

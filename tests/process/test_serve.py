@@ -59,7 +59,7 @@ def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: Speculative
 
 
 def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: SpeculativeDecoder) -> None:
-    """After several turns, of which the client sends an answer back as it has got it."""
+    """The conversation has several turns, and the client sends back an answer unchanged."""
     before: list[Any] = [{"role": "system", "content": "Be brief."}, *MESSAGES]
     answer = ChatCompletionMessage(role="assistant", content="42")
     turns = [*before, answer, *MESSAGES]
@@ -99,7 +99,7 @@ def test_options_of_load_generators(running: tuple[Server, str], decoder: Specul
     ],
 )
 def test_trees_and_copies_share_rounds(drafting: Any) -> None:
-    """Texts of requests at once, with a trace of their trees, are those of each alone."""
+    """Texts of simultaneous requests, with traces of their trees, equal those of single requests."""
     decoder = SpeculativeDecoder.from_pretrained("tiny", **drafting)
     expected = [decoder.generate(QUESTION, chat=False, max_new_tokens=24, seed=seed).text for seed in range(4)]
     body = {"prompt": QUESTION, "max_tokens": 24, "speculation": {"trace": True}}
@@ -154,14 +154,14 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
 
 
 def chunks_of(response: str) -> list[dict[str, Any]]:
-    """The events of a stream, which has come to its end."""
+    """Return the events of a finished stream."""
     lines = [line.removeprefix("data: ") for line in response.split("\n\n") if line]
     assert lines.pop() == "[DONE]"
     return [json.loads(line) for line in lines]
 
 
 def test_everything_ends_with_the_stop_string() -> None:
-    """At the token that completes it, whatever is drafted."""
+    """Texts end at the token that completes the stop string, with any drafts."""
     body = {"prompt": "What is 12 plus 30?\n", "temperature": 0, "max_tokens": 40, "return_token_ids": True}
     counted = []
     for length in ("none", "8"):
@@ -339,7 +339,7 @@ def test_a_controller_of_another_pair_is_refused(decoder: SpeculativeDecoder) ->
 
 
 def late_end(text: str) -> str:
-    """Three characters of the text's second half that it does not have before."""
+    """Return three characters of the text's second half that do not occur earlier."""
     return next(stop for i in range(len(text) // 2, len(text)) if text.index(stop := text[i : i + 3]) == i)
 
 

@@ -28,7 +28,7 @@ def running(decoder: SpeculativeDecoder) -> Iterator[tuple[Server, str]]:
 
 
 def call(address: str, method: str, path: str, **headers: str) -> httpx.Response:
-    """A request as a browser or a program sends it: a browser sends a page's text as text/plain without asking."""
+    """Send a request as a browser or a program: a browser sends text/plain without a preflight request."""
     body = BODY if path == "/v1/completions" else None
     return http.request(method, address + path, content=body, headers={"Content-Type": "text/plain", **headers})
 
@@ -71,7 +71,7 @@ def test_a_star_lets_all_in(decoder: SpeculativeDecoder) -> None:
 
 
 def test_with_a_key_only_the_password_of_a_browser_is_bound_to_the_page(decoder: SpeculativeDecoder) -> None:
-    """A browser adds the password to the requests of every page, the key as bearer token is the page's own."""
+    """A browser adds its stored password to the requests of every page. Only the server's page has the bearer token."""
     with serving(decoder, api_key="secret") as (_, address):
         headers = {"Host": "any.example.org", "Origin": "https://other.example.org"}
         bearer, basic = {"Authorization": "Bearer secret"}, {"Authorization": "Basic OnNlY3JldA=="}

@@ -24,7 +24,7 @@ from specpilot.serve.run import http_config
 from specpilot.serve.server import Server
 
 from ..helpers import http
-from ..helpers.server_process import said, server_process
+from ..helpers.server_process import server_process, wait_for_line
 from ..helpers.serving import serving, wait_until
 
 STATIC = Path(server_app.__file__).parent / "static"
@@ -48,7 +48,7 @@ def connect(address: str) -> socket.socket:
 
 
 def head(path: str, length: int, *lines: str) -> bytes:
-    """The head of a request with a body of ``length`` bytes."""
+    """Return the head of a request with a body of ``length`` bytes."""
     first = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *lines]
     return "\r\n".join([*first, "", ""]).encode()
 
@@ -60,7 +60,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
 def test_no_character_of_a_stream_ends_a_line_before_its_end(character: str) -> None:
-    """httpx and others split by str.splitlines, also the lines of files."""
+    """Clients such as httpx split streams by str.splitlines, which also splits at other characters than line feeds."""
     content: dict[str, Any] = {"text": f"a{character}b", "é": "日本"}
     (line, empty) = event(content).splitlines()
     assert (json.loads(line.removeprefix("data: ")), empty) == (content, "")
@@ -120,7 +120,7 @@ def test_405_names_the_methods_of_the_path(running: tuple[Server, str], method: 
 def test_what_is_not_http_is_answered_400_before_the_connection_closes(
     running: tuple[Server, str], begin: bytes
 ) -> None:
-    """No reset follows where the client goes on sending."""
+    """The connection is not reset if the client continues to send."""
     with connect(running[1]) as connection:
         connection.sendall(begin + b"x" * 100_000)
         time.sleep(0.2)
@@ -138,7 +138,7 @@ def test_what_is_not_http_is_answered_400_before_the_connection_closes(
 def test_a_body_that_is_refused_is_read_before_the_connection_closes(
     decoder: SpeculativeDecoder, path: str, key: str, status: int
 ) -> None:
-    """The response is whole before the end of the body, and no reset follows when the rest comes."""
+    """The response is complete before the end of the body, and the connection is not reset when the rest arrives."""
     with serving(decoder, api_key="k", max_body=1000) as (_, address), connect(address) as connection:
         length = 200_000
         connection.sendall(head(path, length, "Connection: close", f"Authorization: Bearer {key}") + b"x" * 100_000)
@@ -196,7 +196,7 @@ def test_errors_quote_little_of_what_was_sent(running: tuple[Server, str], path:
 
 
 def test_the_page_works_below_a_prefix() -> None:
-    """Its files and what they ask are relative to the page."""
+    """The paths of the page's files and requests are relative to the page."""
     for file in STATIC.iterdir():
         text = file.read_text()
         for absolute in ('href="/', 'src="/', 'fetch("/', '"/v1', 'from "/'):
@@ -246,15 +246,15 @@ def test_clients_that_take_nothing_of_their_responses_are_cut_off(
 
 def test_connections_are_limited(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, max_connections=2) as (_, address):
-        held = [connect(address) for _ in range(2)]
-        for connection in held:
+        connections = [connect(address) for _ in range(2)]
+        for connection in connections:
             connection.sendall(GET % b"/health")
             connection.recv(1 << 16)
         reply = http.get(f"{address}/v1/models")
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "too_many_connections")
         assert (reply.headers["retry-after"], reply.headers["connection"]) == ("1", "close")
         assert http.get(f"{address}/health").status_code == 200
-        for connection in held:
+        for connection in connections:
             connection.close()
         wait_until(lambda: http.get(f"{address}/v1/models").status_code == 200)
 
@@ -265,12 +265,12 @@ def processor_seconds(pid: int) -> float:
 
 
 def test_clients_that_take_all_file_descriptors_do_no_harm(tmp_path: Path) -> None:
-    """One line says so; the server neither fills its log nor spins, and serves when they have left."""
+    """The server prints one line, waits without using the processor, and serves again when the clients have left."""
     with server_process(tmp_path, files=64) as (server, address):
-        held = [connect(address) for _ in range(200)]
-        for connection in held:
+        connections = [connect(address) for _ in range(200)]
+        for connection in connections:
             connection.sendall(GET[:3])
-        reason = said(server, "specpilot: no connection can be accepted: (.*)\n")
+        reason = wait_for_line(server, "specpilot: no connection can be accepted: (.*)\n")
         assert reason.endswith("Too many open files; raise `ulimit -n`")
         before, text = processor_seconds(server.pid), server.text
         time.sleep(3)  # asyncio tries again every second
@@ -278,7 +278,7 @@ def test_clients_that_take_all_file_descriptors_do_no_harm(tmp_path: Path) -> No
         assert server.text == text
         assert text.count("no connection can be accepted") == 1
         assert "Traceback" not in text
-        for connection in held:
+        for connection in connections:
             connection.close()
         wait_until(lambda: http.get(f"{address}/health").status_code == 200)
         reply = http.post(f"{address}/v1/completions", json={"prompt": "a", "max_tokens": 2}, timeout=60)

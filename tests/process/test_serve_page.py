@@ -47,7 +47,7 @@ def page(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
 
 @contextmanager
 def opened(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
-    """The page, with what it sent as ``bodies``; in the end nothing may have gone wrong in it."""
+    """Yield the page, with its request bodies as ``bodies``; afterwards check that the page had no errors."""
     page = browser.new_page(viewport={"width": 400, "height": 900})
     page.faults, page.bodies = [], []
 
@@ -109,7 +109,7 @@ def test_two_controllers_side_by_side(page: sync_api.Page, decoder: SpeculativeD
 
 
 def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> None:
-    """Each request has the whole conversation; regenerating takes the next seed; a new one begins with nothing."""
+    """Each request has the whole conversation. Regenerating uses the next seed. A new conversation is empty."""
 
     def expected(messages: list[str], seed: int) -> str:
         roles = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
@@ -135,7 +135,7 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
 
 
 def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path) -> None:
-    """It continues all text so far, and no token of its bytes shows half a character."""
+    """The page continues all text so far, and shows no half characters for tokens of bytes."""
     decoder = SpeculativeDecoder.from_pretrained(*save_pair(tmp_path), length=2)
     decoder.tokenizer.chat_template = None
     with serving(decoder) as (_, address), opened(browser, address) as page:

@@ -1,4 +1,4 @@
-"""`specpilot serve` as a process: what it refuses, how it ends, what is left after kill -9."""
+"""`specpilot serve` as a process: refused options, its end, and files after kill -9."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from specpilot.data_gen.kinds import RoundsRow, read_dataset
 from specpilot.serve.run import answering
 
 from ..helpers import http
-from ..helpers.server_process import said, server_process
+from ..helpers.server_process import server_process, wait_for_line
 
 BODY = {"prompt": "What is 12 plus 30?", "max_tokens": 64, "temperature": 1.0}
 
@@ -47,9 +47,9 @@ def test_after_kill_9_the_logged_shards_are_whole(tmp_path: Path) -> None:
 
 def test_sighup_loads_the_controller_again(tmp_path: Path) -> None:
     with server_process(tmp_path) as (server, address):
-        assert "0.2" in said(server, "specpilot: costs: (.*)\n")
+        assert "0.2" in wait_for_line(server, "specpilot: costs: (.*)\n")
         server.send(signal.SIGHUP)
-        assert said(server, "specpilot: (.* reloaded)\n") == "controller 'tiny-lag-free' reloaded"
+        assert wait_for_line(server, "specpilot: (.* reloaded)\n") == "controller 'tiny-lag-free' reloaded"
         assert http.get(f"{address}/v1/controllers").json()["reloads"] == 1
 
 
@@ -72,11 +72,11 @@ def test_503_with_the_reason_until_the_server_is_ready(capsys: pytest.CaptureFix
                 urllib.request.urlopen(address, timeout=20)
             return error.value.code, json.load(error.value)
 
-        with answering(listener) as say:
+        with answering(listener) as set_reason:
             assert health() == (503, {"status": "starting", "reason": "the models are being loaded"})
             with socket.create_connection(listener.getsockname()):
                 pass  # a client that says nothing
-            say("costs are measured")
+            set_reason("costs are measured")
             assert health() == (503, {"status": "starting", "reason": "costs are measured"})
         assert capsys.readouterr().err == "specpilot: costs are measured\n"
         assert listener.gettimeout() is None

@@ -30,7 +30,7 @@ from ..helpers.training import metrics_rows
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Acceptance data of a pair, and features of the target's own text with traces."""
+    """Return acceptance data of a pair, and features of the target's own text with traces."""
     folder = tmp_path_factory.mktemp("processes")
     paths = pair_and_prompts(folder, (f"{word} {i}" for i in range(20) for word in ("one", "two")), draft_seed=3)
     make_acceptance_data(AcceptanceDataOptions(**paths, max_new_tokens=12, shard_size=8, batch_size=8), folder / "data")
@@ -62,7 +62,10 @@ def assert_same_metrics(one: Path, two: Path) -> None:
 def test_two_processes_and_two_machines_do_what_one_does(
     settings: lag_free_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, uneven batches, and a last batch of one example; the two processes in a batch job."""
+    """The trainings have dropout, uneven batches, and a last batch of one example.
+
+    The two processes run in a batch job.
+    """
     rows = sum(shard.rows for shard in read_manifest(settings.folders[0]).shards if shard.part.startswith("train"))
     ours = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
     train_acceptance(ours, output=tmp_path / "one")

@@ -90,19 +90,19 @@ def test_several_workers_make_what_one_makes(
 
 
 def begun(folder: Path) -> list[int]:
-    """The shards that workers began to make, in order."""
+    """Return the shards that workers began to make, in order."""
     return [int(line) for line in (folder / "begun").read_text().split()]
 
 
 class Maker:
-    """Squares a number; ``accident`` may go wrong before.
+    """A shard maker that squares a number; ``failure`` may raise before.
 
     Args:
-        accident: called with the folder and the number.
+        failure: called with the folder and the number.
     """
 
-    def __init__(self, folder: Path, accident: Callable[[Path, int], None] | None = None) -> None:
-        self.folder, self.accident = folder, accident
+    def __init__(self, folder: Path, failure: Callable[[Path, int], None] | None = None) -> None:
+        self.folder, self.failure = folder, failure
 
     def describe(self) -> Description:
         return Description({"kind": "square"})
@@ -110,8 +110,8 @@ class Maker:
     def make(self, unit: int, on_done: OnDone = ignore) -> int:
         with open(self.folder / "begun", "a") as file:
             file.write(f"{unit}\n")
-        if self.accident is not None:
-            self.accident(self.folder, unit)
+        if self.failure is not None:
+            self.failure(self.folder, unit)
         on_done(unit)
         return unit * unit
 
@@ -147,8 +147,8 @@ def killed(folder: Path, unit: int) -> None:
 def short_of_memory_once(folder: Path, unit: int) -> None:
     """Allocate more than the process may have."""
     if first_time(folder, unit):
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + (64 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
         torch.zeros(1 << 30)
 
 
@@ -167,11 +167,11 @@ def make_all(new_maker: Callable[[], Maker], console: Console) -> dict[int, int]
         return results
 
 
-@pytest.mark.parametrize("accident", [killed_once, short_of_memory_once])
+@pytest.mark.parametrize("failure", [killed_once, short_of_memory_once])
 def test_the_shard_of_a_failed_worker_goes_to_another_one(
-    accident: Callable[[Path, int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    failure: Callable[[Path, int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert make_all(partial(Maker, tmp_path, accident), Console(stderr=True)) == {i: i * i for i in UNITS}
+    assert make_all(partial(Maker, tmp_path, failure), Console(stderr=True)) == {i: i * i for i in UNITS}
     assert sorted(begun(tmp_path)) == sorted([*UNITS, 2])  # no other shard is made twice
     assert "a worker died at shard 2, and another worker continues" in capsys.readouterr().err
 
@@ -204,7 +204,7 @@ def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes on this machine."""
+    """Start a cluster of two nodes on this machine."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv(MARK, uuid4().hex)
@@ -216,7 +216,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def making() -> list[int]:
-    """The cluster's workers that are making a shard."""
+    """Return the cluster's workers that are making a shard."""
     mark, processes = f"{MARK}={os.environ[MARK]}".encode(), []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended

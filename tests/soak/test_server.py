@@ -38,7 +38,7 @@ async def good(port: int, body: dict[str, Any], text: str, slow: float = 0.0) ->
 
 
 async def leaves(port: int, body: dict[str, Any], text: str) -> bool:
-    """After the first bytes of a long answer."""
+    """Send a request, and close the connection after the first bytes of a long answer."""
     long = body | {"stream": True, "max_tokens": 256}
     async with client(port) as connection, connection.stream("POST", "/v1/completions", json=long) as answer:
         await anext(answer.aiter_raw(), b"")
@@ -80,12 +80,12 @@ async def failures(port: int, texts: dict[str, str], random: Random) -> list[str
 
 
 def resident(pid: int) -> int:
-    """Resident memory of a process in pages."""
+    """Return the resident memory of a process, in pages."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
 
 
 def test_mixed_requests(kills: int, tmp_path: Path) -> None:
-    """Good requests are greedy, so that each has one right text, whatever shares its rounds."""
+    """Valid requests are greedy, so that each has one right text in any batch."""
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft")
     texts = {prompt: decoder.generate(prompt, chat=False, temperature=0, max_new_tokens=16).text for prompt in PROMPTS}
     readings, random = list[int](), Random(0)

@@ -1,4 +1,4 @@
-"""Every fault befalls every stage: its files stay whole, and it comes to the same end when it is given again."""
+"""All faults are tried with all stages: files stay complete, and a repeated command ends with the same files."""
 
 import signal
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from ..helpers.folders import assert_whole, contents
 from ..helpers.processes import FILES, FULL, SIGNAL, Ended, Fault
 from ..helpers.stages import STAGES, Stages, disk
 
-Harm = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
+InjectFault = Callable[[Path, int, Random], Ended]  # (folder, number of the attempt, random) → its end
 pytestmark = pytest.mark.timeout(3600)
 
 
 def on_each(names: list[str]) -> pytest.MarkDecorator:
-    """For each of these stages; all tests of a stage run in one process, which makes its undisturbed run once."""
+    """Parametrise a test by stages. All tests of a stage run in one process, which makes its undisturbed run once."""
     return pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names])
 
 
-def harm_and_resume(
-    stages: Stages, name: str, place: Path, harm: Harm, fits: Callable[[Ended], bool], times: int
+def inject_faults_and_resume(
+    stages: Stages, name: str, place: Path, inject_fault: InjectFault, fits: Callable[[Ended], bool], times: int
 ) -> None:
     """Harm a stage so many times; each attempt continues what the last one left, until the stage is finished.
 
@@ -30,24 +30,24 @@ def harm_and_resume(
     folder must have the contents of an undisturbed run; then another is begun.
     """
     random, folders = Random(name), (place / f"run-{number}" for number in count())
-    folder, harmed = next(folders), 0
+    folder, faults = next(folders), 0
     for number in range(3 * times):
-        ended = harm(folder, number, random)
+        ended = inject_fault(folder, number, random)
         assert_whole(folder)
         if ended.code == 0:
             assert contents(folder) == stages.whole(name).contents
             folder = next(folders)
         else:
             assert fits(ended), ended
-            harmed += 1
-        if harmed == times:
+            faults += 1
+        if faults == times:
             break
-    assert harmed
+    assert faults
     stages.finish(name, folder)
 
 
 def in_one_line(ended: Ended) -> bool:
-    """Return true if a command was refused as it should be."""
+    """Return true if a command was refused with one line and exit code 2."""
     return ended.code == 2 and ended.complaint != ""
 
 
@@ -65,7 +65,7 @@ def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, t
     """Half of the signals come at a random time, half at a random file operation."""
     whole = stages.whole(name)
 
-    def harm(folder: Path, attempt: int, random: Random) -> Ended:
+    def inject_fault(folder: Path, attempt: int, random: Random) -> Ended:
         if attempt % 2 == 0:
             return stages.run(name, folder, Fault(SIGNAL, random.randint(1, whole.touches), number))
         process = stages.start(name, folder)
@@ -73,21 +73,21 @@ def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, t
         process.send(number)
         return ended or process.end()
 
-    harm_and_resume(stages, name, tmp_path, harm, ENDS[number], kills)
+    inject_faults_and_resume(stages, name, tmp_path, inject_fault, ENDS[number], kills)
 
 
 @on_each([*STAGES])
 @pytest.mark.parametrize("kind", [FULL, FILES])
 def test_a_full_disk_or_no_more_files(stages: Stages, name: str, kind: str, kills: int, tmp_path: Path) -> None:
-    """From file operations between the first and the last on; between two attempts there is space again."""
+    """The fault begins at a random file operation, and ends before the next attempt."""
     places = [1 + number * (stages.whole(name).touches - 1) // kills for number in range(kills)]
     with disk(tmp_path / "disk") as mounted:
         filler = tmp_path / "disk" / "filler" if mounted else None  # without a disk, no file may grow
 
-        def harm(folder: Path, attempt: int, random: Random) -> Ended:
+        def inject_fault(folder: Path, attempt: int, random: Random) -> Ended:
             ended = stages.run(name, folder, Fault(kind, places[attempt % len(places)], filler=filler))
             if filler is not None:
                 filler.unlink(missing_ok=True)
             return ended
 
-        harm_and_resume(stages, name, tmp_path / "disk", harm, in_one_line, kills)
+        inject_faults_and_resume(stages, name, tmp_path / "disk", inject_fault, in_one_line, kills)

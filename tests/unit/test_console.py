@@ -11,7 +11,7 @@ from specpilot.common.console import duration, progress_bar, stderr_console
 
 
 class Watched(io.StringIO):
-    """A stream that says when a line has been written."""
+    """A stream that sets an event when a line is written."""
 
     def __init__(self) -> None:
         super().__init__()

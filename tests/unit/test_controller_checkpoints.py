@@ -1,4 +1,4 @@
-"""Controller checkpoints of every kind: what is written, what is refused, and the way to the hub and back."""
+"""Controller checkpoints of every kind: their contents, refused files, upload and download."""
 
 import ast
 import json
@@ -58,7 +58,7 @@ def any_kind(request: pytest.FixtureRequest) -> ControllerConfig:
 def test_metrics_of_earlier_versions_have_their_current_names(
     name: str, old: float, new: str, saved: Path, tmp_path: Path
 ) -> None:
-    """In checkpoints, which keep the names until they are written again, and in the files of runs."""
+    """Checkpoints keep old names until they are written again; files of runs are read with current names."""
     edit(metrics={name: old})(saved)
     controller = load_controller(saved)
     assert controller.config.metrics == {new: old}
@@ -73,7 +73,7 @@ def test_metrics_of_earlier_versions_have_their_current_names(
 
 
 def edit(**changes: Any) -> Callable[[Path], object]:
-    """Change keys of a controller's configuration; remove those that are to be ``...``."""
+    """Return a function that changes keys of a controller's configuration, and removes keys with the value ``...``."""
 
     def change(folder: Path) -> None:
         file = folder / "config.json"
@@ -84,12 +84,12 @@ def edit(**changes: Any) -> Callable[[Path], object]:
 
 
 def seal(folder: Path) -> None:
-    """Give the configuration the hash of the weights: a careful forger."""
+    """Write the hash of the changed weights to the configuration."""
     edit(weights_sha256=checkpoint.sha256(folder / "model.safetensors"))(folder)
 
 
 def weights(**changes: torch.Tensor) -> Callable[[Path], object]:
-    """Replace or add tensors, whose names have ``__`` for a dot."""
+    """Return a function that replaces or adds tensors, whose names have ``__`` for a dot."""
 
     def change(folder: Path) -> None:
         tensors = load_file(folder / "model.safetensors")
@@ -170,7 +170,7 @@ def test_no_place_on_this_machine_is_published(tmp_path: Path, any_kind: Control
 
 @pytest.mark.parametrize("name", ["", 30 * "x", 60 * "x"])
 def test_the_card_names_the_pair_and_the_metrics(any_kind: ControllerConfig, name: str) -> None:
-    """Its code is Python in short lines, however long the target's name."""
+    """The code of the card is Python in short lines, for target names of any length."""
     target = f"org/target-{name}"
     card = model_card(replace(any_kind, provenance=replace(any_kind.provenance, target=target)))
     (metric, value), *_ = any_kind.metrics.items()

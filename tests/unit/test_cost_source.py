@@ -1,4 +1,4 @@
-"""Where costs come from: the options that name a source, and what is reported of it."""
+"""Sources of costs: the options that name a source, and its description."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Distributions of several requests at once: the same as of each request alone."""
+"""Distributions of several requests at once equal those of each request alone."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def logits(count: int, width: int = SIZE) -> Tensor:
 
 
 def assert_equal(actual: TokenDistribution, expected: TokenDistribution) -> None:
-    """Equal probabilities, tokens, numbers of tokens and types."""
+    """Check that probabilities, tokens, numbers of tokens and types are equal."""
     assert actual.size == expected.size
     assert actual.probabilities.dtype == expected.probabilities.dtype
     assert torch.equal(actual.probabilities, expected.probabilities)
@@ -33,7 +33,7 @@ def assert_equal(actual: TokenDistribution, expected: TokenDistribution) -> None
 @pytest.mark.parametrize("several", [False, True], ids=["equal settings", "several settings"])
 @pytest.mark.parametrize("kept", [None, torch.tensor([5, 1, 3, 0])], ids=["all tokens", "some tokens"])
 def test_distributions_are_those_of_each_request(counts: list[int], several: bool, kept: Tensor | None) -> None:
-    """Also of padded logits, and where settings are equal in the first and in the third request only."""
+    """Logits may be padded, and only the first and the third request may have equal sampling parameters."""
     samplings = SAMPLINGS if several else SAMPLINGS[:1] * 4
     rows = logits(sum(counts), SIZE + 2)
     expected = [
@@ -48,7 +48,10 @@ def test_distributions_are_those_of_each_request(counts: list[int], several: boo
 
 
 def test_requests_with_equal_settings_share_their_lists() -> None:
-    """One read by the host serves all of them; a request that has all rows is no part."""
+    """One read by the host is enough for all requests.
+
+    A request with all rows is not a part of a larger distribution.
+    """
     first, second = distributions(SAMPLINGS[:1] * 2, logits(3), [1, 2])
     assert first.whole is not None
     assert second.whole is not None
@@ -59,7 +62,7 @@ def test_requests_with_equal_settings_share_their_lists() -> None:
 
 
 def parts() -> list[TokenDistribution]:
-    """Distributions of several widths, lists and all tokens, in both precisions, of tokens beyond the width as well."""
+    """Return distributions of several widths and precisions, with listed tokens and with all tokens."""
     samplings = [SAMPLINGS[0], SAMPLINGS[1], SamplingParams(1.0, 2), SAMPLINGS[0], SAMPLINGS[1], SAMPLINGS[0]]
     rows = [logits(1 + i % 3, SIZE) for i in range(len(samplings))]
     return [TokenDistribution.from_logits(sampling, row) for sampling, row in zip(samplings, rows, strict=True)]
@@ -67,7 +70,7 @@ def parts() -> list[TokenDistribution]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_distributions_in_the_hosts_memory_are_the_same(dtype: torch.dtype) -> None:
-    """Tokens above 2^24 as well, which single precision has not."""
+    """The test includes tokens above 2^24, which single precision cannot represent."""
     originals = [
         TokenDistribution(one.probabilities.to(dtype), None if one.tokens is None else one.tokens + 2**24, 2**24 + SIZE)
         for one in parts()
@@ -84,7 +87,7 @@ def test_distributions_in_the_hosts_memory_are_the_same(dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("shared", [[False] * 6, [True] * 6, [False, True, True, False, False, True]], ids=str)
 def test_tokens_drawn_without_a_read_are_those_that_the_host_draws(shared: Sequence[bool]) -> None:
-    """Of several widths, with numbers of both types at once."""
+    """The distributions have several widths, and numbers of both types."""
     for seed in range(20):
         rows = [one.part(0, 1) for one in parts()]
         sources = [SharedNoise(seed + i) if flag else RandomSource(seed + i) for i, flag in enumerate(shared)]
@@ -106,7 +109,7 @@ def test_tokens_drawn_without_a_read_are_those_that_the_host_draws(shared: Seque
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2] + SAMPLINGS[3:], ids=str)
 def test_rows_of_trees_are_those_of_all_nodes_at_once(sampling: SamplingParams) -> None:
-    """And each is computed once."""
+    """Rows equal those of all nodes at once, and each row is computed once."""
     rows = logits(4)
     whole, rowwise = TokenDistribution.from_logits(sampling, rows), RowwiseDistribution(sampling, rows)
     assert_equal(RowwiseDistribution(sampling, rows), whole)

@@ -37,11 +37,11 @@ from experiments.studies.settings_sweep import share_of_the_best
 from ..helpers.traces import traced_text
 
 CHEAP = CostModel(0.1, 1.0, 0.0)  # a draft step takes 0.1 of a verification
-DEAR = CostModel(0.9, 1.0, 0.0)
+EXPENSIVE = CostModel(0.9, 1.0, 0.0)
 
 
 def logged(*acceptance: float, prompts: int = 10) -> LoggedChains:
-    """Rounds in which every prompt has the same acceptance at each token."""
+    """Return rounds in which every prompt has the same acceptance rate at each token."""
     verified = np.full((prompts, len(acceptance)), 1000.0)
     return LoggedChains(verified, verified * np.array(acceptance))
 
@@ -61,7 +61,7 @@ def at(cost: CostModel, batch: BatchCosts | None = None) -> EngineCosts:
 
 
 def trace_of(text: list[int], kept: list[bool], confidences: list[float], prompt: list[int] | None = None) -> Trace:
-    """A trace whose drafts end at a rejected token."""
+    """Return a trace whose drafts end at a rejected token."""
     after = [i + 1 if keep and i + 1 < len(text) else END for i, keep in enumerate(kept)]
     signals = [(confidence, confidence, 0.0) for confidence in confidences]
     no_matches = [NO_MATCH] * len(text)
@@ -76,7 +76,7 @@ SPEEDS = [
     ((0.8,), CHEAP, 1, 1.8 / 1.1),
     ((0.8, 0.5), CHEAP, 2, 2.2 / 1.2),
     ((0.8, 0.5, 0.1), CHEAP, 2, 2.2 / 1.2),  # a third token: 2.24 / 1.3
-    ((0.5, 0.5), DEAR, 0, 1.5 / 1.9),
+    ((0.5, 0.5), EXPENSIVE, 0, 1.5 / 1.9),
     ((0.8, 0.8), CostModel(0.1, 0.5, 0.5), 1, 1.8 / 1.6),  # two tokens: 2.44 / 2.2
     ((0.8, 0.8), CostModel(0.1, 1.0, 0.0, 0.5), 2, 2.44 / 1.7),  # a round that drafts starts slowly
 ]
@@ -149,7 +149,7 @@ def test_options_without_the_name_of_a_draft() -> None:
     assert lines["SGLang"].startswith("--speculative-num-steps 2 ")
 
 
-BATCH = BatchCosts((1, 2, 4), (CHEAP, CostModel(0.1, 0.6, 0.4), DEAR))
+BATCH = BatchCosts((1, 2, 4), (CHEAP, CostModel(0.1, 0.6, 0.4), EXPENSIVE))
 # At 3 requests drafting is off as well, because drafts never pay at 4 with a higher cost: see BatchCosts.at.
 
 
@@ -181,7 +181,7 @@ def test_one_length_for_all_batch_sizes_needs_no_table() -> None:
 
 
 def test_llama_cpp_gets_a_minimum_confidence_where_that_is_faster() -> None:
-    """The draft is sure of the first tokens of a text, which are accepted, and of no later one."""
+    """The draft has a high confidence only for the first tokens of a text, which are accepted."""
     confidences = [0.9] * 12 + [0.3] * 8
     traced = trace_of([*range(20)], [each > 0.5 for each in confidences], confidences)
     counts = {
@@ -208,7 +208,7 @@ def test_groups_of_few_prompts_are_left_out() -> None:
 
 
 def test_nothing_pays() -> None:
-    result = settings(logged(0.3, 0.3), at(DEAR))
+    result = settings(logged(0.3, 0.3), at(EXPENSIVE))
     assert {each.drafts for each in result.engines} == {"none"}
     assert {each.choice.length for each in result.engines} == {0}
     assert "start without --speculative-config" in result["vLLM"].options

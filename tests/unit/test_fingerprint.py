@@ -1,4 +1,4 @@
-"""Fingerprints: what leaves them as they are, and what does not."""
+"""Fingerprints: changes of a model that change its fingerprint, and changes that do not."""
 
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_a_parameter_that_is_no_contiguous_block_has_its_digest() -> None:
 
 
 def test_a_tokenizer_is_its_vocabulary_and_special_tokens(tmp_path: Path) -> None:
-    """However it is saved, loaded and used."""
+    """Saving, loading and using a tokenizer do not change its fingerprint."""
     tokenizer = byte_tokenizer()
     before = tokenizer_fingerprint(tokenizer)
     tokenizer.save_pretrained(tmp_path)

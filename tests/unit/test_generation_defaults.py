@@ -80,7 +80,7 @@ REFUSED: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", REFUSED)
 def test_settings_that_change_the_text_are_refused_by_name(name: str) -> None:
-    """The remedy is one."""
+    """The remedy in the message works."""
     model = make()
     model.generation_config.do_sample = True
     setattr(model.generation_config, name, REFUSED[name])
@@ -93,7 +93,7 @@ def test_settings_that_change_the_text_are_refused_by_name(name: str) -> None:
 
 
 def test_every_setting_is_accounted_for() -> None:
-    """A setting new in transformers is refused until it is entered in a list here and there."""
+    """A new setting of transformers is refused until the lists of the code and of this test contain it."""
     transformers_settings = vars(GenerationConfig()).keys()
     handled_settings = defaults.SUPPORTED | defaults.IDLE | defaults.RUNTIME
     assert sorted(transformers_settings - handled_settings - REFUSED.keys()) == []

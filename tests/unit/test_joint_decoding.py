@@ -1,4 +1,4 @@
-"""Joint decoding (MTAD, MTJD) against its definition, worked out on small models by enumeration, and its bounds."""
+"""Joint decoding (MTAD, MTJD) of small models, compared with its definition by enumeration, and its limits."""
 
 import itertools
 import math
@@ -30,7 +30,7 @@ def table(reader: Remembering, sampling: SamplingParams) -> Next:
 
 
 def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[float, Text]]:
-    """(probability, tokens) of every outcome of beam sampling, by eq. 2 to the letter: products, no logarithms."""
+    """Return (probability, tokens) of every outcome of beam sampling, by the products of eq. 2."""
 
     def joint(tokens: Text) -> float:
         return math.prod(q((*text, *tokens[:i]))[token] for i, token in enumerate(tokens))
@@ -58,7 +58,7 @@ def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[flo
 
 
 def reference(p: Next, q: Next, width: int, length: int, tau: float, budget: int) -> dict[Text, float]:
-    """The distribution of MTAD's first DEPTH tokens by Algorithm 1."""
+    """Return the distribution of MTAD's first DEPTH tokens by Algorithm 1."""
     total: dict[Text, float] = {}
 
     def go(generated: Text, probability: float) -> None:
@@ -140,7 +140,7 @@ def test_beams_as_wide_as_all_sequences_find_the_most_probable(seed: int) -> Non
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "mpt", "t5"])
 @pytest.mark.parametrize("argmax", [False, True])
 def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
-    """Beams fork and die; what is left reads on as a text that was never searched."""
+    """After beams were split and removed, the rest of the cache gives the same results as a text without a search."""
     subject = language_model(make(architecture, vocab=32, layers=1))
     with torch.inference_mode():
         (reader, text), (fresh, _) = (TextReader.begin(subject, [3, 1, 4, 1, 5]) for _ in range(2))
@@ -158,7 +158,7 @@ def test_the_cache_holds_the_best_beam(architecture: str, argmax: bool) -> None:
 
 
 def test_a_beam_that_has_ended_stays_as_it_is() -> None:
-    """Token 2 ends a text: drafts end with it, are no longer than asked, and hold it nowhere else."""
+    """Token 2 ends a text. Drafts have it only at their end, and are not longer than requested."""
     lengths = set()
     for seed in range(40):
         draft = beams_after_prompt(reading(2), Beams(3), 4, RandomSource(seed), frozenset([2]))

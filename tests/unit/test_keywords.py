@@ -31,10 +31,10 @@ def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def members(hint: Any) -> Iterator[Any]:
-    """The types of a union, and the values of literals."""
+    """Yield the types of a union, the values of a literal, or the type itself; sequences and tuples as ``Sequence``."""
     if get_origin(hint) in (Union, UnionType):
-        for one in get_args(hint):
-            yield from members(one)
+        for member in get_args(hint):
+            yield from members(member)
     elif get_origin(hint) is Literal:
         yield from get_args(hint)
     else:

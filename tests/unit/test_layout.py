@@ -62,7 +62,7 @@ class Import(NamedTuple):
 
 
 def part_of(module: str) -> str:
-    """The folder at the top of the tree that ``module`` is in."""
+    """Return the top folder of the tree that contains ``module``."""
     head = (module + "..").split(".")[1]
     return head if head in LAYERS else "api"
 
@@ -79,7 +79,7 @@ SOURCES = list(sources())
 
 @cache
 def imports_of(source: Source) -> list[Import]:
-    """All imports of a file, read once for all tests."""
+    """Return all imports of a file; cached for all tests."""
     return list(read_imports(source))
 
 
@@ -110,7 +110,7 @@ def place(source: Source, line: int) -> str:
 
 
 def wrong(is_wrong: Callable[[Source, Import], bool]) -> list[str]:
-    """The imports that are so."""
+    """Return the imports for which ``is_wrong`` is true."""
     return [
         f"{place(source, imported.line)}: {imported.target}"
         for source in SOURCES
@@ -128,7 +128,7 @@ def test_who_imports_whom() -> None:
 
 
 def test_imports_inside_the_package_are_relative_and_exist() -> None:
-    """Neither by absolute names, nor of what is not installed."""
+    """No import inside the package has an absolute name or a missing module."""
     outside = {
         "specpilot",
         "experiments",
@@ -144,7 +144,7 @@ def test_imports_inside_the_package_are_relative_and_exist() -> None:
 
 
 def graph() -> dict[str, set[str]]:
-    """File → the files that it imports, at any place."""
+    """Return the files that each file imports, also in functions."""
     return {
         source.module: {i.target for i in imports_of(source) if i.relative and i.target in BY_NAME} - {source.module}
         for source in SOURCES
@@ -186,7 +186,7 @@ def test_every_package_is_declared() -> None:
 
 
 def test_the_plugin_for_vllm_imports_documented_modules() -> None:
-    """Those of docs/vllm.md and of the Python reference."""
+    """The plugin only imports modules of docs/vllm.md and of the Python reference."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("vllm.md", "python.md"))
     documented = set(re.findall(r"^\| `[\w.`, ]+` \|", pages, re.M))
     names = {name for row in documented for name in re.findall(r"`(specpilot[\w.]*)`", row)}
@@ -203,7 +203,7 @@ def test_the_plugin_for_vllm_imports_documented_modules() -> None:
 
 
 def test_published_rivals_use_no_private_names() -> None:
-    """They need only names that users need for controllers of their own."""
+    """The rivals only need names that users need for their own controllers."""
     for path in (ROOT / "experiments" / "rivals").glob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
         defined_names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -228,7 +228,7 @@ HOOKS = {"state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpo
 
 
 def signatures(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.expr]]:
-    """The annotations of the public functions, methods and attributes of a module or class, with their names."""
+    """Yield the annotations of the public functions, methods and attributes of a module or class, with their names."""
     for node in body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from signatures(node.body, f"{prefix}{node.name}.")

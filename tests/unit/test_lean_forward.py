@@ -1,4 +1,4 @@
-"""The lean forward beside transformers' own; models that are refused."""
+"""The lean forward compared with that of transformers, and models without a lean forward."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from ..helpers.tiny import make
 
 
 def read_in_chunks(model: CausalLM, text: torch.Tensor, chunks: list[int]) -> list[torch.Tensor]:
-    """Logits (B, n, V) of each chunk of the rows of ``text`` (B, N), read together."""
+    """Return logits (B, n, V) of each chunk of the rows of ``text`` (B, N), which are read together."""
     cache = model.new_cache()
     for row in range(len(text)):
         cache.add(row, text.shape[1])
@@ -44,7 +44,7 @@ ROPES: dict[str, dict[str, float | str]] = {
 def test_lean_forward_rounds_no_worse_than_transformers(
     family: str, rope: str, kv_heads: int, few: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against the float64 model: packed or plain, in float32 and bfloat16, one row or several, prompt or pieces."""
+    """Both are compared with the float64 model: packed or not, in float32 and bfloat16, for one row or several."""
     monkeypatch.setattr(linear, "FEW", few)
     sizes = {"num_key_value_heads": kv_heads, "head_dim": 16, "hidden_size": 64}
     target = target_of(family if family == "llama" else f"{family}-full", rope_parameters=ROPES[rope], **sizes)

@@ -61,7 +61,7 @@ def test_rates_of_copies_by_the_length_of_the_match() -> None:
 
 
 def test_sources_of_drafts() -> None:
-    """The rate of tokens, and length, forwards and accepted tokens of the model's drafts."""
+    """The rate of tokens, and length, forwards and accepted tokens of the model's drafts have their definitions."""
     rng = Random(2)
     sources = DraftSources(COST, model=True)
     rate = steady_rate(0.6, COST)
@@ -93,7 +93,7 @@ def test_sources_of_drafts() -> None:
 
 
 def test_sources_follow_new_costs() -> None:
-    """A rate in units of the old costs becomes one of the new costs, by the last round."""
+    """A rate in units of the old costs is converted to the new costs by the last round."""
     sources = DraftSources(COST, model=True)
     before = sources.rate.value
     sources.follow(COST, 4, 3)
@@ -104,11 +104,11 @@ def test_sources_follow_new_costs() -> None:
 
 
 def test_the_model_drafts_when_its_costs_are_measured() -> None:
-    dear = DraftSources(CostModel(0.9, 1.0, 0.05), model=True)
+    expensive = DraftSources(CostModel(0.9, 1.0, 0.05), model=True)
     for _ in range(3):
-        dear.end_round(0, 2, 0)
-    assert dear.plan([1.0, 0.9], 5) != Plan(0, True) == dear.plan([1.0, 0.9], 5, measure=True)
-    assert dear.plan([1.0, 0.9], 0, measure=True) == Plan(1, False)
+        expensive.end_round(0, 2, 0)
+    assert expensive.plan([1.0, 0.9], 5) != Plan(0, True) == expensive.plan([1.0, 0.9], 5, measure=True)
+    assert expensive.plan([1.0, 0.9], 0, measure=True) == Plan(1, False)
     assert DraftSources(COST, model=False).plan([1.0], 5, measure=True) == Plan(0, False)
 
 
@@ -132,7 +132,7 @@ def test_patience_of_sources_doubles_up_to_a_bound_and_begins_anew() -> None:
 
 
 def test_probes() -> None:
-    """One that pays is followed by a draft, and halves the pause; drafting that pays sets the pause back."""
+    """A probe that pays is followed by a draft, and halves the pause. If drafting pays, the pause is reset."""
     probes = Probes()
 
     def pause(pays: bool = False, may_pay: bool = True) -> int:
@@ -209,7 +209,7 @@ PRIORS = [(0.7, 6.0), (0.7, 16.0), (0.25, 16.0)]  # of first, later and further 
 
 
 def test_verified_trees() -> None:
-    """As chains, with the acceptance of further children: how often one is accepted, and the shift of predictions."""
+    """Trees learn like chains, and also the acceptance rate of further children and the shift of their predictions."""
     rng = Random(4)
     rule = RateOptimalTree(TablePredictor(0.6, mean=0.7), COST)
     earned: list[tuple[float, float]] = []
@@ -262,12 +262,12 @@ def fitted(rounds: Sequence[Weighted], prior: CostModel, weight: float, trust: f
     values = [math.sqrt(w) * t for w, _, _, t in rounds]
     rows += [[math.sqrt(trust) * first, 0], [0, math.sqrt(trust) * span], [equal, -equal]]
     values += [math.sqrt(trust) * first, math.sqrt(trust) * span, 0]
-    slower, dearer = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0].tolist()
-    slower = max(slower, 0.01)
-    dearer = min(max(dearer, 0.01), slower)
+    round_factor, draft_factor = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0].tolist()
+    round_factor = max(round_factor, 0.01)
+    draft_factor = min(max(draft_factor, 0.01), round_factor)
     whole = [
         *rounds,
-        *((weight, n, m, slower * first + dearer * (prior.round(n, m) - first)) for n, m in POINTS),
+        *((weight, n, m, round_factor * first + draft_factor * (prior.round(n, m) - first)) for n, m in POINTS),
     ]
     columns = [0, 1, 2, 3]
     while True:
@@ -351,9 +351,9 @@ def test_initial_costs_that_are_too_high_are_corrected() -> None:
             assert running.first.t_draft == 2.0
             for _ in range(8):
                 running.add(0, 0, 1.1)
-            slower = running.cost.round(0) / running.first.round(0)
+            round_factor = running.cost.round(0) / running.first.round(0)
             spread = (1.0, 0.8, 1.1)[draft]
-            running.add(3, 2, slower * (1.1 + 0.3 + spread * factor * 4.4))
+            running.add(3, 2, round_factor * (1.1 + 0.3 + spread * factor * 4.4))
             assert running.patience == (64 if draft == 2 and corrected else 64 * 2 ** (draft + 1))
         share = max(factor, 0.01) if corrected else 1.0
         assert running.first.to_dict() == pytest.approx(
@@ -378,8 +378,8 @@ def test_costs_of_more_requests_begin_with_those_of_fewer() -> None:
 
 def test_pauses_to_measure_rounds_with_and_without_drafts() -> None:
     """A draft is due after 64 rounds if it loses at most 0.4 % of their time, else after twice as many each time."""
-    cheap, dear = CostModel(0.1, 1.0, 0.0), CostModel(5.0, 1.0, 0.0)
-    for cost, pause in ((cheap, 64), (dear, 64)):
+    cheap, expensive = CostModel(0.1, 1.0, 0.0), CostModel(5.0, 1.0, 0.0)
+    for cost, pause in ((cheap, 64), (expensive, 64)):
         running = RunningCost(cost)
         pauses = []
         for _ in range(3):

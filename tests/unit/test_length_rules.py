@@ -1,4 +1,4 @@
-"""Rules that need no training, and those of users: formulas, what they remember or learn, exact distributions."""
+"""Rules without training, and rules of users: formulas, learned values, and exact distributions."""
 
 import math
 import sys
@@ -118,7 +118,7 @@ def test_a_threshold_bounds_the_predicted_rejection_of_all_tokens(lag: int) -> N
 
 
 class Settings(TablePredictor):
-    """Records the settings that it is asked about."""
+    """Records the settings that it checks."""
 
     def __init__(self) -> None:
         super().__init__(0.5)
@@ -293,8 +293,8 @@ def test_trees_teach_the_confidence_of_first_children() -> None:
     assert observations == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
 
 
-def taught(make_rule: Callable[[], LengthController], tree: str | None = None) -> LengthController:
-    """A rule that has seen texts: its fit, rewards and averages are not those of the beginning."""
+def rule_after_texts(make_rule: Callable[[], LengthController], tree: str | None = None) -> LengthController:
+    """Return a rule after some texts, so that its fit, rewards and averages have changed."""
     rule = make_rule()
     decoder = SpeculativeDecoder(make(seed=0), make(seed=0, layers=1), length=rule, tree=tree)
     for seed in range(3):
@@ -315,10 +315,10 @@ models_of = cache(small)  # what they remember is computed once
 @pytest.mark.parametrize(("name", "tree"), [*((name, None) for name in RULES), ("online-confidence", "auto")])
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0, 2), SamplingParams(0.0)])
 def test_output_distribution(name: str, tree: str | None, sampling: SamplingParams) -> None:
-    """From the beginning and after texts, alone and beside a text that teaches the rule meanwhile."""
+    """The rule is new or has learned from texts, and decodes alone or beside a text from which it learns."""
     target, draft = models_of("model", 4, Path())
     expected = target_distribution(target, sampling)
-    for first in (RULES[name](), taught(RULES[name], tree)):
+    for first in (RULES[name](), rule_after_texts(RULES[name], tree)):
 
         def run(rng: RandomSource, first: LengthController = first) -> tuple[int, ...]:
             # What a text leaves behind must not reach the next outcome.
@@ -379,7 +379,7 @@ number = 3
 
 @pytest.fixture
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with modules."""
+    """Change to a working folder with modules."""
     for name, text in {
         "rules": MODULE,
         "exits": "raise SystemExit(0)",
@@ -426,7 +426,7 @@ def test_names_of_user_rules(user_module: Path) -> None:
 
 
 def test_costs_and_digest(user_module: Path) -> None:
-    """One that goes by costs is given them; what a class decides may change with its file."""
+    """A class that uses costs gets them. The digest of a class changes with its file."""
     assert [takes_cost(f"own_rules:{name}") for name in ("Two", "Priced")] == [False, True]
     cost = CostModel(0.2, 1.0, 0.0)
     assert vars(load_rule("own_rules:Priced", cost))["cost"] == cost
@@ -438,7 +438,7 @@ def test_costs_and_digest(user_module: Path) -> None:
 
 
 def test_user_rules_on_the_command_line(user_module: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It decides how much is drafted; bad input is one line."""
+    """The class decides the number of drafted tokens. Bad input gives one line."""
     words = ["generate", "What is 12 plus 30?", "--max-new-tokens", "8", "--seed", "1", "--stats", "--length"]
     assert main([*words, "own_rules:Two:1"]) == main([*words, "1"]) == 0
     with_user_rule, plain = [line for line in capfd.readouterr().err.splitlines() if "draft and" in line]

@@ -68,7 +68,7 @@ TEXT = [5, 9, 3, 7, 7, 1, 8, 2, 40, 11, 3, 9, 30, 2, 2, 17, 6, 21, 5, 50]
 
 @pytest.fixture
 def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of any size, and products of any number of rows; on Intel's processors as well."""
+    """Reorder weights of any size for products of any number of rows, also on Intel's processors."""
     monkeypatch.setattr(linear, "SMALLEST", 1)
     monkeypatch.setattr(linear, "FEW", 0)
     monkeypatch.setattr(linear, "PLAIN_ROWS", 0)
@@ -169,7 +169,7 @@ def kinds(model: LanguageModel) -> tuple[type, type]:
 
 @pytest.mark.parametrize("name", ["bfloat16", *linear.QUANTIZATIONS])
 def test_loading_by_name(name: str) -> None:
-    """Of a chain, a tree, and a router's arm; a trained controller takes a draft of any precision."""
+    """Drafts of a chain, a tree and a router's arm load. A trained controller accepts a draft of any precision."""
     ways: list[dict[str, Any]] = [
         {"draft": "tiny-draft", "length": "tiny-lag-free", "cost": 0.2},
         {"draft": "tiny-draft", "tree": "2x1", "verifier": "spec-infer"},

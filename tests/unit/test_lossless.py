@@ -32,7 +32,7 @@ Table = dict[Path, Tensor]  # what comes after each path
 
 
 def draw_tree(expansions: Path, q: Table, replacement: bool, rng: RandomSource, lists: bool = False) -> Draft:
-    """A tree whose nodes are drawn from the table ``q``: what comes after each path."""
+    """Return a tree whose nodes are drawn from the table ``q``, the distributions after each path."""
     tokens: list[int] = []
     parents: list[int] = []
     rows: list[Tensor] = []
@@ -55,7 +55,7 @@ def draw_tree(expansions: Path, q: Table, replacement: bool, rng: RandomSource, 
 
 
 def draw_dynamic_tree(q: Table, depth: int, shape: Callable[..., int], rng: RandomSource) -> Draft:
-    """Children are drawn while ``shape`` of all tokens so far says so, then come candidates that it chooses as well."""
+    """Return a tree in which ``shape``, a function of all tokens so far, decides on further children and candidates."""
     tokens: list[int] = []
     parents: list[int] = []
     rows: list[TokenDistribution] = []
@@ -119,7 +119,7 @@ def assert_lossless(
 
 
 def by_tensors(rule: Verifier) -> Verifier:
-    """``rule`` as on an accelerator, by numbers for which that of the host has each of its outcomes."""
+    """Return ``rule`` as on an accelerator, with random numbers that give each outcome of the rule on the host."""
 
     def verify(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
         assert isinstance(rng, Script)
@@ -174,7 +174,7 @@ LOSSLESS = {name: rule.verifier() for name, rule in sorted(ALL_RULES.items()) if
 
 
 class Dense:
-    """Gives distributions without zeros in the place of drawn ones, which are often of one token."""
+    """Draws distributions without zeros. Distributions that hypothesis draws often have a single token."""
 
     def __init__(self, seed: int, vocab: int) -> None:
         self.generator, self.vocab = torch.Generator().manual_seed(seed), vocab
@@ -225,7 +225,7 @@ def test_trees(name: str, tree: Path, vocab: int, data: st.DataObject) -> None:
 @examples(12, 40)
 @given(data=st.data(), salt=st.integers(0, 1000))
 def test_trees_of_any_shape_and_any_candidates(depth: int, vocab: int, data: st.DataObject, salt: int) -> None:
-    """The shape is a hash of everything it may depend on: earlier siblings' tokens, other branches, the path."""
+    """The shape is a hash of everything that it may depend on: the path, earlier siblings and other branches."""
 
     def shape(*state: object) -> int:
         return crc32(repr((salt, state)).encode())
@@ -315,7 +315,7 @@ pairs = st.integers(3, 5).flatmap(lambda size: st.tuples(simplex(size), simplex(
 
 
 def outcomes(rule: Selection, p: Tensor, q: Tensor, k: int) -> dict[tuple[int, bool], float]:
-    """The distribution of (output, whether it is one of the k proposals)."""
+    """Return the distribution of (output, whether the output is one of the k proposals)."""
 
     def run(rng: RandomSource) -> tuple[int, bool]:
         proposals = [rng.sample(q) for _ in range(k)]
@@ -353,7 +353,7 @@ def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[
 
 
 def test_of_several_optimal_plans_one_is_taken() -> None:
-    """Rounding of p and q changes the plan by no more than that: it does not choose between optimal plans."""
+    """Rounding p and q changes the plan only by rounding, because it does not choose between optimal plans."""
     p, q = torch.tensor([[4, 1, 1, 1, 2, 1], [2, 4, 2, 4, 1, 4]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
 

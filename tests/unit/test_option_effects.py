@@ -1,4 +1,4 @@
-"""Effects of options that no test of a whole command shows: what other libraries are called with."""
+"""Effects of options that no test of a command shows: the arguments of calls of other libraries."""
 
 import json
 import sys

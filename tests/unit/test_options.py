@@ -192,7 +192,7 @@ EFFECTS: dict[str, str] = {
 
 
 def classes_of(commands: Commands) -> set[type[Any]]:
-    """The classes of options that the commands take, and those of each predictor's training."""
+    """Return the classes of options that the commands take, and those of each predictor's training."""
     collected: set[type[Any]] = set()
     for entry in commands.values():
         if isinstance(entry, Mapping):
@@ -203,7 +203,7 @@ def classes_of(commands: Commands) -> set[type[Any]]:
 
 
 def options() -> set[str]:
-    """Every option as CLASS.option."""
+    """Return every option as CLASS.option."""
     predictors = {import_module(f"specpilot.controllers{name}").TrainingOptions for name in PREDICTORS.values()}
     collected = set()
     for kind in classes_of(COMMANDS) | predictors:
@@ -222,7 +222,7 @@ def test_every_option_has_a_test_of_its_effect() -> None:
 
 
 def test_the_tests_are_there_and_name_the_options() -> None:
-    """In a test's file the option is named as a keyword, a flag or a key."""
+    """The file of each test contains the option as a keyword, a flag or a key."""
     for test, text in EFFECTS.items():
         path, _, name = test.partition("::")
         source = (ROOT / path).read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ COST = CostModel(0.25, 1.0, 0.0)  # a draft step takes a quarter of a target for
 
 
 def counts(drafted: int, forwards: int) -> Counts:
-    """Counters of a text of 25 tokens, whose first token and forward belong to the prefill."""
+    """Return the counters of a text of 25 tokens, whose first token and forward belong to the prefill."""
     return Counts(25, drafted, 24 - (forwards - 1), forwards, forwards - 1 if drafted else 0)
 
 
@@ -50,8 +50,8 @@ def test_gains_are_those_of_each_domain() -> None:
 
 
 def test_costs_of_a_predictor_count() -> None:
-    dear = replace(COST, t_draft=0.5)
-    gains = possible_gains(["math"], {"fixed": ([RULE], COST)}, {"mine": ([TRAINED], dear)}, ([INFORMED], COST))
+    expensive = replace(COST, t_draft=0.5)
+    gains = possible_gains(["math"], {"fixed": ([RULE], COST)}, {"mine": ([TRAINED], expensive)}, ([INFORMED], COST))
     assert gains["math"].trained_speed == pytest.approx(24 / (12 + 16 * 0.5))
 
 

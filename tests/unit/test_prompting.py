@@ -1,4 +1,4 @@
-"""Prompts in every form they come in, and every form they must not have."""
+"""Prompts in every supported form, and refused forms."""
 
 import warnings
 from datetime import date
@@ -74,7 +74,7 @@ def test_text_and_chat(tokenizer: PreTrainedTokenizerFast) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_the_template_is_applied_where_there_is_one(tokenizer: PreTrainedTokenizerFast) -> None:
-    """chat="auto"; ids are never changed."""
+    """The template is applied by chat="auto". Token ids are never changed."""
     bare = templated(None)
     assert uses_template(tokenizer, "auto")
     assert not uses_template(bare, "auto")
@@ -87,7 +87,7 @@ def test_the_template_is_applied_where_there_is_one(tokenizer: PreTrainedTokeniz
 
 
 def test_text_in_the_form_of_the_template_is_warned_of(tokenizer: PreTrainedTokenizerFast) -> None:
-    """It begins with a special token; nobody is warned who has decided about the template."""
+    """Such a text begins with a special token. A call with chat=True or False gets no warning."""
     with pytest.warns(UserWarning, match=r"begins with the special token '<\|end\|>'.*chat=False \(--no-chat\)"):
         encode_prompt(tokenizer, "<|end|>hello", chat="auto")
     with warnings.catch_warnings():
@@ -173,7 +173,7 @@ def test_prompts_without_tokenizer_or_template() -> None:
 
 
 def test_text_that_begins_with_the_bos_token() -> None:
-    """As a rendered chat template does: the tokenizer's own is not added to it."""
+    """Text may begin with the BOS token, as a rendered chat template. The tokenizer then adds no second one."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"bos_token": "<s>"})
     written = tokenizer("<s>a")["input_ids"]
@@ -185,7 +185,7 @@ def test_text_that_begins_with_the_bos_token() -> None:
 
 
 def test_a_prompt_does_not_end_with_the_token_that_the_tokenizer_appends() -> None:
-    """An encoder's does; what the text itself ends with stays."""
+    """A prompt for an encoder ends with it. An end token in the text itself stays."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"bos_token": "<s>"})
     start, (letter,), end = tokenizer.bos_token_id, tokenizer("a")["input_ids"], tokenizer.eos_token_id
@@ -243,7 +243,7 @@ def test_content_in_the_form_that_the_template_takes(template: str, shown: tuple
 
 
 def test_arguments_of_calls_in_the_form_that_the_template_takes() -> None:
-    """OpenAI's messages have them as JSON text, and no content; templates of transformers take objects."""
+    """OpenAI's messages have arguments as JSON text, and no content. Templates of transformers need objects."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
     answer, tokenizer = {"role": "assistant", "content": None, "tool_calls": [call]}, byte_tokenizer()
     for template, shown in (

@@ -1,4 +1,4 @@
-"""Prompt sources: files, folders, columns, the built-in prompts, and everything that is no prompt."""
+"""Prompt sources: files, folders, columns, the built-in prompts, and refused inputs."""
 
 import json
 from collections import Counter
@@ -29,7 +29,7 @@ from ..helpers.tiny import byte_tokenizer, save_pair
 
 
 def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
-    """Text stays text: numbers, NA, brackets and other ends of lines."""
+    """Texts such as numbers, NA, brackets and other ends of lines stay unchanged."""
     texts = ["one", "zwei\u2028zwei", "[INST] {y}", "NA", "007"]
     columns = [f'"{text}",1\n' for text in texts]
     contents = {
@@ -65,12 +65,12 @@ def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
     ],
 )
 def test_quotation_marks_of_tab_separated_files(text: str, prompts: list[str], tmp_path: Path) -> None:
-    """A mark at a field's start continues the field in the next line only where the lines are no rows of the header."""
+    """A mark at a field's start continues the field in the next line only if the lines are not rows of the header."""
     (tmp_path / "a.tsv").write_bytes(text.encode())
     assert [one.prompt for one in load_prompts(str(tmp_path / "a.tsv"))] == prompts
 
 
-USER, SAID = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 SYSTEM, TOOL = {"role": "system", "content": "s"}, {"role": "tool", "content": "t"}
 MORE, END = {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
@@ -79,11 +79,13 @@ TWO = ["[user]q|a", "[user]q[assistant]a[user]r|b"]
 # Row → the prompt of `data`, or the error; the documents of `train draft` as "prompt|answer", or the error.
 FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "TRL": ({"prompt": "q", "completion": "a"}, "q", ["[user]q|a"]),
-    "TRL, messages": ({"prompt": [USER], "completion": [SAID]}, "q", ["[user]q|a"]),
+    "TRL, messages": ({"prompt": [USER], "completion": [ANSWER]}, "q", ["[user]q|a"]),
     "a question": ({"question": "q", "answer": "a"}, "q", ["[user]q|a"]),
-    "messages": ({"messages": [USER, SAID, MORE, END]}, [USER, SAID, MORE], TWO),
-    "not learned": ({"messages": [USER, SAID | {"weight": 0}, MORE, END]}, [USER, SAID | {"weight": 0}, MORE], TWO[1:]),
-    "ends with a question": ({"messages": [USER, SAID, MORE]}, [USER, SAID, MORE], TWO[:1]),
+    "messages": ({"messages": [USER, ANSWER, MORE, END]}, [USER, ANSWER, MORE], TWO),
+    "not learned": (
+        {"messages": [USER, ANSWER | {"weight": 0}, MORE, END]}, [USER, ANSWER | {"weight": 0}, MORE], TWO[1:]
+    ),
+    "ends with a question": ({"messages": [USER, ANSWER, MORE]}, [USER, ANSWER, MORE], TWO[:1]),
     "parts": (
         {"messages": [{"role": "user", "content": PARTS}, {"role": "assistant", "content": PARTS[:1]}]},
         "q\nq", ["[user]q\nq|q"],
@@ -96,7 +98,7 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
             {"from": "system", "value": "s"}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "a"},
             {"from": "tool", "value": "t"}, {"from": "gpt", "value": "b"},
         ]},
-        [SYSTEM, USER, SAID, TOOL], ["[system]s[user]q|a", "[system]s[user]q[assistant]a[tool]t|b"],
+        [SYSTEM, USER, ANSWER, TOOL], ["[system]s[user]q|a", "[system]s[user]q[assistant]a[tool]t|b"],
     ),
     "Alpaca": ({"instruction": "q", "input": "r", "output": "a"}, "q\n\nr", ["[user]q\n\nr|a"]),
     "Alpaca without input": ({"instruction": "q", "input": "", "output": "a"}, "q", ["[user]q|a"]),
@@ -108,8 +110,8 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "a prompt": ({"prompt": "q"}, "q", ["|q"]),
     "no answer": ({"prompt": "q", "completion": None}, "q", ["|q"]),
     "an empty answer": ({"prompt": "q", "completion": " "}, "q", "row 1: the answer is empty; leave the row out"),
-    "tools": ({"messages": [USER, SAID, MORE], "tools": [{"name": "f"}]}, [USER, SAID, MORE], TWO[:1]),
-    "a content of null": ({"messages": [SAID | {"content": None}]}, "it has a role alone", "it has a role alone"),
+    "tools": ({"messages": [USER, ANSWER, MORE], "tools": [{"name": "f"}]}, [USER, ANSWER, MORE], TWO[:1]),
+    "a content of null": ({"messages": [ANSWER | {"content": None}]}, "it has a role alone", "it has a role alone"),
     "a call": ({"messages": [USER, CALL]}, "q", "row 1: an answer contains 'tool_calls', but only its text"),
     "preferences": ({"prompt": "q", "chosen": "a", "rejected": "b"}, "q", "rejected; .* --answer-column chosen"),
     "an unknown answer": ({"prompt": "q", "gold": "a"}, "q", "it has gold, prompt; name the column with"),
@@ -142,7 +144,7 @@ def test_forms_of_rows(row: dict[str, Any], prompt: Any, texts: Any, tmp_path: P
 
 
 def test_columns_that_are_named(tmp_path: Path) -> None:
-    row = {"prompt": "q", "gold": "a", "chosen": [USER, SAID], "rejected": "b"}
+    row = {"prompt": "q", "gold": "a", "chosen": [USER, ANSWER], "rejected": "b"}
     assert documents([row], TextFormOptions(answer_column="gold")) == ["[user]q|a"]
     assert documents([row], TextFormOptions(answer_column="chosen")) == ["[user]q|a"]
     assert documents([row], TextFormOptions(answer_column="none")) == ["|q"]
@@ -153,7 +155,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'best' contains an answer; it has chosen, gold, prompt, rejected"):
         documents([row], TextFormOptions(answer_column="best"))
     with pytest.raises(InputError, match="a conversation, which needs the chat template; leave --no-chat out"):
-        documents([{"messages": [SYSTEM, USER, SAID]}], TextFormOptions(chat=False))
+        documents([{"messages": [SYSTEM, USER, ANSWER]}], TextFormOptions(chat=False))
 
 
 def test_a_conversation_is_one_document_where_each_prompt_continues_the_one_before() -> None:
@@ -162,14 +164,14 @@ def test_a_conversation_is_one_document_where_each_prompt_continues_the_one_befo
         "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% if m.role == 'assistant' %}<|end|>{% endif %}"
         "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    (one,) = read_documents([[[USER, SAID, MORE, END]]], tokenizer)
+    (one,) = read_documents([[[USER, ANSWER, MORE, END]]], tokenizer)
     assert tokenizer.decode(one.tokens) == "[user]q[assistant]a<|end|>[user]r[assistant]b<|end|>"
     learned = [token for token, wanted in zip(one.tokens, one.learned, strict=True) if wanted]
     assert tokenizer.decode(learned) == "a<|end|>b<|end|>"
 
 
 def test_texts_to_train_on_end_once() -> None:
-    """With a tokenizer that appends its end token too."""
+    """Texts have one end token, also with a tokenizer that appends its end token."""
     tokenizer = byte_tokenizer()
     plain, question = (read_documents([rows], tokenizer) for rows in (["some text"], [{"prompt": "q", "answer": "a"}]))
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
@@ -190,7 +192,7 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
         (tmp_path / "mixed" / name).write_text(content)
     assert [one.prompt for one in load_prompts(str(tmp_path / "mixed"))] == ["x"]
     assert "JSON files are read (1), other files are ignored: README.md, b.txt" in capfd.readouterr().err
-    rows = Dataset.from_list([{"messages": [USER, SAID, MORE, END]}])
+    rows = Dataset.from_list([{"messages": [USER, ANSWER, MORE, END]}])
     (tmp_path / "quoted.csv").write_text('prompt,answer\n"a, b","1\n2"\n')
     assert documents(str(tmp_path / "quoted.csv")) == ["[user]a, b|1\n2"]
     rows.save_to_disk(tmp_path / "one")
@@ -199,7 +201,7 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     rows.to_parquet(tmp_path / "nested.parquet")
     for source in (str(tmp_path / "one"), str(tmp_path / "nested.parquet"), rows.to_pandas()):
         assert documents(source) == TWO
-        assert [one.prompt for one in load_prompts(source)] == [[USER, SAID, MORE]]
+        assert [one.prompt for one in load_prompts(source)] == [[USER, ANSWER, MORE]]
     for split in (both, str(tmp_path / "two")):
         assert documents(split, TextFormOptions(split="second")) == TWO
         with pytest.raises(InputError, match=r"no split 'train'; it has first, second: .*\(--split\)"):
@@ -213,7 +215,7 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
 
 
 def test_the_date_of_a_dataset_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begun on one day and continued on the next, with the same bytes as in one go."""
+    """A dataset that is begun on one day and continued on the next has the same bytes as without a break."""
     target, _ = save_pair(tmp_path)
     tokenizer = load_tokenizer(target)
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)

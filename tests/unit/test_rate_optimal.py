@@ -1,4 +1,4 @@
-"""Stopping by what a token costs and yields: the price, the rule, and what it learns of a text as it goes."""
+"""Rate-optimal stopping: the price of a token, the rule, and the values that it learns from a text."""
 
 import math
 from copy import copy
@@ -61,7 +61,7 @@ def test_a_round_drafts_where_some_length_is_worth_the_start(
 def test_drafting_goes_on_while_it_pays(
     lag: int, cost: CostModel, probabilities: list[float], mean: float, before: list[int]
 ) -> None:
-    """Against the formula, written out: tokens without a prediction yet count with the means of what came before."""
+    """Decisions are those of the formula. Tokens without a prediction count with the mean acceptance so far."""
     rule = RateOptimal(TablePredictor(probabilities, mean, lag), cost)
     for accepted in before:
         rule.end_round(3, accepted)
@@ -155,7 +155,7 @@ def test_a_text_on_which_the_predictor_is_wrong_shifts_it() -> None:
 
 
 def test_a_tree_costs_its_levels_and_its_nodes() -> None:
-    """Root, two children of it, three below the first and one below the second: forwards over 1 and 2 nodes."""
+    """The tree has two nodes at level 1 and four at level 2, so its forwards read 1 and 2 nodes."""
     cost = CostModel(0.2, 0.7, 0.1)
     parents = [-1, -1, 0, 0, 0, 1]
     assert tree_cost(cost, parents) == pytest.approx(0.2 + level_cost(cost, 2) + cost.verification(7))
@@ -169,7 +169,7 @@ def tree_rule(cost: CostModel, mean: float = 0.6) -> RateOptimalTree:
 
 
 def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
-    """One node of 0.1·0.9 does not pay for a forward, a dozen of them do."""
+    """A single node with π = 0.09 does not pay for a forward, but twelve such nodes do."""
     rule = tree_rule(CHEAP)
     rule.later = RunningRatio(0.9, 1.0, 1.0)
     rate = rule.rate.value
@@ -185,7 +185,7 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
 
 
 def test_a_tree_keeps_the_rate_in_the_units_of_new_costs() -> None:
-    """Costs of twice the time halve the rate, of the tree that ends and of all before."""
+    """Costs of twice the time halve the rate of the current tree and of all earlier ones."""
     parents, visits = [-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)]
     rule, plain = RateOptimalTree(predictor(mean=0.6), CHEAP, adapt=True), tree_rule(CHEAP)
     assert rule.running is not None
@@ -198,7 +198,7 @@ def test_a_tree_keeps_the_rate_in_the_units_of_new_costs() -> None:
 
 
 def test_trees_adapt_to_the_text() -> None:
-    """Predictions of first children and of further ones are shifted apart, and the rate follows the rounds."""
+    """The log-odds of predictions for first and for further children shift separately. The rate follows the rounds."""
     rule = tree_rule(CHEAP)
     before = rule.sibling(0.0), rule.node_price
     for _ in range(50):

@@ -28,7 +28,7 @@ STOPS = frozenset([1])
 
 
 class UsesEverything(LengthController):
-    """Decides by all that a step and a round's start hold, so that any difference in it shows."""
+    """Decides by all values of a step and of a round's start, so that any difference changes the draft."""
 
     reads_target = True
 
@@ -60,7 +60,7 @@ models_of = cache(small)  # what they remember is computed once
 
 @cache
 def traces(sampling: SamplingParams, budget: int) -> list[tuple[float, Trace]]:
-    """Every traced text with its probability; they are the same for all rules."""
+    """Return every traced text with its probability; traces are the same for all rules."""
     decoder = SpeculativeDecoder(*models_of("model", 4, Path()))
 
     def traced(rng: RandomSource) -> Trace:
@@ -110,7 +110,7 @@ def test_replay_has_the_distribution_of_decoding(
 
 
 def test_replay_has_the_distribution_of_decoding_with_shared_noise() -> None:
-    """In samples: texts of the target that are traced and replayed, and texts of seeds that are decoded."""
+    """A chi-square test compares the counters of replayed traces with those of decoded texts."""
     target, draft = models_of("model", 4, Path())
     decoder = SpeculativeDecoder(target, draft, verifier="invariant", length=UsesEverything())
     decoder.stop_tokens = STOPS
@@ -135,7 +135,7 @@ P, FIRST, SECOND = ([0.35, 0.3, 0.2, 0.15, 0.0], [0.1, 0.5, 0.0, 0.3, 0.1], [0.4
 
 
 def test_noise_given_the_text_has_its_law() -> None:
-    """The target's token, and those that two distributions of the draft choose by one noise, together."""
+    """The joint distribution of the target's token and of two draft tokens with the same noise is compared."""
     p, *both = (torch.tensor([row]).double() for row in (P, FIRST, SECOND))
     first, second = (TokenDistribution(row, None, 5) for row in both)
     listed = TokenDistribution(p[:, [3, 1, 0, 2]], torch.tensor([[3, 1, 0, 2]]), 5)

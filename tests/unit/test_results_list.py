@@ -36,7 +36,7 @@ def test_every_file_has_an_entry() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_entry_is_shown_on_its_pages(name: str) -> None:
-    """On one of those that it lists, perhaps on others as well; a result that is not measured is on none."""
+    """A result is shown on one of the pages of its entry; a result that is not measured is on no page."""
     step = FILES[name]
     pages = {page for page, links in LINKS.items() if name in links}
     assert bool(pages) == bool(pages & set(step.pages)) == step.measured
@@ -61,7 +61,7 @@ def test_every_file_names_its_commit_and_machine(name: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=of_checkout)
 def test_blocks_are_those_of_the_files(page: Path) -> None:
-    """`python -m experiments results --pages` writes them."""
+    """The blocks are those that `python -m experiments results --pages` writes."""
     text = page.read_text(encoding="utf-8")
     assert filled_in(text, ROOT / RESULTS) == text
 

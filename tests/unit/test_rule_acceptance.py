@@ -20,7 +20,7 @@ RULES = ["token-wise", "invariant"]
 
 
 def of_one(p: list[float], q: list[float], i: int, verifier: str) -> float:
-    """P(accepted | drafted i), by its definition."""
+    """Return P(accepted | drafted i) by its definition."""
     if p[i] == 0 or q[i] == 0:
         return 0.0
     if verifier == "token-wise":
@@ -29,7 +29,7 @@ def of_one(p: list[float], q: list[float], i: int, verifier: str) -> float:
 
 
 def of_all(p: list[float], q: list[float], verifier: str) -> float:
-    """P(accepted), by its definition."""
+    """Return P(accepted) by its definition."""
     if verifier == "token-wise":
         return sum(map(min, p, q))
     pairs = [*zip(p, q, strict=True)]
@@ -37,7 +37,7 @@ def of_all(p: list[float], q: list[float], verifier: str) -> float:
 
 
 def as_rows(rows: list[list[float]], kind: str) -> TokenDistribution:
-    """All tokens in order, lists of those with a probability, or lists in which a token without one stands twice."""
+    """Return distributions of all tokens, of listed tokens, or of lists that repeat a token of probability 0."""
     whole = torch.tensor(rows, dtype=torch.float64)
     if kind == "padded" and not bool(whole.all(-1).any()):
         listed = as_distribution(whole, lists=True)
@@ -59,7 +59,7 @@ def as_rows(rows: list[list[float]], kind: str) -> TokenDistribution:
 def test_probabilities_have_their_definitions(
     pairs: list[tuple[list[float], list[float]]], kinds: tuple[str, str], verifier: str, at_once: int
 ) -> None:
-    """Also where both models list different tokens, and row by row."""
+    """The models may list different tokens, and rows may be computed one by one."""
     p, q = ([pair[side] for pair in pairs] for side in (0, 1))
     both = as_rows(p, kinds[0]), as_rows(q, kinds[1])
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +90,7 @@ Q = [0.1, 0.5, 0.0, 0.3, 0.1, 0.0]
 
 
 def test_probabilities_are_those_of_verification_with_shared_noise() -> None:
-    """Both ways: of the target's token given the draft's, and of the draft's given the target's."""
+    """Both conditional probabilities are tested: of the target's token given the draft's, and the reverse."""
     p, q = as_rows([P], "lists"), as_rows([Q], "lists")
     drafted, emitted, equal = [0] * SIZE, [0] * SIZE, [0] * SIZE
     count = 6000
@@ -118,7 +118,7 @@ def single(rows: list[list[float]], **kinds: Any) -> TokenDistribution:
 
 @pytest.mark.parametrize("verifier", RULES)
 def test_tokens_that_the_other_model_cannot_write(verifier: str) -> None:
-    """A draft with a smaller vocabulary, and probabilities that nearly vanish in single precision."""
+    """The draft has a smaller vocabulary, and some probabilities are nearly 0 in single precision."""
     p, q = single([[0.5, 0.25, 0.25]]), TokenDistribution(torch.tensor([[0.5, 0.5]]), None, 2)
     expected = of_all([0.5, 0.25, 0.25], [0.5, 0.5, 0.0], verifier)
     assert float(expected_acceptance(p, q, verifier)) == pytest.approx(expected)

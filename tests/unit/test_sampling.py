@@ -1,4 +1,4 @@
-"""Sampling: distributions against transformers' own processors and their definitions, and draws from them."""
+"""Sampling: distributions compared with transformers' processors and with their definitions, and draws."""
 
 import json
 import math
@@ -112,7 +112,7 @@ def test_seeds_share_nothing() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(SIZES), st.integers(1, 300), st.integers(1, 4), st.booleans(), st.integers(0, 2**31))
 def test_as_torch_finds_them(size: int, k: int, rows: int, ties: bool, seed: int) -> None:
-    """Also with equal numbers, where the largest stand side by side, of excluded tokens, and in cut-off columns."""
+    """The numbers may be equal, and the largest may be neighbours, excluded tokens, or in cut-off columns."""
     logits = torch.randn(2, rows, size + 7, generator=torch.Generator().manual_seed(seed))[..., :size]
     logits[0, 0, 5 : 5 + 128] += 8
     logits[1, 0, 10:] = -math.inf
@@ -146,7 +146,7 @@ WIDE = torch.randn(4, 3 << 14, generator=torch.Generator().manual_seed(1)).bfloa
     ids=["top-p", "top-k"],
 )
 def test_a_row_does_not_depend_on_the_others(sampling: SamplingParams, logits: Tensor) -> None:
-    """Not even by rounding, whatever the number of tokens that are sorted for each."""
+    """Other rows do not even change the rounding, for any number of sorted tokens."""
     together = sampling(logits)
     for row, whole in enumerate(together):
         assert torch.equal(sampling(logits[row : row + 1])[0], whole)
@@ -155,7 +155,7 @@ def test_a_row_does_not_depend_on_the_others(sampling: SamplingParams, logits: T
 
 @pytest.mark.parametrize("seed", range(20))
 def test_lists_and_tensors_draw_the_same_tokens(seed: int) -> None:
-    """A row has lists if few candidates hold the probability of all rows beside it, and the text must not change."""
+    """Other rows decide whether a distribution has lists, and this must not change the text."""
     sampling = SamplingParams(1.0, None, 0.9)
     p, q, flat = rows(seed, [6.0, 6.0, 0.05])
     few_p, few_q = (TokenDistribution.from_logits(sampling, row.unsqueeze(0)) for row in (p, q))

@@ -44,7 +44,7 @@ def mixed(z: int) -> int:
 
 
 def noise(seed: int, position: int, token: int) -> float:
-    """-log(1 - u), by exact integers."""
+    """Return -log(1 - u) by exact integers."""
     digest = hashlib.sha256(f"shared noise\0{seed}".encode()).digest()[:8]
     key = mixed(int.from_bytes(digest, "little") + position * 0x5851F42D4C957F2D & WORD)
     number = mixed(key + token * 0x9E3779B97F4A7C15 & WORD) >> 11
@@ -57,7 +57,7 @@ def noise(seed: int, position: int, token: int) -> float:
     tokens=st.lists(st.integers(0, 2**31), min_size=2, max_size=5),
 )
 def test_the_noise_is_a_function_of_seed_position_and_token(seed: int, position: int, tokens: list[int]) -> None:
-    """By NumPy, as on a CPU, and by torch, as on other devices."""
+    """NumPy, as on a CPU, and torch, as on other devices, give the same noise."""
     expected = pytest.approx([noise(seed, position, token) for token in tokens], rel=1e-12)
     keys = keys_of(seed, [position])
     assert exponentials(keys.unsqueeze(-1), torch.tensor([tokens]))[0].tolist() == expected
@@ -70,7 +70,7 @@ def keys_of(seed: int, positions: Sequence[int]) -> Tensor:
 
 
 def numbers(seeds: Sequence[int], positions: Sequence[int], tokens: int) -> np.ndarray:
-    """u in (0, 1) of each seed, position and token: (S, P, V)."""
+    """Return u in (0, 1), (S, P, V), of each seed, position and token."""
     rows = [exponentials(keys_of(seed, positions).unsqueeze(-1), torch.arange(tokens)) for seed in seeds]
     return np.exp(-torch.stack(rows).numpy())
 
@@ -85,7 +85,7 @@ def test_the_noise_is_uniform() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["seeds", "positions", "tokens"])
 def test_neighbouring_noise_is_independent(axis: int) -> None:
-    """Correlations of values and of low bits of neighbours one to four apart, and their joint counts."""
+    """Values and low bits of neighbours at distances 1 to 4 have no correlation and the right joint counts."""
     u = numbers(range(24), range(64), 128)
     for apart in (1, 2, 3, 4):
         one = np.take(u, range(u.shape[axis] - apart), axis).ravel()
@@ -97,7 +97,7 @@ def test_neighbouring_noise_is_independent(axis: int) -> None:
 
 
 def test_tokens_and_positions_are_not_interchangeable() -> None:
-    """A position's noise is not that of another one, shifted by some tokens."""
+    """The noise of a position is not that of another position with shifted tokens."""
     u = numbers([0], range(40), 400)[0]
     values, counts = np.unique(u, return_counts=True)
     assert counts.max() == 1
@@ -109,7 +109,7 @@ Q = [0.1, 0.5, 0.0, 0.3, 0.1]
 
 
 def drawn(rows: Sequence[float], seed: int, count: int) -> Tensor:
-    """Tokens (count,) of one distribution at ``count`` positions."""
+    """Return tokens (count,) of one distribution at ``count`` positions."""
     p = torch.tensor([rows]).double().expand(count, -1)
     return torch.tensor(choose(p, torch.arange(5).expand(count, -1), keys_of(seed, range(count)).tolist())[0])
 
@@ -156,7 +156,7 @@ def test_the_closed_form_with_a_power_of_the_draft(exponent: float) -> None:
 @settings(max_examples=50)
 @given(data=st.data(), size=st.integers(2, 6), seed=st.integers(0, 1000), position=st.integers(0, 1000))
 def test_draws_are_in_the_order_of_the_noise(data: st.DataObject, size: int, seed: int, position: int) -> None:
-    """The first is the token; the order and form of a distribution do not matter."""
+    """The first draw is the sampled token. The order and the form of a distribution do not matter."""
     row = data.draw(distribution(size))
     scores = {i: noise(seed, position, i) / p for i, p in enumerate(row) if p > 0}
     expected = sorted(scores, key=scores.__getitem__)
@@ -183,7 +183,7 @@ CHOSEN = {  # by the number of tokens: those of four positions
 
 
 def test_texts_of_seeds_stay_the_same() -> None:
-    """Noise and tokens are those of the first version of the rule, so that a seed gives the same text in all."""
+    """Noise and tokens are those of the rule's first version, so that a seed gives one text in all versions."""
     assert [seed_key(0), position_key(seed_key(0), 17)] == KEYS
     assert exponentials(keys_of(7, [3]).unsqueeze(-1), torch.tensor([[0, 1, 49_151]]))[0].tolist() == pytest.approx(
         EXPONENTIALS, rel=1e-15

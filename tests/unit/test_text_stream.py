@@ -26,7 +26,7 @@ def wordpiece(**options: Any) -> PreTrainedTokenizerFast:
 
 
 class Spacing(ByT5Tokenizer):
-    """As those of GPT-SW3 and SigLIP: a special token puts a space before the text that it ends."""
+    """A tokenizer that adds a space before the text in front of a special token, like those of GPT-SW3 and SigLIP."""
 
     def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         text, since = "", list[int]()
@@ -60,7 +60,7 @@ def llama(*tokens: str) -> list[int]:
 
 
 def within(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """``tokens`` of this tokenizer, three beyond."""
+    """Return ids for ``tokens``: those of the tokenizer, and three ids beyond its vocabulary."""
     return [token % (len(tokenizer) + 3) for token in tokens]
 
 
@@ -71,7 +71,7 @@ def pieces(stream: TextStream, tokens: list[int], size: int) -> list[str]:
 @given(prompt=TOKENS, tokens=TOKENS, size=st.integers(1, 5), skip=st.booleans())
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pieces_are_the_text(family: str, prompt: list[int], tokens: list[int], size: int, skip: bool) -> None:
-    """However many tokens come at a time; prompt and text joined are what the tokenizer decodes together."""
+    """Any number of tokens may arrive at a time. Prompt and text joined equal the decoded tokens of both."""
     tokenizer, style = FAMILIES[family], TextStyle(skip_special_tokens=skip)
     prompt, tokens = within(tokenizer, prompt), within(tokenizer, tokens)
     text = "".join(pieces(TextStream(tokenizer, prompt, style), tokens, 1000))
@@ -117,7 +117,7 @@ def test_stop_strings(family: str, tokens: list[int], stop: list[str]) -> None:
 def test_stop_strings_of_the_text_itself(
     family: str, tokens: list[int], places: list[tuple[int, int, int]], include: bool, size: int
 ) -> None:
-    """They are parts of the text that overlap, so most end it, within tokens and over several."""
+    """The stop strings are overlapping parts of the text, within tokens and across several, so most of them end it."""
     tokenizer = FAMILIES[family]
     tokens = within(tokenizer, tokens)
     texts = [decode(tokenizer, tokens[:end], skip_special_tokens=True) for end in range(1, len(tokens) + 1)]

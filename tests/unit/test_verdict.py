@@ -71,7 +71,7 @@ CASES = [
 
 
 def decodings(case: Case, wall: float, processor: float, seed: int, counters: Sequence[int]) -> list[TimedDecoding]:
-    """Decodings of 100 tokens at two speeds; wall and processor time share their noise."""
+    """Return decodings of 100 tokens at two speeds; wall time and processor time have the same noise."""
     noise = np.exp(np.random.default_rng(seed).normal(0, case.noise, case.prompts))
     noise /= noise.mean()
     return [
@@ -114,7 +114,7 @@ def test_verdict(case: Case) -> None:
 
 
 def test_wall_time_decides_with_a_gpu() -> None:
-    """The processor's time is not that of the work."""
+    """Processor time does not measure the work of a GPU."""
     case = next(case for case in CASES if case.name == "busy, without a replay")
     report = report_of(case)
     report = replace(report, machine=replace(report.machine, devices=["a GPU"]))
@@ -130,7 +130,7 @@ def test_replay_decides_where_nothing_was_timed() -> None:
 
 
 def test_the_commands_are_those_of_the_verdict(tmp_path: Any) -> None:
-    """Processor time decides on a busy machine, whatever is the fastest by the clock."""
+    """On a busy machine, processor time decides instead of wall time."""
     cases = {case.name: report_of(case) for case in CASES}
     for name, decoder in (
         ("busy, slower by the clock", "3"), ("busy, faster by the clock", NONE), ("slower", NONE), ("faster", "3")

@@ -13,14 +13,14 @@ from specpilot.common.wandb_project import KEY, MODE, SERVER, WandbProject, find
 
 from ..helpers.refusals import refused
 
-KNOWN = {"data": {"viewer": {"username": "me"}, "entity": {"name": "team"}}}
+ANSWER = {"data": {"viewer": {"username": "me"}, "entity": {"name": "team"}}}
 REFUSED = rf"^{KEY}: http://\S+ refuses the key; set a key of this server, or unset {KEY} to log offline"
 
 
 class Service(ThreadingHTTPServer):
     """A server with one ``answer``: a status, and a body or None for one that is never sent."""
 
-    answer: tuple[int, Any] = (200, KNOWN)
+    answer: tuple[int, Any] = (200, ANSWER)
     questions: list[tuple[str, dict[str, Any]]]
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 
 def pytest_collection() -> None:
-    """In the processes that run tests; the one that only distributes them does not need PyTorch."""
+    """Set one thread of PyTorch in the processes that run tests; the process that distributes them needs no PyTorch."""
     import torch
 
     torch.set_num_threads(1)

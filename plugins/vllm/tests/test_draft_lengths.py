@@ -20,19 +20,19 @@ COST = CostModel(0.15, 0.9, 0.02, 0.1)
 
 
 def seconds(cost: CostModel = COST) -> Any:
-    """Times of steps in which requests share everything but a tenth of the time."""
+    """Return the times of steps in which requests share nine tenths of the time."""
     rows = np.arange(MAX_ROWS + 1)[:, None]
     return (0.9 + 0.1 * rows) * np.array([cost.round(k) for k in range(LONGEST + 1)])
 
 
 def accepted_of(rng: np.random.Generator, acceptance: list[float], drafted: int, count: int) -> list[int]:
-    """Numbers of accepted tokens of drafts whose position i is accepted with ``acceptance[i]``."""
+    """Return numbers of accepted tokens of drafts whose token i is accepted with probability ``acceptance[i]``."""
     kept = rng.random((count, drafted)) < acceptance[:drafted]
     accepted: list[int] = np.cumprod(kept, axis=1).sum(1).tolist()
     return accepted
 
 
-def teach(lengths: AdaptiveLengths, drafted: int, accepted: int) -> None:
+def verify_drafts(lengths: AdaptiveLengths, drafted: int, accepted: int) -> None:
     """Verify a thousand drafts with the same outcome."""
     for _ in range(1000):
         lengths.observe([drafted], [accepted])
@@ -74,7 +74,7 @@ def test_a_change_of_the_prompts_is_noticed_within_a_hundred_drafts() -> None:
 @pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("rows", [1, MAX_ROWS])
 def test_the_best_length_is_that_of_the_true_acceptance(acceptance: float, rows: int) -> None:
-    """Up to lengths that are less than 1 % slower, which the estimate cannot tell apart."""
+    """The estimate may choose a length that is less than 1 % slower than the best one."""
     rng, times = np.random.default_rng(4), seconds()
     lengths = AdaptiveLengths(range(LONGEST + 1), times)
     for _ in range(3000):
@@ -88,10 +88,10 @@ def test_the_best_length_is_that_of_the_true_acceptance(acceptance: float, rows:
 
 @pytest.mark.parametrize("share", [0.002, 0.02])
 def test_probes_lose_their_share_of_the_time(share: float) -> None:
-    """Where nothing is accepted, each probe loses a step's additional time."""
+    """If no token is accepted, each probe loses the additional time of a step with a draft."""
     times = seconds()
     lengths = AdaptiveLengths(range(LONGEST + 1), times, share)
-    teach(lengths, 1, 0)
+    verify_drafts(lengths, 1, 0)
     assert lengths.best[1] == 0
     spent, probes, steps = 0.0, 0, 20_000
     for _ in range(steps):
@@ -108,7 +108,7 @@ def test_probes_lose_their_share_of_the_time(share: float) -> None:
 
 def test_drafts_begin_again_when_acceptance_rises() -> None:
     rng, lengths = np.random.default_rng(5), AdaptiveLengths(range(LONGEST + 1), seconds())
-    teach(lengths, 1, 0)
+    verify_drafts(lengths, 1, 0)
     assert lengths.best[1] == 0
     for _ in range(4000):
         drafted = lengths.table()[1]
@@ -122,7 +122,7 @@ def test_only_lengths_of_the_list_are_chosen() -> None:
     lengths = AdaptiveLengths([1, 2, 4], seconds())
     lengths.allowance = 100.0
     assert {*lengths.table()} | {*lengths.best.tolist()} <= {1, 2, 4}
-    teach(lengths, 4, 4)
+    verify_drafts(lengths, 4, 4)
     assert lengths.table() == [4] * (MAX_ROWS + 1)
 
 

@@ -121,7 +121,7 @@ def test_a_draft_ends_at_its_longest_and_at_a_stop_token() -> None:
 
 @pytest.mark.parametrize(("sampled", "read"), [([2], 3), ([3, 2], 4), ([3, 4, 2], 5), ([3, 4, 5, 2], 5)])
 def test_what_the_draft_model_has_read_of_the_text(sampled: list[int], read: int) -> None:
-    """It has read all drafted tokens but the last; those of them that were accepted stay."""
+    """The draft model has read all drafted tokens except the last. The accepted ones stay in its cache."""
     one = request(Fixed(3))
     for token in (3, 4, 5):
         one.add(drawn(token), 3)

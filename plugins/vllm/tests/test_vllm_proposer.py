@@ -1,4 +1,4 @@
-"""The drafter of a vLLM engine without vLLM: what it calls there is replaced, its cache by one of tokens in slots.
+"""The drafter of a vLLM engine without vLLM. Simple objects replace the parts of vLLM that the drafter calls.
 
 The draft model reads every text from the slots that the drafter's tables name, so that a wrong slot, position, length
 or table gives another draft. Drafts must be those of specpilot's own decoder.
@@ -92,7 +92,7 @@ def set_forward_context(metadata: Any, *_: Any, **__: Any) -> Iterator[None]:
 
 @pytest.fixture
 def proposer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, with vLLM's replaced."""
+    """Return the module of the drafter, in which simple objects replace those of vLLM."""
     for name, content in {
         "vllm": {}, "vllm.v1": {}, "vllm.v1.attention": {}, "vllm.v1.spec_decode": {},
         "vllm.forward_context": {"set_forward_context": set_forward_context},
@@ -141,14 +141,14 @@ class Engine:
         return self.table
 
     def take(self, row: int, tokens: list[int]) -> None:
-        """New tokens of the request in a row, as vLLM adds them after it has asked for drafts."""
+        """Add new tokens of the request in ``row``, as vLLM does after it has asked for drafts."""
         request = self.requests[f"request-{row}"]
         request.output_token_ids += tokens
         request.num_tokens += len(tokens)
 
 
-def accepted_and_own(coming: list[int], draft: list[int]) -> list[int]:
-    """The tokens of a target whose next ones are ``coming``: the accepted tokens of ``draft``, and one more."""
+def accepted_and_next(coming: list[int], draft: list[int]) -> list[int]:
+    """Return the accepted tokens of ``draft`` and one more, for a target whose next tokens are ``coming``."""
     accepted = next((i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), len(draft))
     return coming[: accepted + 1]
 
@@ -172,7 +172,7 @@ def test_drafts_are_those_of_the_decoder(proposer: ModuleType, most: int) -> Non
     metadata = None
     while any(len(text) < NEW for text in texts):
         sampled = [
-            accepted_and_own(whole.tokens[len(text) :], draft)
+            accepted_and_next(whole.tokens[len(text) :], draft)
             for text, whole, draft in zip(texts, expected, drafts, strict=True)
         ]
         rows = [[*new, *[proposer.REJECTED] * (LIMIT + 1 - len(new))] for new in sampled]
@@ -191,7 +191,7 @@ def test_drafts_are_those_of_the_decoder(proposer: ModuleType, most: int) -> Non
 
 
 def test_what_is_forgotten(proposer: ModuleType) -> None:
-    """A request that was preempted is read anew; one that is finished is forgotten."""
+    """The draft model reads the text of a preempted request again. A finished request is removed."""
     _, draft = pair("llama")
     engine = Engine([list(prompt) for prompt in PROMPTS[:2]], draft, 64)
     drafter = proposer.ControlledProposer(engine, Settings(2), sampling_works=True)

@@ -38,7 +38,7 @@ TOKENS, COUNT = 24, 12
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[list[int]]]]:
-    """The folder of an engine's rounds, and its texts by dataset; others were generated beside them."""
+    """Return the folder of an engine's rounds, and the logged texts by dataset; the engine generated more texts."""
     folder, texts = tmp_path_factory.mktemp("rounds"), prompts(COUNT)
     llm = engine({"length": "cumulative-confidence:0.3", "log_rounds": str(folder)})
     outputs = {name: generate(llm, texts, vllm_sampling(sampling, TOKENS)) for name, sampling in FOLDERS.items()}
@@ -79,7 +79,7 @@ def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list
 
 
 def test_responses_tell_what_the_log_tells(tmp_path: Path) -> None:
-    """vLLM's own metrics of requests, by token of a round, beside the rounds that were logged."""
+    """The metrics of requests that vLLM reports, by token of a round, are those of the logged rounds."""
     settings = {"length": "cumulative-confidence:0.3", "log_rounds": str(tmp_path / "log")}
     llm = engine(settings, per_request_spec_decode_metrics="detailed")
     texts = [{"prompt_token_ids": prompt} for prompt in prompts(COUNT)]
@@ -113,7 +113,7 @@ RESPONSES = ResponseOptions(responses="vllm", kv_cache_gib=0.15)
 
 
 def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command in a process of its own: an engine that ends takes others of its process with it."""
+    """The command runs in a separate process, because an engine that ends stops other engines of its process."""
     dataset = tmp_path / "data"
     words = ["--responses", "vllm", "--kv-cache-gib", "0.15", "--limit", "12", "--max-new-tokens", "24"]
     words += ["--shard-size", "5", "--batch-size", "8", "--device", "cpu", "--output", str(dataset)]

@@ -69,7 +69,7 @@ def test_a_seed_determines_the_text(controlled: Any) -> None:
 
 
 def chi_square(one: Any, other: Any, prompt: list[int], sampling: SamplingParams) -> float:
-    """p-value of two engines having the same distribution of short continuations of a prompt."""
+    """Return the p-value of a test that two engines have the same distribution of continuations of a prompt."""
     params = vllm_sampling(sampling, TOKENS)
     drawn = [Counter(tuple(text) for text in generate(llm, [prompt] * SAMPLES, params)) for llm in (one, other)]
     common = [text for text, number in (drawn[0] + drawn[1]).items() if number >= COMMON]
@@ -82,7 +82,7 @@ def chi_square(one: Any, other: Any, prompt: list[int], sampling: SamplingParams
 
 @pytest.mark.parametrize("length", ["cumulative-confidence:0.3", "confidence:0.5", "tiny-lag-free"])
 def test_sampled_texts_have_the_distribution_of_plain_vllm(plain: Any, length: str) -> None:
-    """Two samples of short continuations; a draft that dropped tokens for their probability would fail."""
+    """Two samples of short continuations are compared. A draft that left out improbable tokens would fail."""
     settings: dict[str, Any] = {"length": length} | ({"cost": 0.15} if length == "tiny-lag-free" else {})
     llm, (prompt,) = engine(settings), prompts(1)
     assert chi_square(llm, plain, prompt, SamplingParams(1.2, 6)) > 1e-3
@@ -96,7 +96,10 @@ COUNTERS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accept
 
 
 def fixed_run(settings: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Texts sampled one by one, greedy ones of one batch, and vLLM's counters of both; without settings vLLM's own."""
+    """Return texts sampled one by one, greedy texts of one batch, and vLLM's counters of both.
+
+    Without settings, the texts are those of plain vLLM.
+    """
     texts, llm = prompts(12), engine(settings, 4)  # the counters begin at 0
     sampling = vllm_sampling(SamplingParams(1.0, None), 64)
     sampled = [generate(llm, [prompt], sampling, seed)[0] for seed, prompt in enumerate(texts)]
