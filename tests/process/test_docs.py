@@ -168,6 +168,24 @@ def test_links(page: Path) -> None:
         assert (ROOT / target).exists(), target
 
 
+def table_starts(page: Path) -> list[int]:
+    """The lines, counted from 1, of rows without a row before them, outside blocks of code."""
+    lines, starts, fenced = page.read_text(encoding="utf-8").split("\n"), [], False
+    for place, line in enumerate(lines):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and line.startswith("|") and not lines[place - 1].startswith("|"):
+            starts.append(place + 1)
+    return starts
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of_page)
+def test_tables_are_whole(page: Path) -> None:
+    """Every table begins with a header: a blank line inside a table would show the rows after it as text."""
+    lines = page.read_text(encoding="utf-8").split("\n")
+    broken = [line for line in table_starts(page) if not re.fullmatch(r"\|[-:| ]+\|", lines[line])]
+    assert not broken, f"{of_page(page)}: rows without a header at the lines {broken}"
+
+
 def test_every_make_target_is_described() -> None:
     """The page for contributors has all targets of make, and no others."""
     (targets,) = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)
