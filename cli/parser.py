@@ -243,12 +243,12 @@ def described(kind: type, name: str) -> tuple[int, str, str]:
         The index in ``kind``'s MRO of the first class that documents the field, the title of that class, and the
         description.
     """
-    for place, owner in enumerate(kind.__mro__):
+    for index, owner in enumerate(kind.__mro__):
         document = documentation(owner)
         for entry in document.params:
             if entry.arg_name == name:
                 title = (document.short_description or owner.__name__).partition(". ")[0].rstrip(".")
-                return place, title, " ".join((entry.description or "").split())
+                return index, title, " ".join((entry.description or "").split())
     raise LookupError(f"{kind.__name__}.{name}: no description")
 
 

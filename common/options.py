@@ -125,7 +125,7 @@ class Place(Limit):
         if not self.folder and path.exists() and not path.is_file():
             raise ValueError("is a folder or a device; choose a file")
         above = [path, *path.parents] if self.folder else path.parents
-        existing = next((place for place in above if place.exists()), None)
+        existing = next((parent for parent in above if parent.exists()), None)
         if existing is not None and not existing.is_dir():
             raise ValueError(f"{str(existing)!r} is not a folder; choose another place")
         return value

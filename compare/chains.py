@@ -204,8 +204,8 @@ class ReplayedChains(Chains):
         """Return the evidence from results of a measure, by batch, setting and text."""
         return cls(
             {
-                setting: np.array([row for batch in measured for row in batch[place]], dtype=float).reshape(-1, 5)
-                for place, setting in enumerate(grid)
+                setting: np.array([row for batch in measured for row in batch[index]], dtype=float).reshape(-1, 5)
+                for index, setting in enumerate(grid)
             }
         )
 

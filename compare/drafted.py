@@ -80,10 +80,10 @@ class Drafted:
         split = next((grouping for grouping in ("domain", "temperature") if grouping in groupings), ALL)
         return self._acceptance(
             {
-                (group, place): mask & (places == place)
+                (group, position): mask & (places == position)
                 for (grouping, group), mask in masks.items()
                 if grouping in (ALL, split)
-                for place in _names(places)
+                for position in _names(places)
             }
         )
 

@@ -42,18 +42,18 @@ def possible_gains(
     groups |= {name: [name] for name in names}
     gains = {}
     for group, members in groups.items():
-        places = [i for i, domain in enumerate(domains) if domain in members]
+        indices = [i for i, domain in enumerate(domains) if domain in members]
         selected_rules, selected_trained = (
-            {name: _selected(decoder, places) for name, decoder in decoders.items()} for decoders in (rules, trained)
+            {name: _selected(decoder, indices) for name, decoder in decoders.items()} for decoders in (rules, trained)
         )
-        gains[group] = _gain(selected_rules, selected_trained, _selected(informed, places))
+        gains[group] = _gain(selected_rules, selected_trained, _selected(informed, indices))
     return gains
 
 
-def _selected(decoder: PricedCounts, places: Sequence[int]) -> PricedCounts:
-    """Return the counters of the prompts at ``places``."""
+def _selected(decoder: PricedCounts, indices: Sequence[int]) -> PricedCounts:
+    """Return the counters of the prompts with ``indices``."""
     counts, cost = decoder
-    return [counts[place] for place in places], cost
+    return [counts[index] for index in indices], cost
 
 
 def _gain(

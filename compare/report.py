@@ -224,8 +224,8 @@ def _along(grouping: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], ba
     """
     points = {
         name: [
-            Point(start_of(place), row.acceptance, *(_bounds(row) if name in banded else ()))
-            for place, row in rows.items()
+            Point(start_of(position), row.acceptance, *(_bounds(row) if name in banded else ()))
+            for position, row in rows.items()
             if row.tokens >= FEW
         ]
         for name, rows in lines.items()

@@ -87,11 +87,11 @@ class Comparison:
         Raises:
             InputError: ``folder`` is a file.
         """
-        place = self.folder if folder is None else Path(folder)
-        if place.exists() and not place.is_dir():
-            raise InputError(f"folder={str(place)!r}: is a file; choose a folder")
-        place.mkdir(parents=True, exist_ok=True)
-        return write(place, self.report, [self.report])
+        output = self.folder if folder is None else Path(folder)
+        if output.exists() and not output.is_dir():
+            raise InputError(f"folder={str(output)!r}: is a file; choose a folder")
+        output.mkdir(parents=True, exist_ok=True)
+        return write(output, self.report, [self.report])
 
     def __repr__(self) -> str:
         return " ".join(self.sentences)

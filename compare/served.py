@@ -170,7 +170,7 @@ def tokens_per_draft_round(data: Labelled) -> float:
     for text in data.texts:
         rounds += text.depths.count(0)
         drafted = zip(text.places, text.tokens, strict=True)
-        kept += sum(place < len(text.x) and text.x[place] == token for place, token in drafted)
+        kept += sum(position < len(text.x) and text.x[position] == token for position, token in drafted)
     return kept / rounds + 1
 
 

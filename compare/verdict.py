@@ -75,13 +75,13 @@ class Verdict(Record):
 
     def sentence(self, report: ComparisonReport) -> str:
         """The verdict in words, with the numbers."""
-        place = f"On your {counted(report.prompts, 'prompt')}, at temperature {report.task.sampling.temperature:g}, "
+        start = f"On your {counted(report.prompts, 'prompt')}, at temperature {report.task.sampling.temperature:g}, "
         if self.decoder is None:
             return "No decoder with drafts was measured, so nothing can be said about drafting."
         title = report.decoders[self.decoder].title
         speed = f"{show(self.speed, prompts=report.prompts)} × as fast as no drafts"
         speed += "" if self.measure == Measure.WALL else f" by {self.measure}"
-        fastest = f"{place}the fastest decoder with drafts, {title}, is {speed}."
+        fastest = f"{start}the fastest decoder with drafts, {title}, is {speed}."
         if self.answer == Answer.DOES_NOT_PAY:
             cause = "" if self.cause is None else f": {self.cause}"
             return f"Drafting does not pay here{cause}. {fastest}"

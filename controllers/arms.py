@@ -100,12 +100,12 @@ def check_arms(trained: Sequence[Arm], arms: Sequence[Arm]) -> None:
     Raises:
         InputError: an arm is missing, unknown, or another model, or the order differs.
     """
-    for place, (arm, other) in enumerate(zip_longest(trained, arms), 1):
+    for number, (arm, other) in enumerate(zip_longest(trained, arms), 1):
         if arm is None or other is None or arm.identity != other.identity:
             trained_name, decoder_name = ("missing" if entry is None else repr(entry.name) for entry in (arm, other))
             expectation = "has none" if arm is None else f"was trained with {trained_name}"
             weights = " of other weights or configuration" if trained_name == decoder_name else ""
             raise InputError(
-                f"draft: arm number {place} is {decoder_name}{weights}, but the router {expectation}; give the "
+                f"draft: arm number {number} is {decoder_name}{weights}, but the router {expectation}; give the "
                 f"router's arms, {', '.join(arm.name for arm in trained)}, or train a router for the arms in draft"
             )

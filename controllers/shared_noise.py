@@ -80,11 +80,11 @@ def choose(probabilities: Tensor, tokens: Tensor | None, keys: Sequence[int]) ->
     multiples = _multiples(rows) if ids is None else ids.view(np.uint64) * _STEP
     if len(rows) == 1 or rows.shape[1] > SHORT:
         winners = [_best(*inputs) for inputs in zip(rows, multiples, keys, strict=True)]
-        best, mass = [place for place, _ in winners], sum(value for _, value in winners)
+        best, mass = [index for index, _ in winners], sum(value for _, value in winners)
     else:
         products = rows / _negative_exponentials(_mixed(multiples + _words(keys)[:, None]))
         best, mass = products.argmin(-1).tolist(), -float(products.min(-1).sum())
-    return (best if ids is None else [int(ids[row, place]) for row, place in enumerate(best)]), mass
+    return (best if ids is None else [int(ids[row, index]) for row, index in enumerate(best)]), mass
 
 
 def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
@@ -102,12 +102,12 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
     word = _words([key])
     if len(row) <= SHORT:
         products = row / _negative_exponentials(_mixed(multiples + word))
-        place = int(products.argmin())
-        return place, -float(products[place])
-    place = int(row.argmax())
-    best = float(row[place] / _negative_exponentials(_mixed(multiples[place : place + 1] + word))[0])
+        index = int(products.argmin())
+        return index, -float(products[index])
+    index = int(row.argmax())
+    best = float(row[index] / _negative_exponentials(_mixed(multiples[index : index + 1] + word))[0])
     if not best < 0:  # NaN, or no token has a probability
-        return place, -best
+        return index, -best
     buffers: list[Array] = [
         np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.float32), np.empty(CHUNK, row.dtype),
     ]  # fmt: skip
@@ -123,8 +123,8 @@ def _best(row: Array, multiples: Array, key: int) -> tuple[int, float]:
             products = p[candidates] / _negative_exponentials(z[candidates])
             first = int(products.argmin())
             if products[first] < best:
-                place, best = start + int(candidates[first]), float(products[first])
-    return place, -best
+                index, best = start + int(candidates[first]), float(products[first])
+    return index, -best
 
 
 def _multiples(rows: Array) -> Array:

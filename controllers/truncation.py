@@ -64,10 +64,10 @@ def nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     candidates = [_candidates(row, top_p) for row in rows]
     width = max(count for _, count in candidates)
     values, kept_tokens = np.zeros((len(rows), width), rows.dtype), np.empty((len(rows), width), np.int64)
-    for place, (row, (tokens, count)) in enumerate(zip(rows, candidates, strict=True)):
+    for index, (row, (tokens, count)) in enumerate(zip(rows, candidates, strict=True)):
         kept = row[tokens[:count]]
-        values[place, :count] = kept / kept.sum()
-        kept_tokens[place] = (
+        values[index, :count] = kept / kept.sum()
+        kept_tokens[index] = (
             tokens[:width] if len(tokens) >= width else np.pad(tokens, (0, width - len(tokens)), "edge")
         )
     return torch.from_numpy(values), torch.from_numpy(kept_tokens)

@@ -227,7 +227,7 @@ def _turns(value: object, name: str) -> list[Message]:
         raise InputError(f"{name} is empty or not text: {reprlib.repr(value)}; give text or a list of messages")
     if all(isinstance(entry, str) for entry in value):
         return [{"role": "user", "content": text} for text in value]
-    return [_message(entry, f"{name}[{place}]") for place, entry in enumerate(value)]
+    return [_message(entry, f"{name}[{index}]") for index, entry in enumerate(value)]
 
 
 def _message(entry: object, name: str) -> Message:

@@ -43,7 +43,7 @@ class Document:
     @property
     def learned(self) -> list[bool]:
         """Return true for each token that a draft would have to propose."""
-        learned = [place >= self.start for place in range(len(self.tokens))]
+        learned = [index >= self.start for index in range(len(self.tokens))]
         for first, last in self.prompts:
             learned[first:last] = [False] * (last - first)
         return learned
@@ -167,7 +167,7 @@ def _of_turns(
     """
     turns, tokens = example.turns, list[int]()
     start, prompts = 0, list[tuple[int, int]]()
-    answers = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
+    answers = [index for index, turn in enumerate(turns) if index and turn["role"] == "assistant"]
     if not answers:
         if not example.plain:
             notes[
@@ -179,11 +179,11 @@ def _of_turns(
     if answers[-1] + 1 < len(turns):
         notes["the turns after the last answer are left out"] += 1
     chat = True in ends
-    for place in answers:
-        if turns[place].get("weight") == 0:  # in OpenAI's form: not to be learned
+    for index in answers:
+        if turns[index].get("weight") == 0:  # in OpenAI's form: not to be learned
             continue
-        answer = answer_text(turns[place])
-        prompt = as_prompt(turns[:place])
+        answer = answer_text(turns[index])
+        prompt = as_prompt(turns[:index])
         head = encode_prompt(tokenizer, prompt if chat else as_plain_text(tokenizer, prompt), chat=chat, day=day)
         if tokens and head[: len(tokens)] == tokens:
             prompts.append((len(tokens), len(head)))

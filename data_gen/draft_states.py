@@ -152,7 +152,7 @@ def at_drafted_tokens(draft: LanguageModel, text: Text) -> tuple[Tensor, Tensor,
     start, longest = len(text.prompt_ids), max(text.places)
     reader, prompt = TextReader.begin(draft, text.prompt_ids, len(text.x) + len(text.tokens))
     logits, before = reader.read([*prompt, *text.x[:longest]], keep=longest + 1)
-    branches = TreeMask(start, [[*range(start, start + place)] for place in text.places])
+    branches = TreeMask(start, [[*range(start, start + position)] for position in text.places])
     _, after = reader.read(text.tokens, tree=branches)
     return logits[text.places], before[text.places], after
 
@@ -221,8 +221,8 @@ def match_all(text: Text) -> list[NgramMatch]:
     before = [*text.prompt_ids]
     index = NgramIndex(before)
     matches = []
-    for place, token in zip(text.places, text.tokens, strict=True):  # ascending places
-        before += text.x[len(before) - len(text.prompt_ids) : place]
+    for position, token in zip(text.places, text.tokens, strict=True):  # ascending places
+        before += text.x[len(before) - len(text.prompt_ids) : position]
         matches.append(index.match([token]))
     return matches
 

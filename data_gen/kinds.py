@@ -247,11 +247,11 @@ class Text:
 
     def cut(self, length: int) -> Text:
         """Return the first ``length`` tokens of the text, with the drafted tokens at their positions."""
-        return replace(self._drafted(0, sum(place < length for place in self.places)), x=self.x[:length])
+        return replace(self._drafted(0, sum(position < length for position in self.places)), x=self.x[:length])
 
     def after_first(self) -> Text:
         """Return the text without the drafted token at its first position, which the prefill gives."""
-        return self._drafted(sum(place < 1 for place in self.places), len(self.places))
+        return self._drafted(sum(position < 1 for position in self.places), len(self.places))
 
     def _drafted(self, start: int, end: int) -> Text:
         """Return the text with the drafted tokens ``start`` to ``end`` only."""

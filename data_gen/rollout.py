@@ -123,7 +123,7 @@ def can_read(tokens: Sequence[int], vocab_size: int) -> bool:
 
 def readable(tokens: Sequence[int], vocab_size: int) -> int:
     """Return the number of ``tokens`` before the first that a model with ``vocab_size`` embeddings cannot read."""
-    return next((place for place, token in enumerate(tokens) if token >= vocab_size), len(tokens))
+    return next((index for index, token in enumerate(tokens) if token >= vocab_size), len(tokens))
 
 
 def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verifier: str) -> Tensor:
@@ -315,9 +315,9 @@ def acceptance_by_exponent(
     for some in _batches(target, draft, prompts, rollouts, beyond=0):
         drafted, p = scores(draft, some.prompts, some.texts, size), some.p(target, sampling)
         count += len(drafted)
-        for place, exponent in enumerate(exponents):
+        for index, exponent in enumerate(exponents):
             q = TokenDistribution.from_logits(sampling.to_power(exponent), drafted, kept=draft.kept_tokens_below(size))
-            sums[place] += expected_acceptance(p, q, INVARIANT).sum().cpu()
+            sums[index] += expected_acceptance(p, q, INVARIANT).sum().cpu()
     return (sums / max(count, 1)).tolist()
 
 

@@ -77,11 +77,11 @@ class TextFile:
         numbers = {head["seed"]: number for number, head in enumerate(self.heads)}
         lines: dict[int, bytes] = {}
         with self.path.open("rb+") as file:
-            for place, line in enumerate(file, 1):
+            for line_number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     file.truncate(sum(map(len, lines.values())))
                     break
-                with naming_file(f"{self.path}:{place}", REMEDY):
+                with naming_file(f"{self.path}:{line_number}", REMEDY):
                     row = parse_object(line.decode(errors="replace"))
                     number = numbers.get(row.get("seed"), -1)
                     head = self.heads[number]

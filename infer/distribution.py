@@ -50,8 +50,8 @@ def _drawn_alike(q: Sequence[TokenDistribution], numbers: Sequence[float | int])
 
 
 def on_host(parts: Sequence[TokenDistribution]) -> list[TokenDistribution]:
-    """Return the same distributions in the host's memory, with one read for all of equal widths."""
-    moved: dict[int, TokenDistribution] = {}
+    """Return the same distributions in the host's memory; one read serves all distributions of equal width."""
+    results: dict[int, TokenDistribution] = {}
     for group in alike(parts):
         joined = TokenDistribution.joined([parts[i] for i in group])
         probabilities, tokens = joined.probabilities, joined.tokens
@@ -60,12 +60,12 @@ def on_host(parts: Sequence[TokenDistribution]) -> list[TokenDistribution]:
         else:
             numbers = torch.stack([probabilities.double(), tokens.double()]).cpu()
             probabilities, tokens = numbers[0].to(probabilities.dtype), numbers[1].long()
-        whole, start = TokenDistribution(probabilities, tokens, joined.size), 0
+        joined_on_host, start = TokenDistribution(probabilities, tokens, joined.size), 0
         for i in group:
             rows = len(parts[i].probabilities)
-            moved[i] = whole.part(start, start + rows)
+            results[i] = joined_on_host.part(start, start + rows)
             start += rows
-    return [moved[i] for i in range(len(parts))]
+    return [results[i] for i in range(len(parts))]
 
 
 def distributions(

@@ -965,8 +965,8 @@ def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
         return names
     # For a local model the checkpoint has the folder's name, which may be here or beside the checkpoint.
     beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
-    keeps_name = {name: Path(name).exists() or not place.is_dir() for name, place in beside.items()}
-    return tuple(name if keeps_name[name] else str(place) for name, place in beside.items())
+    keeps_name = {name: Path(name).exists() or not path.is_dir() for name, path in beside.items()}
+    return tuple(name if keeps_name[name] else str(path) for name, path in beside.items())
 
 
 def _loaded_routing(routing: Routing, options: DecodingOptions) -> Routed:

@@ -96,9 +96,9 @@ class RandomSource:
         """Yield entries of distribution ``row``, drawn without replacement; arguments as for :meth:`token`."""
         remaining = distribution.probabilities[row]
         while bool(remaining.any()):
-            place = self.sample(remaining)
-            yield place
-            remaining = without(remaining, place)
+            index = self.sample(remaining)
+            yield index
+            remaining = without(remaining, index)
 
     def number(self, depth: int) -> float:
         """Return the random number for a token that the device draws, ``depth`` tokens after the round's first.
@@ -161,17 +161,17 @@ class SharedNoise(RandomSource):
         remaining = scores(single.probabilities, single.tokens, keys)[0]
         require_finite(float(remaining.max()))
         while True:
-            place = int(remaining.argmax())
-            if float(remaining[place]) == 0:
+            index = int(remaining.argmax())
+            if float(remaining[index]) == 0:
                 return
-            yield place
-            remaining[place] = 0
+            yield index
+            remaining[index] = 0
 
 
-def without(q: Tensor, place: int) -> Tensor:
-    """Return ``q`` (V,) conditioned on not drawing ``place``; all zeros if no other entry is possible."""
+def without(q: Tensor, index: int) -> Tensor:
+    """Return ``q`` (V,) conditioned on not drawing ``index``; all zeros if no other entry is possible."""
     q = q.clone()
-    q[place] = 0
+    q[index] = 0
     mass = q.sum()
     return q / mass if float(mass) > 0 else q
 

@@ -81,8 +81,8 @@ class RoundRecorder(RoundHook):
         distributions = [part.part(i, i + 1) for part in draft.distributions for i in range(len(part.probabilities))]
         for node, (token, q) in enumerate(zip(draft.tokens, distributions, strict=True)):
             row = p.part(draft.parents[node] + 1, draft.parents[node] + 2)
-            place = node - draft.copied  # index among the draft model's tokens; copied tokens have no prediction
-            prediction = predicted[place] if 0 <= place < len(predicted) else None
+            index = node - draft.copied  # index among the draft model's tokens; copied tokens have no prediction
+            prediction = predicted[index] if 0 <= index < len(predicted) else None
             position = len(ancestors_of(draft.parents, node))
             records.append(
                 DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in kept)

@@ -256,9 +256,9 @@ class Scheduler:
         running = list(self.running)
         for request in [request for request in running if request.finished]:
             # As in the cache, the last one moves to the free place, so that requests stay in the order of their rows.
-            place, last = running.index(request), running.pop()
+            index, last = running.index(request), running.pop()
             if last is not request:
-                running[place] = last
+                running[index] = last
             self.engine.release(request)
         self.running = running
 

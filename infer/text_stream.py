@@ -138,12 +138,12 @@ class TextStream:
         text = self._pending + self._words.rest()
         matches = []
         for stop in self._stops:
-            place = text.find(stop, max(0, self._before + 1 - len(stop)))  # only strings that end in the answer
-            if place >= 0:
-                matches.append((place, -len(stop), stop))
+            position = text.find(stop, max(0, self._before + 1 - len(stop)))  # only strings that end in the answer
+            if position >= 0:
+                matches.append((position, -len(stop), stop))
         if matches:
-            place, _, stop = min(matches)  # the earliest; of several at this place, the longest
-            text = text[:place] + (self._stops[stop] if self.style.include_stop else "")
+            position, _, stop = min(matches)  # the earliest; of several at this place, the longest
+            text = text[:position] + (self._stops[stop] if self.style.include_stop else "")
         if last or matches:
             self.ended = True
             return text[self._before :]
@@ -330,10 +330,10 @@ def _rewriting(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 def _last_word(text: str) -> int:
     """Return the index of the last word of ``text`` that the clean-up of spaces does not join to the word before it."""
-    place = text.rfind(" ")
-    while place > 0 and text[:place].rpartition(" ")[2] in ("", "'", "n"):
-        place = text.rfind(" ", 0, place)
-    return max(place, 0)
+    position = text.rfind(" ")
+    while position > 0 and text[:position].rpartition(" ")[2] in ("", "'", "n"):
+        position = text.rfind(" ", 0, position)
+    return max(position, 0)
 
 
 # The byte for each character that byte-level tokenizers write; ByT5 writes the character with the byte's number.

@@ -167,8 +167,8 @@ class TextByText(Forward):
             logits, hidden = model.run(spread, torch.tensor(tokens), width, width)
             spread.end_forward()
             for row, (_, new) in enumerate(group):
-                for place, token in enumerate(new):
-                    results[token] = logits[row, place], hidden[row, place], spread, row, past + place
+                for index, token in enumerate(new):
+                    results[token] = logits[row, index], hidden[row, index], spread, row, past + index
         cache.append_from(read.text, [results[token][2:] for token in range(len(read.tokens))])
         n = len(read.tokens)
         logits = torch.stack([results[token][0] for token in range(n - read.keep, n)])

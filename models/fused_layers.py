@@ -256,12 +256,12 @@ def joined_rows(parts: Sequence[nn.Parameter]) -> Tensor:
 
     Weights that were created in inference mode cannot become views. The result is then a copy.
     """
-    first, place = parts[0], parts[0].data_ptr()
+    first, address = parts[0], parts[0].data_ptr()
     consecutive = True
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        consecutive = consecutive and same and part.is_contiguous() and part.data_ptr() == place
-        place += part.nbytes
+        consecutive = consecutive and same and part.is_contiguous() and part.data_ptr() == address
+        address += part.nbytes
     rows = [len(part) for part in parts]
     if consecutive:
         return first.detach().as_strided((sum(rows), *first.shape[1:]), first.stride(), first.storage_offset())

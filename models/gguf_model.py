@@ -87,7 +87,7 @@ class GgufFile:
 
     def _parse(self, cursor: Cursor) -> None:
         """Set ``metadata`` and ``tensors`` from the file's bytes."""
-        cursor.place = len(MAGIC)
+        cursor.offset = len(MAGIC)
         version, tensors, pairs = cursor.scalars("IQQ")
         if version not in VERSIONS:
             raise InputError(
@@ -109,7 +109,7 @@ class GgufFile:
         alignment = self.metadata.get("general.alignment", ALIGNMENT)
         if type(alignment) is not int or alignment < 1:
             raise IndexError(f"general.alignment is {alignment!r}")
-        start = -(-cursor.place // alignment) * alignment
+        start = -(-cursor.offset // alignment) * alignment
         self.tensors = {name: TensorEntry(shape, kind, start + offset) for name, shape, kind, offset in entries}
         if any(entry.offset > len(cursor.blob) for entry in self.tensors.values()):
             raise IndexError("a tensor begins behind the end")
@@ -154,7 +154,9 @@ class GgufFile:
         try:
             values = dequantize(np.memmap(self.path, np.uint8, "r", entry.offset, shape), kind)
         except NotImplementedError as error:
-            raise InputError(f"{self.path}: {name} is of type {kind.name}, which cannot be read here") from error
+            raise InputError(
+                f"{self.path}: {name} is of type {kind.name}, which is not supported; give another file"
+            ) from error
         return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
 
@@ -163,16 +165,16 @@ class Cursor:
 
     Attributes:
         blob: the file's bytes.
-        place: offset of the next value.
+        offset: offset of the next value in the file, in bytes.
     """
 
     def __init__(self, blob: mmap.mmap) -> None:
-        self.blob, self.place = blob, 0
+        self.blob, self.offset = blob, 0
 
     def scalars(self, layout: str) -> tuple[Any, ...]:
         """Read the scalars of ``layout``, in the notation of :mod:`struct`."""
-        values = struct.unpack_from(f"<{layout}", self.blob, self.place)
-        self.place += struct.calcsize(f"<{layout}")
+        values = struct.unpack_from(f"<{layout}", self.blob, self.offset)
+        self.offset += struct.calcsize(f"<{layout}")
         return values
 
     def string(self) -> str:

@@ -173,11 +173,11 @@ class RaggedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1  # no limit; for models a limit means a static cache
 
-    def move_row(self, source: int, place: int, length: int) -> None:
-        """Copy the first ``length`` columns of row ``source`` to row ``place``."""
+    def move_row(self, source: int, destination: int, length: int) -> None:
+        """Copy the first ``length`` columns of row ``source`` to row ``destination``."""
         for buffer in (self.keys, self.values):
             if buffer is not None:
-                buffer[place, :, :length] = buffer[source, :, :length]
+                buffer[destination, :, :length] = buffer[source, :, :length]
 
     def move_columns(self, row: int, start: int, columns: Tensor) -> None:
         """Copy ``columns`` of ``row`` to the columns from ``start`` on."""

@@ -186,7 +186,7 @@ def _state_indices(reads: Sequence[Read], parts: Sequence[Sequence[Read]]) -> Te
         for read in part:
             total += len(read.tokens)
             ends[read.text] = total
-    indices = [place for read in reads for place in range(ends[read.text] - read.kept_states, ends[read.text])]
+    indices = [index for read in reads for index in range(ends[read.text] - read.kept_states, ends[read.text])]
     return None if indices == list(range(total)) else torch.tensor(indices)
 
 
@@ -197,7 +197,7 @@ def _logit_indices(reads: Sequence[Read]) -> Tensor | slice | None:
     if len(reads) == 1:
         return slice(-reads[0].keep, None)
     ends = accumulate(read.kept_states for read in reads)
-    return torch.tensor([place for read, end in zip(reads, ends, strict=True) for place in range(end - read.keep, end)])
+    return torch.tensor([index for read, end in zip(reads, ends, strict=True) for index in range(end - read.keep, end)])
 
 
 def has_lean_layout(model: PreTrainedModel) -> bool:

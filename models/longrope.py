@@ -138,5 +138,5 @@ def _read_fresh(forward: Forward, cache: TokenKVCache, read: Read, switch: int) 
             path = [*range(read.tree.trunk), *read.tree.above[column - first], column]
         fresh = TokenKVCache(len(cache.ragged_layers))
         fresh.add(0, len(path))
-        results.append(read_by_factors(forward, fresh, [Read(0, [tokens[place] for place in path])], switch))
+        results.append(read_by_factors(forward, fresh, [Read(0, [tokens[index] for index in path])], switch))
     return joined(results)

@@ -90,10 +90,10 @@ def lay_out(
     for read, row, start in zip(reads, rows, starts, strict=True):
         tokens = [[token, i, i, i, *[i] * extra] for i, token in enumerate(read.tokens, start)]
         if read.tree is not None:
-            for place, above in enumerate(read.tree.above, len(tokens) - len(read.tree.above)):
-                column, trunk = start + place, read.tree.trunk
+            for index, above in enumerate(read.tree.above, len(tokens) - len(read.tree.above)):
+                column, trunk = start + index, read.tree.trunk
                 further = [*above, *[column] * (extra - len(above))]
-                tokens[place] = [read.tokens[place], trunk + len(above), column, trunk, *further]
+                tokens[index] = [read.tokens[index], trunk + len(above), column, trunk, *further]
         laid_rows[row] = padding_rows[len(tokens) :] + tokens
     return torch.tensor(laid_rows)
 

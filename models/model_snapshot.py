@@ -258,11 +258,11 @@ class ModelSnapshot:
         for name, module, before in self.modules:
             state = State.of(module)
             if state != before:
-                place = next(
+                index = next(
                     i for i, (current, previous) in enumerate(zip(state, before, strict=True)) if current != previous
                 )
-                if place < len(CHANGES) - 1 or self.hooks:
-                    return f"{name or 'the model'} {CHANGES[place]}"
+                if index < len(CHANGES) - 1 or self.hooks:
+                    return f"{name or 'the model'} {CHANGES[index]}"
         if self.hooks and self.config._attn_implementation != self.attention:
             return f"the model {CHANGES[2]}"
         if self.hooks and (hooked._global_forward_hooks or hooked._global_forward_pre_hooks):

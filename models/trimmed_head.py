@@ -53,8 +53,8 @@ def trim_head(model: PreTrainedModel, tokens: Sequence[int]) -> None:
     head: Any = model.get_output_embeddings()
     size = len(head.weight)
     if isinstance(head, TrimmedHead):
-        size, place = head.size, {token: row for row, token in enumerate(head.tokens.tolist())}
-        rows = [place[token] for token in tokens]
+        size, row_of = head.size, {token: row for row, token in enumerate(head.tokens.tolist())}
+        rows = [row_of[token] for token in tokens]
     else:
         rows = list(tokens)
     bias = None if head.bias is None else head.bias.detach()[rows]

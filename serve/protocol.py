@@ -266,11 +266,11 @@ def _refusal(error: ValidationError) -> ApiError:
     """Return an error for the fault that is deepest in the body. Every member of a union reports a fault."""
     faults = error.errors(include_url=False)
     fault = max(faults, key=lambda fault: (len(_place(fault["loc"])), fault["type"] != "missing"))
-    place = _place(fault["loc"])
-    name = ".".join(place) or "body"
+    path = _place(fault["loc"])
+    name = ".".join(path) or "body"
     if fault["type"] == "missing":
         return ApiError(400, f"{name}: is missing; add it", param=name)
-    if fault["type"] == "extra_forbidden" and place[-1] not in NEUTRAL:
+    if fault["type"] == "extra_forbidden" and path[-1] not in NEUTRAL:
         return ApiError(400, f"{name}: unknown field; leave it out", param=name, code="unknown_field")
     value = json.dumps(fault["input"], default=str)[:80]
     if fault["type"] == "extra_forbidden":

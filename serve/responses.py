@@ -108,7 +108,7 @@ class TextFormat(Format):
             "tokens": [self.texts.text(entry.token) for entry in delta.logprobs],
             "token_logprobs": [entry.logprob for entry in delta.logprobs],
             "top_logprobs": [self._top(entry) for entry in delta.logprobs],
-            "text_offset": [min(place, self.lengths[choice.index]) for place in delta.places],
+            "text_offset": [min(offset, self.lengths[choice.index]) for offset in delta.places],
         }
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:

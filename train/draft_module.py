@@ -238,7 +238,7 @@ class DraftModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         *sums, count = total(self, self._sums).tolist()
-        names = [*METRICS, *(f"acceptance_{place}" for place in range(1, self.positions + 1))]
+        names = [*METRICS, *(f"acceptance_{position}" for position in range(1, self.positions + 1))]
         if self.positions == 1:
             names.pop()
         finish_validation(self, {name: value / max(1, count) for name, value in zip(names, sums, strict=False)})

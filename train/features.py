@@ -143,7 +143,7 @@ class FeaturePlan:
         """Return the number of traces for each sampling; all samplings have equal parts."""
         samplings = [*dict.fromkeys(self.samplings)]
         return {
-            sampling: len(range(place, self.options.traced, len(samplings))) for place, sampling in enumerate(samplings)
+            sampling: len(range(index, self.options.traced, len(samplings))) for index, sampling in enumerate(samplings)
         }
 
     def _pieces(self, part: str, file: int, texts: Sequence[int]) -> Iterator[Piece]:

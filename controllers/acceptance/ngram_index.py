@@ -68,14 +68,14 @@ class NgramIndex:
         if self.tokens is not self.text:
             self.tokens += self.text[len(self.tokens) - self.start :]
         tokens, places = self.tokens, self.places
-        for place in range(self.indexed, len(tokens)):
+        for index in range(self.indexed, len(tokens)):
             key = 0
-            for token in tokens[max(0, place - self.longest) : place][::-1]:
+            for token in tokens[max(0, index - self.longest) : index][::-1]:
                 key = key << BITS | token + 1
                 if key in places:
-                    places[key].append(place)
+                    places[key].append(index)
                 else:
-                    places[key] = [place]
+                    places[key] = [index]
         self.indexed = len(tokens)
 
     def match(self, drafted: Sequence[int]) -> NgramMatch:
@@ -135,7 +135,7 @@ class NgramIndex:
 def _repeated(end: list[int], drafted: int, length: int) -> list[int]:
     """Return the last ``drafted`` tokens of ``end`` that follow an earlier occurrence of its last ``length`` tokens."""
     return [
-        end[place]
-        for place in range(max(length, len(end) - drafted), len(end))
-        if end[place - length : place] == end[-length:]
+        end[index]
+        for index in range(max(length, len(end) - drafted), len(end))
+        if end[index - length : index] == end[-length:]
     ]

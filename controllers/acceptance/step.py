@@ -146,6 +146,6 @@ class Step:
         """Return the probability of ``token`` under the softmax at temperature 1."""
         if self.kept is None:
             return float(self.unwarped[token]) if token < len(self.unwarped) else 0.0
-        place = int(torch.searchsorted(self.kept, token))
-        is_kept = place < len(self.kept) and int(self.kept[place]) == token
-        return float(self.unwarped[place]) if is_kept else 0.0
+        index = int(torch.searchsorted(self.kept, token))
+        is_kept = index < len(self.kept) and int(self.kept[index]) == token
+        return float(self.unwarped[index]) if is_kept else 0.0

@@ -217,30 +217,32 @@ def push_controller(folder: str | Path, repo_id: str, *, private: bool = False, 
     return upload(folder, repo_id, FILES, message=f"Upload {kind}", private=private, token=token)
 
 
-def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, place: str) -> None:
+def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, file_name: str) -> None:
     """Check that tensors have the names and shapes of the network of ``config``.
 
     Raises:
-        InputError: they differ; ``place`` names the file.
+        InputError: they differ; ``file_name`` is in the message.
     """
     with torch.device("meta"):
         expected = {name: list(value.shape) for name, value in config.module().state_dict().items()}
     if odd := sorted(shapes.keys() ^ expected.keys()):
-        raise InputError(f"{place}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
+        raise InputError(f"{file_name}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
     for name, shape in shapes.items():
         if shape != expected[name]:
-            raise InputError(f"{place}: {name} has shape {shape}, but {CONFIG} requires {expected[name]}")
+            raise InputError(f"{file_name}: {name} has shape {shape}, but {CONFIG} requires {expected[name]}")
 
 
-def _check_finite(state: Mapping[str, Tensor], place: str) -> None:
+def _check_finite(state: Mapping[str, Tensor], file_name: str) -> None:
     """Check that all weights are finite.
 
     Raises:
-        InputError: a weight is not finite; ``place`` names the file.
+        InputError: a weight is not finite; ``file_name`` is in the message.
     """
     for name, value in state.items():
         if not bool(torch.isfinite(value).all()):
-            raise InputError(f"{place}: {name} holds NaN or infinite weights; train again with a smaller learning rate")
+            raise InputError(
+                f"{file_name}: {name} holds NaN or infinite weights; train again with a smaller learning rate"
+            )
 
 
 def controller_digest(name: str | Path) -> str:

@@ -189,14 +189,14 @@ class BatchCosts:
         drafts never pay with the next larger measured number, they do not pay with ``rows`` requests either. Otherwise
         requests would begin to draft whenever one request of a full batch ends.
         """
-        place = bisect_left(self.rows, rows)
-        if place == len(self.rows):
+        index = bisect_left(self.rows, rows)
+        if index == len(self.rows):
             return self.costs[-1]
-        if place == 0 or self.rows[place] == rows:
-            return self.costs[place]
-        low, high = self.rows[place - 1], self.rows[place]
+        if index == 0 or self.rows[index] == rows:
+            return self.costs[index]
+        low, high = self.rows[index - 1], self.rows[index]
         weight = (rows - low) / (high - low)
-        before, after = self.costs[place - 1], self.costs[place]
+        before, after = self.costs[index - 1], self.costs[index]
 
         def share(first: float, last: float) -> float:
             """Interpolate the cost of the whole round, and return the share of one request."""

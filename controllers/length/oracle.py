@@ -20,12 +20,12 @@ class Oracle(LengthController):
 
     Attributes:
         agrees: for each i whether draft and target choose the same token after i tokens of the target's text.
-        place: number of tokens of the text.
+        position: number of tokens of the text.
     """
 
     def __init__(self) -> None:
         self.agrees: list[bool] = []
-        self.place = 0
+        self.position = 0
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         if sampling.temperature > 0:
@@ -35,23 +35,23 @@ class Oracle(LengthController):
             )
 
     def start_text(self) -> None:
-        self.place = 1
+        self.position = 1
 
     def start_round(self) -> bool:
-        if self._will_agree(self.place):
+        if self._will_agree(self.position):
             return True
-        self.place += 1  # this round adds only the target's token
+        self.position += 1  # this round adds only the target's token
         return False
 
     def observe(self, step: Step) -> bool:
-        return step.index < MAX_DRAFT and self._will_agree(self.place + step.index)
+        return step.index < MAX_DRAFT and self._will_agree(self.position + step.index)
 
     def end_round(self, drafted: int, accepted: int) -> None:
-        self.place += accepted + 1
+        self.position += accepted + 1
 
-    def _will_agree(self, place: int) -> bool:
-        """Return true if draft and target choose the same token after ``place`` tokens."""
-        return place < len(self.agrees) and self.agrees[place]
+    def _will_agree(self, position: int) -> bool:
+        """Return true if draft and target choose the same token after ``position`` tokens."""
+        return position < len(self.agrees) and self.agrees[position]
 
 
 RULE = Rule("oracle", Oracle)

@@ -69,8 +69,8 @@ class RoundSums:
         n, m, t = tokens, forwards, seconds
         sums = self.drafted if tokens else self.alone
         values = (1.0, n, m, n * n, n * m, m * m, t, n * t, m * t) if tokens else (1.0, t)
-        for place, value in enumerate(values):
-            sums[place] += weight * value
+        for index, value in enumerate(values):
+            sums[index] += weight * value
 
     def decay(self, alone: float, drafted: float) -> None:
         """Multiply the weights of rounds without a draft and of rounds with one."""
@@ -302,5 +302,5 @@ def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) 
         least = min(solution_part[1:], default=0.0)
         if least >= 0:
             solution = dict(zip(indices, solution_part, strict=True))
-            return [solution.get(place, 0.0) for place in range(len(values))]
+            return [solution.get(index, 0.0) for index in range(len(values))]
         del indices[solution_part.index(least, 1)]

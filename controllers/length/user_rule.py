@@ -46,16 +46,16 @@ def find_user_class(spec: str) -> type[LengthController]:
     Raises:
         InputError: the module cannot be imported, or has no such length controller.
     """
-    place = _parse(spec)
+    class_name = _parse(spec)
     option = f"length={spec!r}"
-    module = import_user_module(place.module, option)
-    kind = getattr(module, place.name, None)
+    module = import_user_module(class_name.module, option)
+    kind = getattr(module, class_name.name, None)
     if isinstance(kind, type) and issubclass(kind, LengthController):
         return kind
     place_text = getattr(module, "__file__", None) or "a built-in module"
     problem = "missing" if kind is None else "of another kind"
     raise InputError(
-        f"{option}: {place.name!r} in {place.module!r} ({place_text}) is {problem}; "
+        f"{option}: {class_name.name!r} in {class_name.module!r} ({place_text}) is {problem}; "
         "name a subclass of specpilot.controllers.length.LengthController"
     )
 

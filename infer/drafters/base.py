@@ -68,11 +68,11 @@ class Autoregressive(Drafter):
             return None
         tokens, chosen = torch.stack([drawn.drawn.double(), drawn.chosen.double()]).tolist()  # (2, K, B)
         drafts = []
-        for place, (request, count) in enumerate(zip(requests, counts, strict=True)):
-            whole = Draft.chain([int(step[place]) for step in tokens[:count]], [])
+        for index, (request, count) in enumerate(zip(requests, counts, strict=True)):
+            whole = Draft.chain([int(step[index]) for step in tokens[:count]], [])
             draft = whole.with_tokens(whole.tokens, request.stop_tokens)
             try:
-                require_finite(sum(step[place] for step in chosen[: len(draft.tokens)]))
+                require_finite(sum(step[index] for step in chosen[: len(draft.tokens)]))
             except InputError as error:
                 request.error = error
             drafts.append(replace(draft, from_target=True, sequential=True))

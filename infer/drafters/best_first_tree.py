@@ -78,7 +78,7 @@ class GrowingTree(PartialTree):
         new = [(n, self.tokens[n]) for n in range(start, len(self.tokens))]
         ends = [n for n, token in new if token not in stop_tokens and token < size]
         worth = self.controller.level([self.survivals[node] for node in ends])
-        best = sorted((ends[place] for place in worth), key=lambda node: -self.survivals[node])
+        best = sorted((ends[index] for index in worth), key=lambda node: -self.survivals[node])
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
 
     def _expand(self, node: int, q: TokenDistribution, logits: Tensor, state_values: list[float] | None) -> None:
@@ -127,7 +127,7 @@ class GrowingTree(PartialTree):
 
     def _renumber(self, order: Sequence[int]) -> None:
         """Give node ``order[i]`` the number i in all attributes that the draft and its commit use."""
-        number = {-1: -1} | {node: place for place, node in enumerate(order)}
+        number = {-1: -1} | {node: index for index, node in enumerate(order)}
         self.tokens = [self.tokens[node] for node in order]
         self.parents = [number[self.parents[node]] for node in order]
         self.distributions = [self.distributions[node] for node in order]

@@ -90,17 +90,17 @@ class Chain:
         return False
 
     def add_drafted(
-        self, drafted: DraftedTokens, place: int, count: int, numbers: list[float], vocab_size: int
+        self, drafted: DraftedTokens, index: int, count: int, numbers: list[float], vocab_size: int
     ) -> None:
         """Add ``count`` tokens that were drawn on the device.
 
         Args:
             drafted: the tokens of several texts.
-            place: index of the request's text in ``drafted``.
+            index: index of the request's text in ``drafted``.
             numbers: the random numbers that drew the tokens.
             vocab_size: the target's vocabulary size V.
         """
-        column = slice(place, place + 1)
+        column = slice(index, index + 1)
         for step in range(count):
             q = TokenDistribution(drafted.probabilities[step, column], drafted.tokens[step, column], vocab_size)
             self.drawn.append((drafted.drawn[step, column], drafted.chosen[step, column]))
@@ -218,8 +218,8 @@ class ChainDrafter(ModelDrafter):
         drafted, numbers = draw_ahead(self.model, self.cache, requests, reads, counts, samplings.pop(), MAX_DRAFT)
         if drafted is None:
             return
-        for place, (chain, count, chain_numbers) in enumerate(zip(chains, counts, numbers, strict=True)):
-            chain.add_drafted(drafted, place, count, chain_numbers, self.vocab_size)
+        for index, (chain, count, chain_numbers) in enumerate(zip(chains, counts, numbers, strict=True)):
+            chain.add_drafted(drafted, index, count, chain_numbers, self.vocab_size)
 
     def _draw(self, chains: Sequence[Chain], q: list[TokenDistribution], logits: Tensor, hidden: Tensor) -> None:
         """Draw the next tokens on the device. The host reads, at once, the tokens of chains with an unplanned length.
@@ -232,8 +232,8 @@ class ChainDrafter(ModelDrafter):
         parts: list[tuple[list[int], Tensor]] = []  # n rows, and their numbers (n, m)
         for rows, together, tokens, chosen in draw_unread(q, numbers):
             unread_rows = []
-            for place, row in enumerate(rows):
-                drawn = tokens[place : place + 1], chosen[place : place + 1]
+            for index, row in enumerate(rows):
+                drawn = tokens[index : index + 1], chosen[index : index + 1]
                 if chains[row].add_drawn(drawn, numbers[row], q[row], hidden[row : row + 1]):
                     unread_rows.append(row)
             if unread_rows:

@@ -176,8 +176,8 @@ class TextCopies:
         yield survival
         if match is None:
             return
-        for place in range(len(tokens)):
-            survival *= self._acceptance(match, tokens[: place + 1])
+        for index in range(len(tokens)):
+            survival *= self._acceptance(match, tokens[: index + 1])
             yield survival
 
     def _acceptance(self, match: Match, copied: list[int]) -> float:

@@ -54,11 +54,11 @@ class PromptLookup:
             For each appended token with a match before it: the length of the match, and whether it predicted the token.
         """
         self.index.update()
-        matches = ((place, self._match(place)) for place in range(self.length, len(self.tokens)))
+        matches = ((index, self._match(index)) for index in range(self.length, len(self.tokens)))
         self.length = len(self.tokens)
         return [
-            (match.run, self.tokens[match.position] == self.tokens[place])
-            for place, match in matches
+            (match.run, self.tokens[match.position] == self.tokens[index])
+            for index, match in matches
             if match is not None
         ]
 
@@ -88,8 +88,8 @@ class PromptLookup:
         """
         copied: list[int] = []
         while len(copied) < length and not (copied and copied[-1] in stop_tokens):
-            place = match.position + len(copied)
-            copied.append(self.tokens[place] if place < len(self.tokens) else copied[place - len(self.tokens)])
+            index = match.position + len(copied)
+            copied.append(self.tokens[index] if index < len(self.tokens) else copied[index - len(self.tokens)])
         return copied
 
 

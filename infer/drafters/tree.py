@@ -92,7 +92,7 @@ class PartialTree(ABC):
             return self.drafter.read_text(self.request, self.unread)
         above = [[self.columns[a] for a in ancestors_of(self.parents, node)] for node in self.level]
         first = self.trunk + len(self.columns)
-        self.columns |= {node: first + place for place, node in enumerate(self.level)}
+        self.columns |= {node: first + index for index, node in enumerate(self.level)}
         tokens, states = [self.tokens[node] for node in self.level], None
         if self.drafter.reads_states:
             states = torch.cat([self.hidden[self.parents[node]] for node in self.level])

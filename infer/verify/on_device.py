@@ -125,9 +125,9 @@ def _valid_tokens(chains: Sequence[Drafted], tokens: Tensor) -> Tensor:
     device = tokens.device
     stop_tokens = _to_device(device, [[*chain.stop_tokens, -1] for chain in chains])
     stops = (tokens.unsqueeze(-1) == stop_tokens.unsqueeze(1)).any(-1)
-    place = torch.arange(tokens.shape[1], device=device)
+    positions = torch.arange(tokens.shape[1], device=device)
     return (stops.cumsum(-1) - stops.long() == 0) & (
-        place < _to_device(device, [[len(chain.drawn.tokens)] for chain in chains])
+        positions < _to_device(device, [[len(chain.drawn.tokens)] for chain in chains])
     )
 
 
@@ -186,13 +186,13 @@ def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tens
     ).to(device)
     ratios = target_probability.sum(-1) / draft_probability.double()
 
-    place = torch.arange(k, device=device)
+    positions = torch.arange(k, device=device)
     valid = _valid_tokens(chains, tokens)
     count = valid.sum(-1, keepdim=True)  # (B, 1) tokens up to a stop token
     # The numbers that verify a chain follow those that drew its tokens up to the stop token.
     offset = count * to_device([[bool(chain_tokens.numbers)] for chain_tokens in drawn])
     random = to_device(uniforms, torch.float64)
-    uniforms_of_tokens = random.gather(-1, (offset + place).clamp(max=random.shape[1] - 1))
+    uniforms_of_tokens = random.gather(-1, (offset + positions).clamp(max=random.shape[1] - 1))
     if chains[0].rule is token_wise:
         accepted = ((uniforms_of_tokens < ratios) & valid).long().cumprod(-1).sum(-1, keepdim=True)
         scale = torch.ones_like(ratios[:, :1])
@@ -204,8 +204,8 @@ def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tens
         gain = (passed.unsqueeze(-1) * p[:, 1:-1] - q[:, 1:]).clamp(min=0).sum(-1)
         whole = gain + 1 - passed
         h = torch.cat([gain / whole.where(whole > 0, 1.0), c[:, -1:]], -1)
-        h = torch.where(place == count - 1, c, h)
-        accepted = ((uniforms_of_tokens < h) & valid).long().mul(place + 1).amax(-1, keepdim=True)
+        h = torch.where(positions == count - 1, c, h)
+        accepted = ((uniforms_of_tokens < h) & valid).long().mul(positions + 1).amax(-1, keepdim=True)
         scale = torch.cat([torch.ones_like(c[:, :1]), c], -1).gather(-1, accepted)
     index = accepted.unsqueeze(-1).expand(-1, 1, p.shape[-1])
     next_p = p.gather(1, index).squeeze(1)

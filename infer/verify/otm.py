@@ -78,9 +78,9 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
         bounds = SCALE * np.concatenate([probabilities, p.numpy()])
         solution = linprog(-_preferences(len(edges), n), A_ub=constraints, b_ub=bounds, method="highs")
         flow = np.clip(solution.x / SCALE, 0, None)
-        for place, limits in ((rows, np.array(probabilities)), (columns, p.numpy())):  # shrink: the constraints hold
-            sums = np.bincount(place, weights=flow, minlength=len(limits))
-            flow *= np.minimum(1.0, limits / np.where(sums > 0, sums, 1.0))[place]
+        for indices, limits in ((rows, np.array(probabilities)), (columns, p.numpy())):  # shrink: the constraints hold
+            sums = np.bincount(indices, weights=flow, minlength=len(limits))
+            flow *= np.minimum(1.0, limits / np.where(sums > 0, sums, 1.0))[indices]
     plan: dict[tuple[int, ...], dict[int, float]] = {multiset: {} for multiset in multisets}
     for (i, v), amount in zip(edges, flow, strict=True):
         plan[multisets[i]][v] = amount / probabilities[i]

@@ -194,7 +194,7 @@ def load_saved_draft(
     *,
     lender: Callable[[], LoadedModel | None],
     dtype: torch.dtype | Literal["auto"],
-    place: torch.device,
+    device: torch.device,
     revision: str | None,
     local_files_only: bool,
     trust_remote_code: bool,
@@ -206,7 +206,7 @@ def load_saved_draft(
         config: the content of its ``config.json``.
         lender: returns the target of the draft, or None; called if the draft uses the target's weights.
         dtype: precision of the weights; ``"auto"`` is that of the file.
-        place: the device of the draft.
+        device: the device of the draft.
         revision, local_files_only, trust_remote_code: as for transformers.
 
     Raises:
@@ -220,7 +220,8 @@ def load_saved_draft(
     weights = load_file(stored)
     precision = next(iter(weights.values())).dtype if dtype == "auto" else dtype
     with no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=precision, trust_remote_code=trust_remote_code).to(place)
+        model = AutoModelForCausalLM.from_config(config, dtype=precision, trust_remote_code=trust_remote_code)
+        model = model.to(device)
     head: Any = model.get_output_embeddings()
     if draft.kept_tokens is not None:
         weight = head.weight.new_empty(len(draft.kept_tokens), head.weight.shape[1])

@@ -112,7 +112,7 @@ def load_eagle3(
     *,
     lender: Callable[[], LoadedModel | None],
     dtype: torch.dtype | Literal["auto"],
-    place: torch.device,
+    device: torch.device,
     revision: str | None,
     local_files_only: bool,
 ) -> PreTrainedModel:
@@ -123,7 +123,7 @@ def load_eagle3(
         keys: the keys of its ``config.json``.
         lender: returns the target of the draft, or None; called if the draft has no embedding or output projection.
         dtype: precision of the weights; ``"auto"`` is that of the file.
-        place: the device of the draft.
+        device: the device of the draft.
         revision, local_files_only: as for transformers.
 
     Raises:
@@ -139,13 +139,13 @@ def load_eagle3(
     missing = {EMBEDDING, HEAD} - weights.keys()
     check_weights(stored, weights, {key: value for key, value in model.state_dict().items() if key not in missing})
     precision = weights.get(HEAD, weights[FUSED]).dtype if isinstance(dtype, str) else dtype
-    weights = {key: value.to(place, precision) for key, value in weights.items()}
+    weights = {key: value.to(device, precision) for key, value in weights.items()}
     target, shape = lender() if missing else None, model.get_input_embeddings().weight.shape
     if EMBEDDING in missing:
-        weights[EMBEDDING] = _target_weight(name, "embedding", target, shape).to(place, precision)
+        weights[EMBEDDING] = _target_weight(name, "embedding", target, shape).to(device, precision)
     if HEAD in missing:
         rows = _target_weight(name, "output projection", target, shape)
-        weights[HEAD] = (rows if len(tokens) == len(rows) else rows[tokens]).to(place, precision)
+        weights[HEAD] = (rows if len(tokens) == len(rows) else rows[tokens]).to(device, precision)
     set_weights(model, weights, tokens, shares_embedding=EMBEDDING in missing)
     model.config._name_or_path = str(path)
     return model  # type: ignore[no-any-return]
@@ -172,10 +172,10 @@ def set_weights(model: Any, weights: Mapping[str, Tensor], tokens: Sequence[int]
         tokens: the token of each output.
         shares_embedding: whether the embedding is the target's.
     """
-    place = weights[HEAD].device
+    device = weights[HEAD].device
     model.load_state_dict(weights, assign=True)
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(place)  # not one of the weights
-    model.lm_head.tokens = torch.tensor(tokens, device=place)
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(device)  # not one of the weights
+    model.lm_head.tokens = torch.tensor(tokens, device=device)
     model.get_submodule(NAME).shares_embedding = shares_embedding
 
 

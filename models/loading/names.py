@@ -118,8 +118,8 @@ def load_model(
             f"offload_folder={str(offload_folder)!r}: only a device_map offloads; give one, or leave it out"
         )
     with _loading:
-        place = pick_device(device)
-        check_dtype(DTYPES[dtype], place)
+        placed_on = pick_device(device)
+        check_dtype(DTYPES[dtype], placed_on)
         source = find_files(name, revision)
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code, **source.hub}
         check_format(name, source)
@@ -130,7 +130,7 @@ def load_model(
                 raise InputError(f"device_map: {name} is an EAGLE-3 draft, which is on one device; leave it out")
             with refusing(name, "cannot be loaded as an EAGLE-3 draft"):
                 model = load_eagle3(
-                    name, source.path, keys, lender=lender, dtype=DTYPES[dtype], place=place, **source.hub
+                    name, source.path, keys, lender=lender, dtype=DTYPES[dtype], device=placed_on, **source.hub
                 )  # fmt: skip
             return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
         with refusing(name, "cannot be loaded as a language model"):
@@ -144,26 +144,26 @@ def load_model(
                 )
             with refusing(name, "cannot be loaded as a draft"):
                 model = load_saved_draft(
-                    name, source.path, config, lender=lender, dtype=DTYPES[dtype], place=place, **options
+                    name, source.path, config, lender=lender, dtype=DTYPES[dtype], device=placed_on, **options
                 )
             return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
         options |= {"dtype": DTYPES[dtype], "device_map": device_map, "offload_folder": offload_folder}
-        model = _read_weights(name, source.path, config, place, options)
+        model = _read_weights(name, source.path, config, placed_on, options)
         if source.adapter is not None:
             model = _add_adapter(name, source.adapter, model)
         return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
 def _read_weights(
-    name: str | Path, path: str, config: PreTrainedConfig, place: torch.device, options: dict[str, Any]
+    name: str | Path, path: str, config: PreTrainedConfig, device: torch.device, options: dict[str, Any]
 ) -> PreTrainedModel:
-    """Load a model that transformers can read, onto ``place`` or by the device map of ``options``.
+    """Load a model that transformers can read, onto ``device`` or by the device map of ``options``.
 
     Args:
         name: the model's name, for messages.
         path: its folder or hub id.
         config: its configuration.
-        place: the device.
+        device: the device.
         options: keywords of ``from_pretrained``.
 
     Raises:
@@ -175,7 +175,7 @@ def _read_weights(
         problem = f"its weights are quantised with {quantised} and cannot be loaded here"
         if options["device_map"] is None:  # such weights are loaded onto their device and cannot be moved
             require_accelerate(f"{name}: weights quantised with {quantised}")
-            options = options | {"device_map": {"": str(place)}}
+            options = options | {"device_map": {"": str(device)}}
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with refusing(name, problem), without_loading_bars():
         loaded: Any = kind.from_pretrained(
@@ -188,8 +188,8 @@ def _read_weights(
     model, report = loaded
     _check_complete(name, report)
     if options["device_map"] is None:
-        check_dtype(model.dtype, place)
-        model = model.to(place)
+        check_dtype(model.dtype, device)
+        model = model.to(device)
     return model  # type: ignore[no-any-return]
 
 

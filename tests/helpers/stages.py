@@ -85,7 +85,7 @@ class Stages:
     def work(self, name: str, output: Path) -> Work:
         """The stage's command, which writes ``output``."""
         stage = STAGES[name]
-        data_flags = () if stage.reads is None else ("--data", str(self.whole(stage.reads).folder))
+        data_flags = () if stage.reads is None else ("--data", str(self.undisturbed(stage.reads).folder))
         return command(*stage.words, *data_flags, "--device", "cpu", "--output", str(output))
 
     def start(self, name: str, output: Path, fault: Fault | None = None) -> Process:
@@ -95,7 +95,7 @@ class Stages:
         return self.start(name, output, fault).end()
 
     @cache  # noqa: B019 - there is one object in a session
-    def whole(self, name: str) -> Undisturbed:
+    def undisturbed(self, name: str) -> Undisturbed:
         """Return the stage's run without faults. Every other finished run must have the same files."""
         folder, record = self.folder / name, self.folder / f"{name}.json"
         work = self.work(name, folder)
@@ -109,7 +109,7 @@ class Stages:
         """Run the stage without further faults, and check that its files are those of an undisturbed run."""
         ended = self.run(name, output)
         assert ended.code == 0, ended
-        assert contents(output) == self.whole(name).contents
+        assert contents(output) == self.undisturbed(name).contents
 
 
 CLONE_NEWNS = 0x00020000  # of Linux's unshare

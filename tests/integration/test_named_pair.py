@@ -16,7 +16,7 @@ HUB = "someone/nowhere-at-all"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder, not the working folder, with models and with controllers that name them."""
+    """Change to a folder with models and with controllers that name them, and return the folder."""
     for name in ("target", "draft", "deep/draft"):
         shutil.copytree(shipped("tiny-draft") or "", tmp_path / "models" / name)
     for name, pair in {

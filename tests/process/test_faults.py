@@ -46,7 +46,7 @@ def test_a_signal_ends_a_training_as_it_ends_any_command(
     stages: Stages, tmp_path: Path, number: int, code: int
 ) -> None:
     """Lightning would report 1 and 0. The signal comes while batches are trained."""
-    fault = Fault(SIGNAL, stages.whole("train router").touches * 2 // 3, number)
+    fault = Fault(SIGNAL, stages.undisturbed("train router").touches * 2 // 3, number)
     ended = stages.run("train router", tmp_path / "run", fault)
     assert ended.code == code
     assert ended.complaint.startswith("interrupted; ") == (number == signal.SIGINT)
@@ -58,7 +58,7 @@ def test_a_signal_ends_a_training_as_it_ends_any_command(
 def test_damaged_shards_are_named_and_made_again(
     stages: Stages, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, damage: Damage
 ) -> None:
-    folder = Path(shutil.copytree(stages.whole(name).folder, tmp_path / "data"))
+    folder = Path(shutil.copytree(stages.undisturbed(name).folder, tmp_path / "data"))
     first, *later_shards = sorted(folder.glob("shard-*"))
     for shard in later_shards[:2]:
         shard.write_bytes(damage(shard.read_bytes(), Random(0)))
@@ -68,7 +68,7 @@ def test_damaged_shards_are_named_and_made_again(
         assert f"{first}: missing or changed since it was written; run the command" in capsys.readouterr().err
     assert stages.work(name, folder)() == 0
     assert "is missing or changed, and is made again" in capsys.readouterr().err
-    assert contents(folder) == stages.whole(name).contents
+    assert contents(folder) == stages.undisturbed(name).contents
 
 
 def test_a_first_shard_that_fails_leaves_a_folder_that_can_be_continued(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_damaged_checkpoint_is_named(
     stages: Stages, tmp_path: Path, name: str, damage: Damage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """PyTorch would read weights with a changed bit."""
-    folder = Path(shutil.copytree(stages.whole("train router").folder, tmp_path / "run"))
+    folder = Path(shutil.copytree(stages.undisturbed("train router").folder, tmp_path / "run"))
     train = stages.work("train router", folder)
     (folder / "result.json").unlink()
     file = folder / "checkpoints" / name
@@ -195,7 +195,7 @@ SLOW = (  # whose code is mostly that of another stage
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in STAGES])
 def test_killed_is_the_same_in_the_end(stages: Stages, name: str, tmp_path: Path) -> None:
     """Kills happen at different kinds of file operations, and in the middle of writes."""
-    step = stages.whole(name).touches // KILLS
+    step = stages.undisturbed(name).touches // KILLS
     for turn in range(KILLS):
         ended = stages.run(name, tmp_path / "out", Fault(SIGNAL, step - turn % 4))
         assert ended.code == -signal.SIGKILL, ended
@@ -217,14 +217,21 @@ def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.C
     stage = STAGES[name]
     assert stage.reads is not None
     words = [word for word in stage.words if word != "--resume"]
-    words += ["--data", str(stages.whole(stage.reads).folder), "--device", "cpu", "--output", str(tmp_path / "grown")]
+    words += [
+        "--data",
+        str(stages.undisturbed(stage.reads).folder),
+        "--device",
+        "cpu",
+        "--output",
+        str(tmp_path / "grown"),
+    ]
     assert cli.main([*words, "--epochs", "1"]) == 0
     assert cli.main(words) == 2
     assert "contains a run with epochs=1; pass --resume to train it further" in capsys.readouterr().err
     for _ in range(2):  # the second time there is nothing to do
         assert cli.main([*words, "--resume"]) == 0
     assert "nothing to do" in capsys.readouterr().out
-    runs = stages.whole(name).folder, tmp_path / "grown"
+    runs = stages.undisturbed(name).folder, tmp_path / "grown"
     rates = ([row["lr"] for row in metrics_rows(run) if row["epoch"] == "2"] for run in runs)
     assert len({*map(tuple, rates)}) == 1
     names = {re.sub(r"^val_|\d$", "", name) for name in metrics_rows(runs[0])[0]}

@@ -35,7 +35,7 @@ def inject_faults_and_resume(
         ended = inject_fault(folder, number, random)
         assert_whole(folder)
         if ended.code == 0:
-            assert contents(folder) == stages.whole(name).contents
+            assert contents(folder) == stages.undisturbed(name).contents
             folder = next(folders)
         else:
             assert fits(ended), ended
@@ -63,13 +63,13 @@ ENDS: dict[int, Callable[[Ended], bool]] = {
 @pytest.mark.parametrize("number", ENDS)
 def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, tmp_path: Path) -> None:
     """Half of the signals come at a random time, half at a random file operation."""
-    whole = stages.whole(name)
+    undisturbed = stages.undisturbed(name)
 
     def inject_fault(folder: Path, attempt: int, random: Random) -> Ended:
         if attempt % 2 == 0:
-            return stages.run(name, folder, Fault(SIGNAL, random.randint(1, whole.touches), number))
+            return stages.run(name, folder, Fault(SIGNAL, random.randint(1, undisturbed.touches), number))
         process = stages.start(name, folder)
-        ended = process.wait(random.uniform(0.02, whole.seconds))
+        ended = process.wait(random.uniform(0.02, undisturbed.seconds))
         process.send(number)
         return ended or process.end()
 
@@ -80,7 +80,7 @@ def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, t
 @pytest.mark.parametrize("kind", [FULL, FILES])
 def test_a_full_disk_or_no_more_files(stages: Stages, name: str, kind: str, kills: int, tmp_path: Path) -> None:
     """The fault begins at a random file operation, and ends before the next attempt."""
-    places = [1 + number * (stages.whole(name).touches - 1) // kills for number in range(kills)]
+    places = [1 + number * (stages.undisturbed(name).touches - 1) // kills for number in range(kills)]
     with disk(tmp_path / "disk") as mounted:
         filler = tmp_path / "disk" / "filler" if mounted else None  # without a disk, no file may grow
 
