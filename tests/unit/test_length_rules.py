@@ -151,7 +151,7 @@ def test_the_oracle_stops_before_the_first_token_that_would_be_rejected() -> Non
     rule.agrees = [True, False, True, True, False, False, *[True] * 40]
     rule.start_text()
     drafted = []
-    while rule.place < 40:
+    while rule.position < 40:
         if not rule.start_round():
             drafted.append(0)
             continue
