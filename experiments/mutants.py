@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from random import Random
+from subprocess import PIPE
 from typing import NamedTuple
 
 import yaml
@@ -36,6 +36,8 @@ from specpilot.common.console import quiet
 from specpilot.common.errors import InputError
 from specpilot.common.machine import commit
 from specpilot.common.options import Count, Positive, Seed
+
+from . import processes
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "mutants"
@@ -202,8 +204,8 @@ def run(folder: Path, *words: str) -> str:
     """Run Python in ``folder`` with the mutated package; returns its standard output."""
     path = os.pathsep.join(str(folder / "mutants" / place) for place in ("", "."))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    result = subprocess.run([sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, check=False)
-    output = result.stdout.decode(errors="replace")
+    result = processes.run([sys.executable, *words], cwd=folder, env=environment, stdout=PIPE)
+    output: str = result.stdout.decode(errors="replace")
     if result.returncode:
         end = output.replace("\r", "\n")[-3000:]  # its progress is lines without an end
         raise RuntimeError(f"mutmut ended with {result.returncode} in {folder}; its output ends\n{end}")

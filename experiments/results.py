@@ -10,13 +10,13 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +27,7 @@ from specpilot.common.files import replacing
 from specpilot.common.machine import commit
 from specpilot.compare.store import Store
 
+from . import processes
 from .result_blocks import filled_in
 
 ROOT = Path(__file__).parents[1]
@@ -169,13 +170,14 @@ def _run(line: str, folder: Path, threads: int) -> str:
     program, *words = shlex.split(line)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *PROGRAMS[program], *words]
-    process = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    process = processes.run(command, cwd=folder, env=environment, stdout=PIPE, text=True)
     if process.returncode:
         raise InputError(
             f"{line}: ended with exit code {process.returncode} in {folder}; "
             "the reason stands above; the same command goes on from here"
         )
-    return process.stdout
+    output: str = process.stdout
+    return output
 
 
 def _publish(step: Step, printed: str, folder: Path, root: Path) -> None:

@@ -6,13 +6,13 @@ fails is recorded and the run goes on; the next run measures it again, after eve
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from subprocess import STDOUT
 from typing import Annotated, Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from specpilot.common.options import File, Options, Several
 from specpilot.compare.table import Table
 from specpilot.models.forwards import Graphs
 
+from .. import processes
 from ..synthetic_pair import Pair, Strength, measured, synthetic_pair
 from . import kernels, measurements
 from .results import CHECKOUT, Results, card
@@ -113,7 +114,7 @@ def run_tests(output: Path) -> dict[str, Any]:
     words = [sys.executable, "-m", "pytest", "-n", "8", "-vv", "-m", "gpu", "tests/gpu"]
     log = output.parent.resolve() / "tests.txt"
     with open(log, "w", encoding="utf-8") as file:
-        done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, cwd=CHECKOUT, check=False)
+        done = processes.run(words, stdout=file, stderr=STDOUT, cwd=CHECKOUT)
     lines = log.read_text("utf-8").strip().splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return {"passed": done.returncode == 0, "last line": lines[-1] if lines else "", "failed": failed}

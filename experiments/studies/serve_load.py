@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from subprocess import PIPE, Popen
 from typing import Annotated, Any, NamedTuple
 
 import httpx
@@ -34,6 +34,8 @@ from specpilot.compare.decoders import ComparedDecoder, encoded_prompts
 from specpilot.compare.options import RepeatOptions, WorkloadOptions
 from specpilot.compare.runner import interleave
 from specpilot.compare.table import Table
+
+from ..processes import started
 
 PATH = "/v1/completions"
 
@@ -132,7 +134,7 @@ OURS, FIXED, NONE = "ours", "fixed", "none"
 class Server(NamedTuple):
     """A server and its process."""
 
-    process: subprocess.Popen[str]
+    process: Popen[str]
     port: int
 
 
@@ -147,9 +149,8 @@ def running(words: Sequence[str]) -> Iterator[Server]:
         InputError: the server did not start.
     """
     command = [sys.executable, "-m", "specpilot", "serve", "--port", "0", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
+    with started(command, stderr=PIPE, text=True) as process:
+        assert process.stderr is not None
         line = ""
         for line in process.stderr:
             if match := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
@@ -158,9 +159,6 @@ def running(words: Sequence[str]) -> Iterator[Server]:
                 yield Server(process, int(match[1]))
                 return
         raise InputError(f"serve {' '.join(words)}: {line.strip() or 'the server ended without a message'}")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def measure(options: ServeLoadOptions, console: Console) -> dict[str, Any]:
