@@ -213,7 +213,9 @@ def compare_all(
     reports: list[ComparisonReport] = []
     for task in tasks:
         costs = reports[0].costs if reports else None
-        report = compare_decoders(decoders, rows, loader, task, output / "compare", cost=costs, console=console)
+        report = compare_decoders(
+            decoders, rows, loader, task, output / "compare", cost=costs, engines=False, console=console
+        )
         reports.append(concluded(report, {}))
         console.print(f"At temperature {task.sampling.temperature:g}:")
         console.print(document_of(reports[-1]).sections[0].table)

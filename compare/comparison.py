@@ -115,6 +115,7 @@ def compare_decoders(
     cost: CostModel | Mapping[str, CostModel] | None = None,
     priced: str = MEASURED,
     engine_costs: EngineCosts | None = None,
+    engines: bool = True,
     console: Console | None = None,
     began: float | None = None,
 ) -> ComparisonReport:
@@ -132,6 +133,7 @@ def compare_decoders(
         cost: costs to use instead of measured ones, for all decoders or by name.
         priced: description of the source of the costs.
         engine_costs: costs of another engine, for its settings; None for the costs of the pair.
+        engines: replay the drafts of other engines too, for their settings.
         began: value of ``time.perf_counter`` from which the minutes count. Default: now.
 
     Returns:
@@ -144,7 +146,7 @@ def compare_decoders(
     console = console or stderr_console()
     began = time.perf_counter() if began is None else began
     with Store(folder) as store:
-        comparing = _Comparing(decoders, rows, loader, task, store, console, rules, began)
+        comparing = _Comparing(decoders, rows, loader, task, store, console, rules, engines, began)
         return comparing.run(clock, minutes, cost, priced, engine_costs)
 
 
@@ -160,9 +162,10 @@ class _Comparing:
         store: Store,
         console: Console,
         rules: bool,
+        engines: bool,
         began: float,
     ) -> None:
-        self.began = began
+        self.began, self.engines = began, engines
         self.rows, self.loader, self.store, self.console = rows, loader, store, console
         loader.base = self._settled(ComparedDecoder.of(loader.base, NONE))
         self.task = replace(task, chat=uses_template(loader.tokenizer, task.chat))
@@ -184,7 +187,7 @@ class _Comparing:
         self.costs: dict[str, CostModel] = {}
         self.replayed: dict[tuple[str, float], list[Counts]] = {}  # counters by decoder, or rule and parameter
         self.checks: dict[str, list[list[Check]]] = {}  # of predictors, by prompt
-        self.engine_drafting: Drafting | None = None  # chains that other engines draft
+        self.engine_drafting: Drafting | None = None  # chains that other engines draft; None if not replayed
         self.pair = None if self.drafting is None else loader.decoder(self.drafting)
         self.verifier = "" if self.pair is None else self._plan_of(self.pair).verifier.rule
         self.families = FAMILIES if rules and self.pair is not None else {}
@@ -274,7 +277,9 @@ class _Comparing:
         drafted = drafted_of(self.checks, self.rows)
         domains = np.array([row.domain for row in self.rows])
         groups = {"domain": {str(name): domains == name for name in dict.fromkeys(domains.tolist())}}
-        assert self.engine_drafting is not None, "the replay records the chains of other engines"
+        settings = None
+        if self.engine_drafting is not None:
+            settings = settings_of(self.engine_drafting, engine_costs, str(self.loader.base.draft), groups)
         return replace(
             report,
             gains={} if report.informed is None else self._gains(report.decoders, families),
@@ -283,7 +288,7 @@ class _Comparing:
             acceptance=drafted.acceptance(),
             lines=drafted.lines(),
             predictors=drafted.quality(),
-            engine_settings=settings_of(self.engine_drafting, engine_costs, str(self.loader.base.draft), groups),
+            engine_settings=settings,
         )
 
     def _gains(self, decoders: Mapping[str, DecoderResult], families: Mapping[str, Tuned]) -> dict[str, PossibleGain]:
@@ -377,7 +382,8 @@ class _Comparing:
             second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
             decodings = (len(self.specs) + len(self.families)) * clock
             rest = max(minutes * 60 - spent, minutes * 60 * DECODING)
-            traced = TRACED + RETRACED * (0 if self.task.sampling.temperature == 0 else 2)
+            retraced = 2 if self.engines and self.task.sampling.temperature > 0 else 0
+            traced = TRACED + RETRACED * retraced
             count = int(rest / (second * (decodings + traced)))
             most = available if clock else min(available, MOST_REPLAYED)
             passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
@@ -439,9 +445,10 @@ class _Comparing:
             CHECKS + name: observing(predictor, identity, frozenset(self.pair.stop_tokens))
             for name, (predictor, identity) in self._predictors().items()
         }
-        measures |= {COPIES: copies_measure(), CHAINS: chains_measure()}
+        if self.engines:
+            measures |= {COPIES: copies_measure(), CHAINS: chains_measure()}
         measured = measure_all(tracer, self.rows, measures, self.store, self.console)
-        self.engine_drafting = self._chains(tracer, measured)
+        self.engine_drafting = self._chains(tracer, measured) if self.engines else None
         self.checks = {
             name.removeprefix(CHECKS): [[Check(*check) for check in of_prompt] for batch in of for of_prompt in batch]
             for name, of in measured.items()

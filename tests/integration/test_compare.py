@@ -311,7 +311,7 @@ def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.Monke
     one: Any = SimpleNamespace(
         rows=ROWS * 20, specs={NONE: None, "3": None}, families={}, task=Task(SamplingParams(1.0, 50), 64), identity={},
         store=SimpleNamespace(compute=lambda key, plan: plan()), console=lines,
-        _seconds_per_token=lambda costs: 0.01, began=0.0,
+        _seconds_per_token=lambda costs: 0.01, began=0.0, engines=True, _drafts_by_states=lambda: False,
     )  # fmt: skip
     for minutes in (None, 0.5, 5.0, 500.0):
         plans.append(comparison._Comparing._plan(one, {}, True, minutes))
@@ -459,6 +459,24 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
     one_day_later(monkeypatch)
     assert replayed("begun") == begun
     assert replayed("other") != begun
+
+
+def test_a_comparison_without_settings_of_engines_replays_no_drafts_of_engines(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    base, task = DecodingOptions(target=target, draft=draft), Task(SamplingParams(1.0, 8), 6)
+
+    def compared(folder: str, *, engines: bool) -> tuple[ComparisonReport, str]:
+        report = compare_decoders(
+            [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / folder,
+            clock=False, cost=CostModel.load(0.1), engines=engines, console=QUIET,
+        )  # fmt: skip
+        return report, "".join(file.read_text() for file in (tmp_path / folder / "records").glob("*.json"))
+
+    (report, records), (without, fewer) = compared("with", engines=True), compared("without", engines=False)
+    assert report.engine_settings is not None
+    assert without.engine_settings is None
+    assert without.decoders == report.decoders
+    assert ('"chains"' in records, '"chains"' in fewer) == (True, False)
 
 
 def with_texts(report: ComparisonReport, **texts: list[str]) -> ComparisonReport:

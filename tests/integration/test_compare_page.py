@@ -323,6 +323,7 @@ def test_demo(tmp_path: Path) -> None:
         assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
         assert all(row["clock"] is not None for row in one["decoders"].values())
         assert one["sentences"][0] in page
+        assert one["engine_settings"] is None
         costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
         assert CostModel.load(output / "cost.json") in [costs[name] for name in (LAG_FREE, COPIES, TREES)]
         assert costs[UNTRAINED] == costs["none"]
