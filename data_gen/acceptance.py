@@ -12,12 +12,12 @@ from rich.console import Console
 from torch.nn.utils.rnn import pad_sequence
 
 from ..common.console import stderr_console
-from ..common.errors import naming
+from ..common.errors import InputError, naming
 from ..common.files import MANIFEST
 from ..common.record import Identity
 from ..controllers.checkpoints.fingerprint import PairFingerprint, model_fingerprint
 from ..models import language_model
-from ..models.loading.names import check_same_tokenizer, load_any_model, load_tokenizer
+from ..models.loading.names import check_same_tokenizer, has_tokenizer, load_any_model, load_tokenizer
 from .builder import Item, TargetBuilder, make_dataset, pair_identity
 from .dataset import day_in
 from .kinds import AcceptanceRow, AnswerRow
@@ -59,6 +59,7 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
 
     def __init__(self, settings: AcceptanceDataOptions) -> None:
         self.settings = settings
+        check_draft(settings.draft)
         with naming("draft", settings.draft):
             tokenizer = load_tokenizer(settings.draft, trust_remote_code=settings.trust_remote_code)
         check_same_tokenizer(self.tokenizer, tokenizer)
@@ -68,7 +69,6 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
         self.pair = PairFingerprint(draft=model_fingerprint(draft), **self.fingerprint)
         self.draft = language_model(draft)
         self.models.append(self.draft)
-        self.draft.require_tokens_alone("data acceptance")
 
     def identity(self) -> Identity:
         return pair_identity(self.settings, self.pair, self.target, self.draft)
@@ -92,6 +92,20 @@ class AcceptanceDatasetBuilder(TargetBuilder[AcceptanceRow]):
         return rows
 
 
+def check_draft(name: str) -> None:
+    """Check that the draft ``name`` can read texts without a decoder, before any model is loaded.
+
+    Raises:
+        InputError: it reads the target's states, as EAGLE-3 drafts do; or there is no such model.
+    """
+    with naming("draft", name):
+        if not has_tokenizer(name):
+            raise InputError(
+                f"{name}: an EAGLE-3 draft, which reads the target's states; data acceptance has no states, because it "
+                "reads drafts without decoding. Make the data with specpilot data on-policy"
+            )
+
+
 make_answers = partial(make_dataset, AnswersBuilder)
 """Make or complete a dataset of answers; see :func:`~specpilot.data_gen.builder.make_dataset`."""
 
@@ -111,6 +125,7 @@ def make_acceptance_data(
     Raises:
         InputError: as for ``make_dataset`` and :func:`make_responses`.
     """
+    check_draft(settings.draft)
     texts, stored_day = None, None
     if responses.responses is not None:
         folder = Path(f"{Path(output)}-responses")

@@ -52,8 +52,9 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
         self.texts = 2 + len(self.arms)
         self.token_bytes = 2.5 + 4 * len(self.arms) / self.texts  # an overlap for each arm and token
         self.row_bytes = 4 * self.target.hidden_size
-        for reader in self.models:
-            reader.require_tokens_alone("data router")
+        for arm in self.arms:
+            if arm.model is not None:
+                arm.model.require_tokens_alone(f"arm {arm.name!r}", "data router reads drafts without decoding")
 
     def identity(self) -> Identity:
         return {

@@ -131,16 +131,20 @@ class LanguageModel(ABC):
         """Return the ``kept_tokens`` below ``size``, the target's vocabulary size; None if none are trimmed."""
         return None if self.kept_tokens is None else self.kept_tokens[self.kept_tokens < size]
 
-    def require_tokens_alone(self, task: str) -> None:
+    def require_tokens_alone(self, option: str, reason: str) -> None:
         """Check that the model does not read a target's states.
 
+        Args:
+            option: the option that names the model, with its value.
+            reason: why the task has no states, as a sentence without its full stop.
+
         Raises:
-            InputError: it reads states, and ``task`` has none.
+            InputError: it reads states.
         """
         if self.reads_states:
             raise InputError(
-                f"{task}: the draft reads the target's states, which it gets only while decoding; choose a draft that "
-                "reads tokens alone"
+                f"{option}: reads the target's states, which it gets only while decoding, but {reason}; choose a "
+                "draft that reads tokens alone"
             )
 
     def embed(self, cache: TextCache, text: Hashable, hidden: Tensor) -> Tensor:

@@ -203,5 +203,5 @@ def load_draft(name: str | None, manifest: Manifest, *, device: str) -> Language
     name = name or manifest.draft
     assert name is not None, "data with labels is of a pair"
     reader = language_model(load_same("draft", name, manifest, device=device, target=manifest.target))
-    reader.require_tokens_alone("data")
+    reader.require_tokens_alone(f"draft={name!r}", "calibrate reads the draft without decoding")
     return reader

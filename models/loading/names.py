@@ -244,7 +244,7 @@ def has_tokenizer(name: str | Path) -> bool:
     Raises:
         InputError: there is no such model.
     """
-    return not is_eagle3(_config_keys(name, find_files(name)))
+    return is_gguf(name) or not is_eagle3(_config_keys(name, find_files(name)))
 
 
 def _config_keys(name: str | Path, source: Source) -> JsonObject:

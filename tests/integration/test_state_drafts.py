@@ -136,10 +136,12 @@ def test_copies_are_not_continued() -> None:
 
 def test_stages_without_states_refuse_such_a_draft(pair: Path) -> None:
     target, draft, prompts = (str(pair / name) for name in ("target", "draft", "text.txt"))
-    with pytest.raises(InputError, match="an EAGLE-3 draft, which has no tokenizer; give it as the draft of a decoder"):
+    with pytest.raises(
+        InputError, match=r"draft='.*draft': .* reads the target's states; .* specpilot data on-policy$"
+    ):
         AcceptanceDatasetBuilder(AcceptanceDataOptions(target=target, draft=draft, prompts=prompts, device="cpu"))
     arms = (draft, "autoregressive")
-    with pytest.raises(InputError, match="data router: the draft reads the target's states"):
+    with pytest.raises(InputError, match=r"arm '.*draft': reads the target's states, .*; choose a draft"):
         RouterDatasetBuilder(RouterDataOptions(target=target, arms=arms, prompts=prompts, device="cpu"))
 
 

@@ -283,6 +283,15 @@ TABLES["{}"] = [
         "eagle': an EAGLE-3 draft, which has no tokenizer; give it as the draft of",
     ),
     (
+        "data acceptance --target @place/target --draft @place/eagle --prompts @place/prompts.txt --output @out",
+        "eagle': an EAGLE-3 draft, which reads the target's states; data acceptance has no",
+    ),
+    (
+        "data router --target @place/target --arms [@place/eagle,autoregressive] --prompts @place/prompts.txt "
+        "--output @out",
+        "eagle': reads the target's states, which it gets only while decoding",
+    ),
+    (
         "trim-vocabulary @place/eagle --target @place/target --keep 9 --data @place/prompts.txt --output @out",
         "eagle': is an EAGLE-3 draft, which was trained with its vocabulary; choose",
     ),
