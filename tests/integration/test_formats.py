@@ -147,6 +147,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Fields:
     written = Fields()
     datasets = make_datasets(written, folder, pair)
     controllers = train_all(written, folder, pair["target"], datasets)
+    train_eagle3(written, folder / "eagle3")
     decode(written, folder, pair, controllers)
     measure(written, folder, pair, controllers)
     write_reports(written, folder, pair, controllers, datasets)
@@ -231,6 +232,27 @@ def train_all(written: Fields, folder: Path, target: str, datasets: Mapping[str,
     assert main([*command, "--validation-fraction", "0.9", "--device", "cpu"]) == 0
     written.controller(calibrated)
     return controllers
+
+
+def train_eagle3(written: Fields, folder: Path) -> None:
+    """A draft that reads states of three of the target's layers. Its ``config.json`` repeats the keys of its layer."""
+    folder.mkdir()
+    texts = pair_and_prompts(folder, [f"the number {i}" for i in range(12)], layers=3)
+    del texts["draft"]
+    answers = specpilot.make_dataset(specpilot.AnswersDataOptions(**texts, max_new_tokens=8), folder / "answers")
+    options = specpilot.DraftTrainingOptions(
+        data=str(answers), target=texts["target"], features="target", vocabulary=200, window=16, chat=False, **TRAINING
+    )
+    run = written.run(specpilot.train(options, folder / "run").run)
+    draft = specpilot.export(run, folder / "exported")
+    written.add("EAGLE-3 folder", contents(draft))
+    names = tensors(draft / "model.safetensors")
+    written.add("EAGLE-3 tensors", (re.sub(r"^midlayer\..+", "midlayer.…", name) for name in names))
+    config = json.loads((draft / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    assert layer.keys() <= config.keys()
+    written.add("EAGLE-3 layer", layer)
+    written.add("EAGLE-3 config.json", config.keys() - layer.keys())
 
 
 def decode(written: Fields, folder: Path, pair: dict[str, Any], controllers: Mapping[str, Path]) -> None:
