@@ -30,6 +30,7 @@ VLLM, SGLANG, TENSORRT, LLAMA, TRANSFORMERS = "vLLM", "SGLang", "TensorRT-LLM", 
 MODEL, COPIES, NO_DRAFTS = "draft model", "copies", "none"
 WORTH = 1.01  # factor of speed above which a less usual setting is recommended
 TITLE = "Settings for other engines"
+STEP_COSTS = (0.02, 0.05, 0.1, 0.2, 0.4)  # times of a draft step in units of a verification, if no costs are known
 Groups = Mapping[str, Mapping[str, NDArray[np.bool_]]]  # membership of prompts by grouping and group
 Schedule = list[tuple[int, int, int]]
 
@@ -139,6 +140,15 @@ def settings_of(
         acceptance=drafting.acceptance,
         off_from=table[-1][0] if table and table[-1][2] == 0 else None,
     )
+
+
+def choices_by_cost(chains: Chains) -> dict[str, DraftChoice]:
+    """Return the best draft length by the time of a draft step in units of a verification; empty if no speed is known.
+
+    The verification of several tokens takes as long as that of one token.
+    """
+    choices = {f"{step:g}": choose(chains, CostModel.load(step)) for step in STEP_COSTS}
+    return {step: choice for step, choice in choices.items() if choice is not None}
 
 
 def choose(chains: Chains, cost: CostModel, p_mins: Sequence[float] = (0.0,)) -> DraftChoice | None:
@@ -376,6 +386,14 @@ def group_rows(settings: EngineSettings) -> list[Row]:
         for grouping, groups in settings.groups.items()
         for group, choice in groups.items()
     ]  # fmt: skip
+
+
+def cost_rows(choices: Mapping[str, DraftChoice]) -> list[Row]:
+    """Return the table of the best draft length by the time of a draft step in units of a verification."""
+    return [
+        {"draft step / verification": step, "tokens": f"{choice.length}", **_speeds(choice)}
+        for step, choice in choices.items()
+    ]
 
 
 def _speeds(choice: DraftChoice) -> Row:

@@ -389,6 +389,8 @@ class DataReport(Report):
         tokens_per_draft_round: mean tokens of a round with a draft; None if no controller drafted.
         costs: costs of the replay; None if there is none.
         notes: sentences about parts of the dataset that were left out, with reasons.
+        lengths_by_cost: best draft length of other engines by the time of a draft step in units of a verification;
+            empty if the costs of the engine are known, or if too few tokens were drafted.
         against: the report of the second dataset.
         drift: drift of acceptance by grouping of the drafted tokens and by group.
         differs: settings in which both datasets differ, in words.
@@ -403,6 +405,7 @@ class DataReport(Report):
     tokens_per_draft_round: float | None = None
     costs: CostModel | None = None
     notes: list[str] = field(default_factory=list)
+    lengths_by_cost: dict[str, DraftChoice] = field(default_factory=dict)
     against: DataReport | None = None
     drift: dict[str, dict[str, Drift]] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)

@@ -19,10 +19,21 @@ from ..controllers.length.cost_model import CostModel
 from ..infer.random_source import drawn_for
 from ..simulate.replay import PrecomputedPredictor
 from ..simulate.trace import END, Trace
-from .chains import GRID, LENGTHS, ChainCounts, Chains, LoggedChains, ReplayedChains, replay_chain
+from .chains import (
+    COPY_GRID,
+    FEW,
+    GRID,
+    LENGTHS,
+    ChainCounts,
+    Chains,
+    ChainSetting,
+    LoggedChains,
+    ReplayedChains,
+    replay_chain,
+)
 from .decoders import NONE
 from .drafted import ALL, DRAFT_CONFIDENCE, UNKNOWN, drift_of, judgements
-from .engine_settings import Drafting, EngineCosts, changes_of, settings_of
+from .engine_settings import Drafting, EngineCosts, changes_of, choices_by_cost, settings_of
 from .interval import Interval, show
 from .labelled import Labelled, Reading, predicted
 from .recorded import INFORMED, Counts, Rule, Setting, informed_rule, rates, replay_rule, speed_of
@@ -63,7 +74,23 @@ def report_of(
         report = replace(report, against=against, drift=drift, differs=_differing(first, second))
         report = replace(report, engine_settings=_with_changes(report, against, second, engine_costs))
         lines = [*drift_sentences(report, against), *lines]
-    return replace(report, sentences=lines)
+    return replace(report, sentences=lines, notes=[*report.notes, *_missing_settings(report, engine_costs)])
+
+
+def _missing_settings(report: DataReport, engine_costs: EngineCosts | None) -> list[str]:
+    """Return a sentence about the reason why the report has no settings for other engines; empty if it has some."""
+    if report.engine_settings is not None:
+        return []
+    if engine_costs is not None or not report.lengths_by_cost:
+        return [
+            f"The report has no settings for other engines: fewer than {FEW} drafted tokens were verified at the first "
+            "token of a round. Log more rounds."
+        ]
+    return [
+        "The report has no settings for other engines, because their costs are not known. Pass --engine-cost with a "
+        "file of specpilot bench cost --output, or with the time of a draft step in units of a verification, such as "
+        "0.1."
+    ]
 
 
 def describe(
@@ -89,6 +116,7 @@ def describe(
         costs=cost,
         priced=priced,
         notes=data.notes,
+        lengths_by_cost={} if engine_costs is not None else choices_by_cost(chains_of(data, COPY_GRID)[1]),
         engine_settings=None if engine_costs is None else _settings(data, engine_costs),
     )
     return with_replay(report, data, cost)
@@ -118,12 +146,15 @@ def _settings(data: Labelled, engine_costs: EngineCosts) -> EngineSettings | Non
     return settings_of(drafting, engine_costs, groups=groups)
 
 
-def chains_of(data: Labelled) -> tuple[list[str], Chains]:
+def chains_of(data: Labelled, grid: Sequence[ChainSetting] = GRID) -> tuple[list[str], Chains]:
     """Return the prompt of each text, and the chains of a dataset, whose rows are these prompts.
 
     Prompts at different temperatures are different rows. Acceptance data whose texts the draft has read is replayed.
     Other data has the accepted and verified tokens at each token of a round; acceptance data without a draft has the
     same acceptance at each token of a round.
+
+    Args:
+        grid: the settings that are replayed.
     """
     names = [
         f"{prompt} {source.sampling.get('temperature')}"
@@ -132,7 +163,7 @@ def chains_of(data: Labelled) -> tuple[list[str], Chains]:
     row_of = {name: row for row, name in enumerate(dict.fromkeys(names))}
     read = [(i, each) for i, each in enumerate(data.readings) if each is not None and len(data.texts[i].x) > 1]
     if read and not data.is_rounds:
-        counts = {setting: np.zeros((len(row_of), len(ChainCounts._fields))) for setting in GRID}
+        counts = {setting: np.zeros((len(row_of), len(ChainCounts._fields))) for setting in grid}
         for i, reading in read:
             traced = labelled_trace(data, i, reading)
             for setting, of_prompts in counts.items():

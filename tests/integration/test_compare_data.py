@@ -143,10 +143,42 @@ def test_settings_for_engines_from_rounds(rounds: dict[str, Path], tmp_path: Pat
     both = specpilot.compare(data=[*names.values()], engine_cost=0.05, output=tmp_path / "both").engine_settings
     assert both is not None
     assert set(both.groups["temperature"]) == {"1", "0.1"}
-    without = specpilot.compare(data=names["warm"], output=tmp_path / "without")
-    assert without.engine_settings is None
+    assert report.lengths_by_cost == {}
     with pytest.raises(InputError, match=r"engine_cost=.*auto"):
         specpilot.compare(data=names["warm"], engine_cost="auto", output=tmp_path / "auto")
+
+
+def test_rounds_without_costs_have_a_draft_length_for_each_cost(
+    rounds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report names the missing costs and the option that takes them."""
+    data = str(rounds["warm"])
+    assert cli.main(["compare", "--data", data, "--output", str(tmp_path / "without")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no settings for other engines" in shown
+    assert "--engine-cost" in shown
+    assert "Draft length by the cost of a draft step" in shown
+    report = DataReport.from_dict(json.loads((tmp_path / "without/report.json").read_text()))
+    assert report.engine_settings is None
+    assert "Draft length by the cost of a draft step" in (tmp_path / "without/report.html").read_text()
+    for step, choice in report.lengths_by_cost.items():
+        priced = specpilot.compare(data=data, engine_cost=float(step), output=tmp_path / step)
+        assert priced.engine_settings is not None
+        assert priced.engine_settings["SGLang"].choice == choice
+        assert not any("no settings" in note for note in priced.notes)
+    lengths = [choice.length for choice in report.lengths_by_cost.values()]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len({*lengths}) > 1
+
+
+def test_few_rounds_have_no_settings(rounds: dict[str, Path], tmp_path: Path) -> None:
+    """The report says how many tokens are missing, with and without costs."""
+    rows, manifest = read_dataset(rounds["warm"], RoundsRow), read_manifest(rounds["warm"])
+    data = write(tmp_path / "few", rows[:1], manifest)
+    for cost in (None, 0.1):
+        comparison = specpilot.compare(data=str(data), engine_cost=cost, output=tmp_path / f"report-{cost}")
+        assert comparison.engine_settings is None
+        assert "fewer than 30 drafted tokens" in comparison.notes[-1]
 
 
 def clusters(random: np.random.Generator, prompts: int, shift: float = 0.0) -> Sums:
