@@ -264,5 +264,15 @@ class LoggedChains(Chains):
             tokens = 1 + np.cumprod(accepted / verified, axis=0).sum(0)
         return tokens * cost.round(0) / cost.round(setting.length)
 
+    @classmethod
+    def of(cls, rounds: Sequence[Sequence[Sequence[float]]]) -> LoggedChains:
+        """Return the evidence from the acceptance probabilities of the verified tokens of each round of each prompt."""
+        verified, accepted = (np.zeros((len(rounds), LENGTHS[-1])) for _ in range(2))
+        for row, of_prompt in enumerate(rounds):
+            for accept in of_prompt:
+                verified[row, : len(accept)] += 1
+                accepted[row, : len(accept)] += accept
+        return cls(verified, accepted)
+
     def subset(self, rows: NDArray[np.bool_]) -> LoggedChains:
         return LoggedChains(self.verified[rows], self.accepted[rows])

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..common.console import stderr_console
+from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError, Misspelt, counted
 from ..common.machine import machine, versions
 from ..common.options import AUTO
@@ -41,6 +41,7 @@ from ..controllers.length.cost_model import CostModel
 from ..controllers.length.cost_source import CostSource, PresetCosts, cost_source
 from ..controllers.router import policy
 from ..controllers.sampling import SamplingParams
+from ..data_gen.on_policy import rounds_of
 from ..data_gen.prompts import PromptRow
 from ..infer.authors import COPY, DRAFT, pieces_by_author
 from ..infer.core import Generation
@@ -51,7 +52,7 @@ from ..infer.plan import Plan, verifier_of
 from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
-from .chains import COPY_GRID, GRID, ReplayedChains, chains_measure, copies_measure
+from .chains import COPY_GRID, GRID, LENGTHS, LoggedChains, ReplayedChains, chains_measure, copies_measure
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
 from .drafted import DRAFT_CONFIDENCE, Check, drafted_of, observing
@@ -92,12 +93,14 @@ from .store import Store
 
 MEASURED = "the costs measured here"
 CHAINS, COPIES = "chains of other engines", "copies of other engines"  # names of measures
+ROUNDS = "rounds for other engines"  # name of the decoder whose rounds are logged
 CHECKS = "checks of "  # beginning of a measure's name, followed by a predictor
 SHOWN = 96  # number of tokens of the texts that a report shows
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
 TRACED = 0.5  # time of recording an output, in decodings
 RETRACED = 0.25  # time of recording the drafts of another engine along an output that exists, in decodings
+LOGGED = 2.0  # time of decoding with the longest drafts, whose rounds are logged, in decodings
 DECODING = 0.5  # share of the minutes that is left for decoding, however long loading and measuring took
 MARGIN = 1.2  # factor for prefills and for the time of rounds beyond their costs
 
@@ -235,6 +238,8 @@ class _Comparing:
         count, passes = self._plan({} if isinstance(cost, CostModel) else self.costs, clock, minutes)
         self.rows = self.rows[:count]
         self.replayed = self._replay()
+        if self.engines and self._drafts_by_states() and NONE in self.costs:
+            self.engine_drafting = self._logged()
         if not clock and not self.replayed:
             raise InputError("clock=False: this pair cannot be replayed; leave --no-clock out to decode by the clock")
         families = {name: tuned(x.values, name, self.replayed, self.costs[NONE]) for name, x in self.families.items()}
@@ -266,20 +271,17 @@ class _Comparing:
             machine=machine(),
             versions=versions(),
         )
-        if not self.replayed:
-            return report
-        return self._with_replay(report, families, engine_costs or EngineCosts(self.costs[NONE], priced))
+        if self.engine_drafting is not None:
+            domains = np.array([row.domain for row in self.rows])
+            groups = {"domain": {str(name): domains == name for name in dict.fromkeys(domains.tolist())}}
+            costs = engine_costs or EngineCosts(self.costs[NONE], priced)
+            settings = settings_of(self.engine_drafting, costs, str(self.loader.base.draft), groups)
+            report = replace(report, engine_settings=settings)
+        return self._with_replay(report, families) if self.replayed else report
 
-    def _with_replay(
-        self, report: ComparisonReport, families: Mapping[str, Tuned], engine_costs: EngineCosts
-    ) -> ComparisonReport:
+    def _with_replay(self, report: ComparisonReport, families: Mapping[str, Tuned]) -> ComparisonReport:
         """Return the report with the figures that only a replay has."""
         drafted = drafted_of(self.checks, self.rows)
-        domains = np.array([row.domain for row in self.rows])
-        groups = {"domain": {str(name): domains == name for name in dict.fromkeys(domains.tolist())}}
-        settings = None
-        if self.engine_drafting is not None:
-            settings = settings_of(self.engine_drafting, engine_costs, str(self.loader.base.draft), groups)
         return replace(
             report,
             gains={} if report.informed is None else self._gains(report.decoders, families),
@@ -288,7 +290,6 @@ class _Comparing:
             acceptance=drafted.acceptance(),
             lines=drafted.lines(),
             predictors=drafted.quality(),
-            engine_settings=settings,
         )
 
     def _gains(self, decoders: Mapping[str, DecoderResult], families: Mapping[str, Tuned]) -> dict[str, PossibleGain]:
@@ -383,7 +384,7 @@ class _Comparing:
             decodings = (len(self.specs) + len(self.families)) * clock
             rest = max(minutes * 60 - spent, minutes * 60 * DECODING)
             retraced = 2 if self.engines and self.task.sampling.temperature > 0 else 0
-            traced = TRACED + RETRACED * retraced
+            traced = LOGGED * self.engines if self._drafts_by_states() else TRACED + RETRACED * retraced
             count = int(rest / (second * (decodings + traced)))
             most = available if clock else min(available, MOST_REPLAYED)
             passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
@@ -481,6 +482,39 @@ class _Comparing:
             acceptance="Acceptance is that of token-wise verification in the recorded texts. Drafts are sampled in "
             "transformers, and in vLLM with draft_sample_method; in the other engines they are greedy.",
         )
+
+    def _drafts_by_states(self) -> bool:
+        """Return true if the draft reads the target's states, as an EAGLE-3 draft does. It has no replay."""
+        return self.pair is not None and any(draft.reads_states for draft in self.pair.drafts)
+
+    def _logged(self) -> Drafting:
+        """Return the chains of a draft that reads the target's states, from rounds with drafts of the longest length.
+
+        The draft's distribution depends on the beginning of the round, so that a recorded text has none for it.
+        """
+        spec = ComparedDecoder.of(self.loader.base, ROUNDS, length=LENGTHS[-1], verifier=TOKEN_WISE)
+        decoder, sampling = self.loader.decoder(spec), self.task.sampling
+        prompts = self._encoded(self.rows)
+
+        def decode(index: int) -> list[list[float]]:
+            generation = decoder.generate(
+                prompts[index], max_new_tokens=self.task.max_new_tokens, temperature=sampling.temperature,
+                top_k=sampling.top_k, top_p=sampling.top_p, seed=self.task.seed + index,
+            )  # fmt: skip
+            return rounds_of(generation)[2]
+
+        rounds = []
+        with progress_bar(self.console, "prompts decoded for other engines", len(prompts)) as advance:
+            for index, row in enumerate(self.rows):
+                key = self._identity(spec, [row]) | {"rounds": index}
+                rounds.append(self.store.compute(key, partial(decode, index)))
+                advance()
+        chains = LoggedChains.of(rounds)
+        how = "greedy decoding" if sampling.temperature == 0 else "token-wise verification of sampled drafts"
+        acceptance = f"Acceptance is that of {how}, in rounds with drafts of {LENGTHS[-1]} tokens."
+        if sampling.temperature > 0:
+            acceptance += " An engine that drafts greedily has another acceptance."
+        return Drafting(greedy=chains, sampled=chains, acceptance=acceptance, is_eagle3=True)
 
     def _replayable(self, spec: ComparedDecoder) -> bool:
         """Return whether a decoder drafts chains of the traced draft model that its length controller ends.

@@ -67,12 +67,14 @@ class Drafting:
         sampled: chains that the draft model samples with the sampling of the request.
         copies: copies by prompt lookup; None if they are not known.
         acceptance: description of the source of the acceptance.
+        is_eagle3: whether the draft is an EAGLE-3 draft, which llama.cpp and transformers do not load.
     """
 
     greedy: Chains
     sampled: Chains
     acceptance: str
     copies: Chains | None = None
+    is_eagle3: bool = False
 
     def subset(self, rows: NDArray[np.bool_]) -> Drafting:
         """Return the drafting of the prompts where ``rows`` (n,) is true."""
@@ -106,7 +108,7 @@ class EngineCosts:
 def settings_of(
     drafting: Drafting, costs: EngineCosts, draft: str | None = None, groups: Groups | None = None
 ) -> EngineSettings | None:
-    """Return the recommended settings of all engines; None if no speed is known.
+    """Return the recommended settings of all engines that load such a draft; None if no speed is known.
 
     Args:
         draft: name of the draft model; None if it is not known. Options then have no name of a model.
@@ -121,9 +123,9 @@ def settings_of(
         _vllm(drafting, costs, draft),
         _sglang(drafting, costs, draft, table),
         _tensorrt(drafting, costs, draft, table),
-        _llama(drafting, costs, draft),
-        _transformers(drafting, costs),
     ]
+    if not drafting.is_eagle3:
+        engines += [_llama(drafting, costs, draft), _transformers(drafting, costs)]
     by_group = {
         grouping: {
             group: chosen
@@ -242,7 +244,7 @@ def _vllm(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineSe
         chains, choice = drafting.sampled, sampled
     drafts, config = MODEL, dict[str, object]()
     if draft is not None:
-        config = {"method": "draft_model", "model": draft}
+        config = {"method": "eagle3" if drafting.is_eagle3 else "draft_model", "model": draft}
     copies = _copies(drafting, costs.single, choice)
     if copies is not None and drafting.copies is not None:
         chains, choice, drafts = drafting.copies, copies, COPIES
@@ -267,7 +269,8 @@ def _sglang(drafting: Drafting, costs: EngineCosts, draft: str | None, table: Sc
     choice = _chosen(drafting.greedy, costs.single)
     if not choice.length:
         return _without_drafts(SGLANG, choice)
-    words = "" if draft is None else f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
+    algorithm = "EAGLE3" if drafting.is_eagle3 else "STANDALONE"
+    words = "" if draft is None else f"--speculative-algorithm {algorithm} --speculative-draft-model-path {draft} "
     varies = _varies(table)
     # SGLang uses the entry of the nearest batch size, so that both ends of a range are entries.
     adaptive = {str(size): {"candidate_steps": [length]} for low, high, length in table for size in (low, high)}
@@ -276,7 +279,7 @@ def _sglang(drafting: Drafting, costs: EngineCosts, draft: str | None, table: Sc
         options=f"{words}--speculative-num-steps {choice.length} --speculative-eagle-topk 1 "
         f"--speculative-num-draft-tokens {choice.length + 1}",
         schedule=table, schedule_options=json.dumps(adaptive) if varies else "",
-        notes=[EAGLE_ONLY] if varies else [],
+        notes=[EAGLE_ONLY] if varies and not drafting.is_eagle3 else [],
     )  # fmt: skip
 
 
@@ -286,7 +289,8 @@ def _tensorrt(drafting: Drafting, costs: EngineCosts, draft: str | None, table: 
     if not choice.length:
         return _without_drafts(TENSORRT, choice)
     longest = table[0][2] if table and table[0][2] else choice.length  # the schedule's first length is the maximum
-    entries = [] if draft is None else ["decoding_type: DraftTarget", f"speculative_model: {draft}"]
+    decoding_type = "Eagle3" if drafting.is_eagle3 else "DraftTarget"
+    entries = [] if draft is None else [f"decoding_type: {decoding_type}", f"speculative_model: {draft}"]
     entries.append(f"max_draft_len: {longest}")
     varies = _varies(table)
     if varies:

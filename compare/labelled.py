@@ -102,6 +102,7 @@ class Labelled:
         predictors: evaluated predictors by name.
         notes: sentences about texts that were left out, with reasons.
         placed: (n,) whether the places of the drafted tokens in the text are known; empty if all are.
+        eagle3: name of the draft if it is an EAGLE-3 draft; empty for other drafts, and if the draft cannot be loaded.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Labelled:
     predictors: dict[str, TrainedPredictor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     placed: list[bool] = field(default_factory=list)
+    eagle3: str = ""
 
     @property
     def is_rounds(self) -> bool:
@@ -196,6 +198,9 @@ def read_labelled(folders: Sequence[str], options: CompareOptions, console: Cons
     draft = _draft(manifests[0], options, data.notes)
     if draft is None:
         return data
+    if draft.reads_states:
+        data.notes.append("The report has no confidences, because this draft reads the target's states.")
+        return replace(data, eagle3=draft_name(manifests[0], options))
     fingerprint = manifests[0].pair
     embedding = output_embedding(draft.model)
     of_pair = replace(options, target=data.sources[0].target, draft=data.sources[0].draft)
@@ -242,26 +247,30 @@ def _draft(manifest: Manifest, options: CompareOptions, notes: list[str]) -> Lan
     """Return the draft of a dataset: the draft of ``options`` if they name one, else that of the manifest.
 
     Returns:
-        None if the draft cannot be loaded or reads the target's states; ``notes`` then get the reason.
+        None if the draft cannot be loaded or is not a causal model; ``notes`` then get the reason.
 
     Raises:
         InputError: the draft of ``options`` cannot be loaded or is not the draft of the dataset.
     """
-    named = options.draft if options.draft != CompareOptions.draft else None
     try:
         draft = language_model(
-            load_same("draft", named or Source.of(manifest).draft, manifest, target=manifest.target,
-                      dtype=options.dtype, device=options.device)
+            load_same("draft", draft_name(manifest, options), manifest, target=manifest.target, dtype=options.dtype,
+                      device=options.device)
         )  # fmt: skip
     except InputError as error:
-        if named is not None:
+        if options.draft not in (None, CompareOptions.draft):
             raise
         notes.append(f"The draft cannot be loaded, so the report has no confidences: {error}.")
         return None
-    if not isinstance(draft, CausalLM) or draft.reads_states:
-        notes.append("The report has no confidences, because this draft reads the target's states.")
+    if not isinstance(draft, CausalLM):
+        notes.append("The report has no confidences, because the draft is not a causal model of transformers.")
         return None
     return draft
+
+
+def draft_name(manifest: Manifest, options: CompareOptions) -> str:
+    """Return the name of a dataset's draft: that of ``options`` if they name one, else that of the manifest."""
+    return options.draft if options.draft not in (None, CompareOptions.draft) else Source.of(manifest).draft
 
 
 @torch.inference_mode()

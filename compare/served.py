@@ -130,7 +130,7 @@ def _settings(data: Labelled, engine_costs: EngineCosts) -> EngineSettings | Non
         f"Acceptance{rule} is that of the drafts in {data.name}. An engine that drafts in another way, greedily or by "
         "sampling, has another acceptance at temperatures above 0."
     )
-    drafting = Drafting(greedy=chains, sampled=chains, acceptance=acceptance)
+    drafting = Drafting(greedy=chains, sampled=chains, acceptance=acceptance, is_eagle3=bool(data.eagle3))
     labels = {
         "domain": [*data.domains],
         "temperature": [
@@ -143,7 +143,7 @@ def _settings(data: Labelled, engine_costs: EngineCosts) -> EngineSettings | Non
         label_of = dict(zip(names, of_texts, strict=True))
         values = np.array([label_of[name] for name in dict.fromkeys(names)])
         groups[grouping] = {str(value): values == value for value in dict.fromkeys(values.tolist())}
-    return settings_of(drafting, engine_costs, groups=groups)
+    return settings_of(drafting, engine_costs, data.eagle3 or None, groups)
 
 
 def chains_of(data: Labelled, grid: Sequence[ChainSetting] = GRID) -> tuple[list[str], Chains]:

@@ -1,12 +1,15 @@
 """Controllers of drafts that read the target's states: examples from rounds, and the way from rounds to decoding."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import specpilot
 import torch
 from specpilot.cli import main as cli
+from specpilot.compare.run import Comparison
 from specpilot.controllers.length import Fixed, Step
 from specpilot.data_gen.draft_states import read_rounds
 from specpilot.data_gen.kinds import RoundsRow, text_of
@@ -128,3 +131,42 @@ def test_traces_and_mixed_texts_are_refused(
     with refused(problem):
         make_features(options, tmp_path / "features")
     assert not (tmp_path / "features").exists()
+
+
+COMPARED: dict[str, Any] = {"chat": False, "max_new_tokens": 16, "top_k": None, "rules": False, "device": "cpu"}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_settings_for_engines_from_a_comparison(work: Path, tmp_path: Path, temperature: float) -> None:
+    """A draft that reads states has no replay, so that rounds with long drafts are logged."""
+
+    def compared() -> Comparison:
+        return specpilot.compare(
+            [1], [f"prompt {i}" for i in range(12)], target=str(work / "target"), draft=str(work / "eagle"),
+            temperature=temperature, minutes=0.05, cost=0.001, output=tmp_path / "report", **COMPARED,
+        )  # fmt: skip
+
+    settings = compared().engine_settings
+    assert settings is not None
+    assert [setting.engine for setting in settings.engines] == ["vLLM", "SGLang", "TensorRT-LLM"]
+    choices = [setting.choice for setting in settings.engines]
+    assert choices[0] == choices[1] == choices[2]
+    assert "drafts of 12 tokens" in settings.acceptance
+    assert ("greedily" in settings.acceptance) == (temperature > 0)
+    if temperature > 0:
+        options = {setting.engine: setting.options for setting in settings.engines}
+        eagle = work / "eagle"
+        config = {"method": "eagle3", "model": str(eagle), "num_speculative_tokens": choices[0].length}
+        assert options["vLLM"] == f"--speculative-config '{json.dumps(config)}'"
+        assert f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {eagle}" in options["SGLang"]
+        assert f"decoding_type: Eagle3, speculative_model: {eagle}" in options["TensorRT-LLM"]
+    assert compared().engine_settings == settings  # of the stored rounds
+
+
+def test_settings_for_engines_from_rounds_name_the_method(work: Path, tmp_path: Path) -> None:
+    comparison = specpilot.compare(data=str(work / "rounds"), engine_cost=0.001, output=tmp_path / "report")
+    settings = comparison.engine_settings
+    assert settings is not None
+    assert [setting.engine for setting in settings.engines] == ["vLLM", "SGLang", "TensorRT-LLM"]
+    assert f'"method": "eagle3", "model": "{work}/eagle"' in settings["vLLM"].options
+    assert any("reads the target's states" in note for note in comparison.notes)

@@ -1,6 +1,7 @@
 """Settings of other engines on synthetic acceptance and costs, with values computed by hand."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from specpilot.compare.chains import (
     replay_lookup,
 )
 from specpilot.compare.engine_settings import (
+    EAGLE_ONLY,
     GRAPHS,
     Drafting,
     EngineCosts,
@@ -141,6 +143,25 @@ def test_the_longest_recorded_draft_is_named() -> None:
     words = "No draft longer than 2 tokens was recorded."
     assert words in " ".join(remarks_of(settings(logged(0.8, 0.5), at(CHEAP))))
     assert words not in " ".join(remarks_of(settings(logged(0.8, 0.5, 0.1), at(CHEAP))))
+
+
+def test_options_of_an_eagle3_draft() -> None:
+    eagle = replace(drafting(logged(0.8, 0.5, 0.1)), is_eagle3=True)
+    result = settings_of(eagle, at(CHEAP, BATCH), "small")
+    assert result is not None
+    lines = option_lines(replace(result, engines=[replace(each, schedule_options="") for each in result.engines]))
+    assert lines.keys() == {"vLLM", "SGLang", "TensorRT-LLM"}
+    assert '{"method": "eagle3", "model": "small", "num_speculative_tokens": 2' in lines["vLLM"]
+    assert lines["SGLang"].startswith("--speculative-algorithm EAGLE3 --speculative-draft-model-path small ")
+    assert "decoding_type: Eagle3, speculative_model: small" in lines["TensorRT-LLM"]
+    assert result["SGLang"].schedule_options
+    assert EAGLE_ONLY not in result["SGLang"].notes
+
+
+def test_chains_of_logged_rounds() -> None:
+    chains = LoggedChains.of([[[1.0, 0.5], [0.25]], [[0.75, 1.0, 0.5]], []])
+    assert chains.verified[:, :4].tolist() == [[2, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    assert chains.accepted[:, :4].tolist() == [[1.25, 0.5, 0, 0], [0.75, 1.0, 0.5, 0], [0, 0, 0, 0]]
 
 
 def test_options_without_the_name_of_a_draft() -> None:
