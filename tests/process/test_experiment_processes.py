@@ -18,7 +18,7 @@ from experiments.processes import run, started
 from experiments.studies.serve_load import running
 
 from ..helpers.processes import PATIENCE, Process
-from ..helpers.server_process import said
+from ..helpers.server_process import wait_for_line
 
 ROOT = Path(__file__).parents[2]
 # A process that starts another one, prints both numbers, and ignores SIGTERM if it is asked to.
@@ -65,7 +65,7 @@ def have_ended(descriptors: list[int]) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_signal_ends_a_process_and_its_child(number: signal.Signals, tmp_path: Path) -> None:
     experiment = Process(_hold_two, tmp_path)
-    with watched(said(experiment, "started (.*)\n")) as descriptors:
+    with watched(wait_for_line(experiment, "started (.*)\n")) as descriptors:
         experiment.send(number)
         experiment.end()
         assert have_ended(descriptors)
@@ -73,7 +73,7 @@ def test_a_signal_ends_a_process_and_its_child(number: signal.Signals, tmp_path:
 
 def test_a_killed_study_leaves_no_server(tmp_path: Path) -> None:
     experiment = Process(_hold_server, tmp_path)
-    with watched(said(experiment, "started (.*)\n")) as descriptors:
+    with watched(wait_for_line(experiment, "started (.*)\n")) as descriptors:
         experiment.send(signal.SIGKILL)
         experiment.end()
         assert have_ended(descriptors)
