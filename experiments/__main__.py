@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "reachable": Experiment("studies.reachable", "Bound the speed-up that predictors of acceptance can reach."),
     "controllers": Experiment("studies.controllers", "Compare the speeds of trained controllers in pairs, by replay."),
     "router": Experiment("router.benchmark", "Compare routers with single drafts (assistant selection)."),
+    "draft-curve": Experiment("studies.draft_curve", "Compute acceptance of drafts by the amount of training data."),
     "adaptive-length": Experiment("studies.adaptive_length", "Compare adaptive draft lengths in vLLM with fixed ones."),
     "noise": Experiment("studies.noise_cost", "Time the noise of the rule invariant beside a decoding step."),
     "precisions": Experiment("studies.precisions", "Compare the texts of a seed in several precisions."),

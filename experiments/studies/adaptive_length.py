@@ -37,11 +37,11 @@ class AdaptiveLengthOptions(OutputFileOptions):
 
     Attributes:
         steps: Number of steps without drafts in a simulated phase; determines the number of tokens.
-        seed: Seed of the simulated acceptance.
+        seeds: Number of simulations, each with other accepted tokens. Speeds are those of all simulations together.
     """
 
     steps: Count = 4000
-    seed: int = 0
+    seeds: Count = 1
 
 
 class Phase(NamedTuple):
@@ -197,35 +197,52 @@ class Simulation:
 
 def simulate(options: AdaptiveLengthOptions) -> dict[str, Any]:
     """Tokens per second of each setting and phase, and over all phases."""
-    from specpilot_vllm.round_times import graph_table, load_seconds
+    from specpilot_vllm.round_times import load_seconds
 
     mean = float(np.mean([phase.acceptance for phase in PHASES]))
     with TemporaryDirectory() as folder:
         file = str(times_file(Path(folder)))
-        settings = {"specpilot_adaptive": {"cost": file}}
         table = best_table(load_seconds(file, LONGEST, MAX_ROWS, reads_text=True), survivals(mean))
-        every = graph_table(LONGEST, MAX_ROWS)
-        schedulers = {
-            f"K = {k}": make_scheduler({}, [[1, MAX_ROWS, k]]) for k in range(LONGEST + 1)
-        } | {
-            TABLE: make_scheduler({}, table),
-            ADAPTIVE: make_scheduler(settings, every, "specpilot_vllm.adaptive.AdaptiveScheduler"),
-        }  # fmt: skip
-    speeds: dict[str, list[float]] = {}
-    lengths: dict[str, list[float]] = {}
-    total: dict[str, float] = {}
-    for name, scheduler in schedulers.items():
-        simulation, tokens = Simulation(scheduler, options.seed), 0
-        speeds[name], lengths[name] = [], []
-        for number, phase in enumerate(PHASES):
-            count, ms = simulation.phase(number, phase, phase.requests * -(-options.steps // TEXT))
-            speeds[name].append(1000 * count / ms)
-            lengths[name].append(float(np.mean(simulation.drafted)))
-            tokens += count
-        total[name] = 1000 * tokens / simulation.ms
+        runs = [_run_settings(options, file, table, seed) for seed in range(options.seeds)]
+    sums = {name: np.sum([run[name] for run in runs], 0) for name in runs[0]}
+    speeds = {name: (1000 * tokens / ms).tolist() for name, (tokens, ms, *_) in sums.items()}
+    total = {name: float(1000 * tokens.sum() / ms.sum()) for name, (tokens, ms, *_) in sums.items()}
+    lengths = {name: (drafted / steps).tolist() for name, (_, _, drafted, steps) in sums.items()}
     return _summary(speeds, total) | {
         "phases": [phase._asdict() for phase in PHASES], "mean_length": lengths, "table": table
     }  # fmt: skip
+
+
+def _run_settings(
+    options: AdaptiveLengthOptions, times: str, table: Sequence[Sequence[int]], seed: int
+) -> dict[str, Any]:
+    """Tokens, milliseconds, sum of the draft lengths and steps, each by phase (4, phases), of each setting.
+
+    Args:
+        options: options of the study.
+        times: file with the times of steps.
+        table: the best lengths for vLLM's table.
+        seed: seed of the accepted tokens.
+    """
+    from specpilot_vllm.round_times import graph_table
+
+    every = graph_table(LONGEST, MAX_ROWS)
+    schedulers = {
+        f"K = {k}": make_scheduler({}, [[1, MAX_ROWS, k]]) for k in range(LONGEST + 1)
+    } | {
+        TABLE: make_scheduler({}, table),
+        ADAPTIVE: make_scheduler(
+            {"specpilot_adaptive": {"cost": times}}, every, "specpilot_vllm.adaptive.AdaptiveScheduler"
+        ),
+    }  # fmt: skip
+    columns = {}
+    for name, scheduler in schedulers.items():
+        simulation, phases = Simulation(scheduler, seed), []
+        for number, phase in enumerate(PHASES):
+            tokens, ms = simulation.phase(number, phase, phase.requests * -(-options.steps // TEXT))
+            phases.append((tokens, ms, sum(simulation.drafted), len(simulation.drafted)))
+        columns[name] = np.array(phases, dtype=float).T
+    return columns
 
 
 def _summary(speeds: Mapping[str, Sequence[float]], total: Mapping[str, float]) -> dict[str, Any]:

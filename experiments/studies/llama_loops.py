@@ -43,7 +43,12 @@ class LlamaLoopsOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
 
 class Loop:
-    """One model in a context of its own, one text at a time."""
+    """One model in a context of its own, one text at a time.
+
+    Attributes:
+        length: number of tokens in the context.
+        reads: number of forwards so far.
+    """
 
     def __init__(self, model: GgufModel, cells: int) -> None:
         self.llama, self.model = library(), model
@@ -54,7 +59,7 @@ class Loop:
         self.pointer = ctypes.c_void_p(self.llama.llama_init_from_model(model.pointer, settings))
         self.memory = ctypes.c_void_p(self.llama.llama_get_memory(self.pointer))
         self.batch = self.llama.llama_batch_init(BATCH, 0, 1)
-        self.length = 0
+        self.length = self.reads = 0
         weakref.finalize(self, self.llama.llama_batch_free, self.batch)
         weakref.finalize(self, self.llama.llama_free, self.pointer)
 
@@ -68,6 +73,7 @@ class Loop:
             batch.logits[i] = i >= len(tokens) - outputs
         assert self.llama.llama_decode(self.pointer, batch) == 0
         self.length += len(tokens)
+        self.reads += 1
 
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""

@@ -4,36 +4,46 @@ The recommendation is computed on other prompts than those that are timed. Anoth
 prompt with every draft length in turn: transformers' assisted generation, or with GGUF models a loop of llama.cpp's own
 functions. The result is the speed of the recommended length as a share of that of the fastest length of the sweep, with
 the 95 % interval over prompts. The fastest length is chosen on the timed prompts, which makes the share slightly too
-low.
+low. Sweeps of transformers also have prompt lookup.
+
+There is a recommendation with costs of specpilot's forwards, and one with costs of the engine's rounds. The costs of
+the rounds are fitted to the seconds per target forward of the sweep.
+
+``compare`` cannot replay GGUF models. Their recommendation is computed from the acceptance of the same models in the
+format of transformers, and from costs of the GGUF models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, OutputFileOptions, Several
-from specpilot.compare.assisted import TransformersLoop
+from specpilot.compare.assisted import ASSISTED, LOOKUP
 from specpilot.compare.decoders import NONE, ComparedDecoder, Generate, Loader, encoded_prompts
-from specpilot.compare.engine_settings import COPIES, LLAMA, TRANSFORMERS
+from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NOTHING, TRANSFORMERS
 from specpilot.compare.interval import Interval, ratio_interval, show
 from specpilot.compare.options import CompareOptions, RepeatOptions, WorkloadOptions
 from specpilot.compare.results import EngineSetting
 from specpilot.compare.run import run
 from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
+from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.running_cost import fit_rounds
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.models import GgufModel
 
 from .llama_loops import LlamaLoop, gguf_model
 
-DRAFT = -1  # stands for the draft alone, in place of a draft length
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,32 +52,48 @@ class SettingsSweepOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
 
     Attributes:
         lengths: Draft lengths of the sweep; decoding without drafts is always timed, too.
+        copies: Lengths of copies by prompt lookup in the sweep, for transformers.
         learned: Number of prompts from which the recommendation is computed. They follow the timed prompts.
         folder: Folder for the report of the comparison that gives the recommendation.
+        twins: Target and draft whose acceptance is measured; by default the timed models. GGUF models need the same
+            models in the format of transformers here.
+        engine_cost: File of `specpilot bench cost` with costs of the timed models; by default the costs of specpilot's
+            forwards are measured during the comparison.
     """
 
     lengths: Annotated[tuple[Count, ...], Several()] = (1, 2, 3, 4, 5, 6, 7, 8)
+    copies: Annotated[tuple[Count, ...], Several()] = (2, 4, 8)
     learned: Count = 24
     folder: Path = Path("runs/settings-sweep")
+    twins: Annotated[tuple[str, ...], Several()] = ()
+    engine_cost: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.twins) not in (0, 2):
+            raise InputError(f"twins={list(self.twins)}: must be a target and a draft, such as [tiny,tiny-draft]")
 
 
-def recommended(options: SettingsSweepOptions, engine: str, cost: float | None = None) -> EngineSetting:
+def recommended(options: SettingsSweepOptions, engine: str, cost: float | str | None = None) -> EngineSetting:
     """Return the setting that ``compare`` recommends for an engine, from prompts that are not timed.
 
     Args:
-        cost: time of a draft step in units of a verification; None to measure costs with specpilot's forwards.
+        cost: time of a draft step in units of a verification, or a file of costs; None to measure the costs of
+            specpilot's forwards.
 
     Raises:
         InputError: the pair cannot be replayed.
     """
+    target, draft = options.twins or (options.target, options.draft)
     settings = run(
         CompareOptions(
-            target=options.target, draft=options.draft, prompts=options.prompts, split=options.split,
+            target=target, draft=draft, prompts=options.prompts, split=options.split,
             skip=options.skip + (options.limit or 0), limit=options.learned, max_new_tokens=options.max_new_tokens,
-            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, dtype=options.dtype,
-            draft_dtype=options.draft_dtype, device=options.device, pair_check=options.pair_check, chat=options.chat,
-            system=options.system, length="3", rules=False, clock=False, minutes=1000.0, engine_cost=cost,
-            output=options.folder / engine / f"temperature-{options.temperature:g}",
+            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p,
+            dtype="float32" if options.twins else options.dtype, draft_dtype=options.draft_dtype, device=options.device,
+            pair_check=options.pair_check, chat=options.chat, system=options.system, length="3", rules=False,
+            clock=False, minutes=1000.0, engine_cost=cost,
+            output=options.folder / f"{engine}-{Path(draft or '').stem}-{options.temperature:g}",
         )
     ).engine_settings  # fmt: skip
     if settings is None:
@@ -75,72 +101,130 @@ def recommended(options: SettingsSweepOptions, engine: str, cost: float | None =
     return settings[engine]
 
 
-def loops_of(options: SettingsSweepOptions, loader: Loader, engine: str) -> dict[int, Generate]:
-    """Return the loop of the engine for each draft length; 0 decodes without drafts, and ``DRAFT`` the draft alone."""
+class Setting(NamedTuple):
+    """A setting of an engine: ``MODEL``, ``COPIES`` or ``NOTHING``, and the draft length."""
+
+    drafts: str
+    length: int
+
+    def __str__(self) -> str:
+        return self.drafts if self.drafts == NOTHING else f"{self.drafts} {self.length}"
+
+
+WITHOUT = Setting(NOTHING, 0)
+
+
+class Loop(NamedTuple):
+    """A loop of the engine, and a function that returns the number of forwards of the target so far."""
+
+    generate: Generate
+    forwards: Callable[[], int]
+
+
+def loops_of(options: SettingsSweepOptions, loader: Loader, engine: str) -> dict[Setting, Loop]:
+    """Return the loop of the engine for each setting."""
     base, sampling = options.base, SamplingParams(options.temperature, options.top_k, options.top_p)
-    lengths = (0, *options.lengths)
+    settings = [WITHOUT, *(Setting(MODEL, length) for length in options.lengths)]
     if engine == TRANSFORMERS:
-        words = {length: "transformers" + (f":assisted-{length}" if length else "") for length in lengths}
-        loops: dict[int, Generate] = {
-            length: loader.generate(ComparedDecoder.parse(word, base), sampling, options.max_new_tokens)
-            for length, word in words.items()
-        }
-        model = loader.draft(str(options.draft), base)
-        return loops | {DRAFT: TransformersLoop(model, None, "", sampling, options.max_new_tokens)}
+        settings += [Setting(COPIES, length) for length in options.copies]
+        ways = {NOTHING: "", MODEL: f":{ASSISTED}-", COPIES: f":{LOOKUP}-"}
+        model: Any = loader.target().target.model
+        count = [0]
+
+        def count_forward(*_: object) -> None:
+            count[0] += 1
+
+        model.register_forward_pre_hook(count_forward)
+        loops = {}
+        for setting in settings:
+            word = f"transformers{ways[setting.drafts]}{setting.length or ''}"
+            generate = loader.generate(ComparedDecoder.parse(word, base), sampling, options.max_new_tokens)
+            loops[setting] = Loop(generate, lambda: count[0])
+        return loops
     target = gguf_model("target", options.target, loader.target().target)
     draft = gguf_model("draft", options.draft, loader.draft(str(options.draft), base))
     stops = loader.decoder(ComparedDecoder.parse(NONE, base)).stop_tokens
-    more = (sampling, options.max_new_tokens, stops)
-    llama: dict[int, Generate] = {length: LlamaLoop(target, draft, length, *more) for length in lengths}
-    return llama | {DRAFT: LlamaLoop(draft, None, 0, *more)}
+    loops = {}
+    for setting in settings:
+        loop = LlamaLoop(target, draft, setting.length, sampling, options.max_new_tokens, stops)
+        loops[setting] = Loop(loop, partial(getattr, loop.target, "reads"))
+    return loops
 
 
 def timed(
-    loops: Mapping[int, Generate], prompts: Sequence[list[int]], repeats: int, console: Console
-) -> dict[int, np.ndarray[Any, Any]]:
-    """Return the tokens and seconds (prompts, 2) of each draft length, summed over the repetitions."""
+    loops: Mapping[Setting, Loop], prompts: Sequence[list[int]], repeats: int, console: Console
+) -> dict[Setting, Array]:
+    """Return the tokens, seconds and target forwards (prompts, 3) of each setting, summed over the repetitions."""
 
-    def runs(loop: Generate) -> Run[int]:
-        return lambda item, repeat: loop(prompts[item], 1000 * repeat + item).stats.n_generated
+    def runs(loop: Loop) -> Run[tuple[int, int]]:
+        def run(item: int, repeat: int) -> tuple[int, int]:
+            before = loop.forwards()
+            tokens = loop.generate(prompts[item], 1000 * repeat + item).stats.n_generated
+            return tokens, loop.forwards() - before
 
-    sums = {length: np.zeros((len(prompts), 2)) for length in loops}
-    configurations = {str(length): runs(loop) for length, loop in loops.items()}
+        return run
+
+    settings = {str(setting): setting for setting in loops}
+    sums = {setting: np.zeros((len(prompts), 3)) for setting in loops}
+    configurations = {name: runs(loops[setting]) for name, setting in settings.items()}
     for name, item, each in interleave(configurations, len(prompts), console, repeats=repeats):
-        sums[int(name)][item] += each.value, each.seconds
+        tokens, forwards = each.value
+        sums[settings[name]][item] += tokens, each.seconds, forwards
     return sums
 
 
-def share_of_the_best(sums: Mapping[int, np.ndarray[Any, Any]], length: int) -> tuple[int, Interval]:
-    """Return the fastest length, and the speed of ``length`` over that of the fastest, with its interval."""
+def costs_of(sums: Mapping[Setting, Array]) -> CostModel:
+    """Return the costs of the engine's rounds, fitted to the mean seconds of a round of each draft length."""
+    seconds = {setting: columns[:, 1].sum() / columns[:, 2].sum() for setting, columns in sums.items()}
+    return fit_rounds(
+        [(setting.length, setting.length, float(each)) for setting, each in seconds.items() if setting.drafts != COPIES]
+    )
+
+
+def share_of_the_best(sums: Mapping[Setting, Array], setting: Setting) -> tuple[Setting, Interval]:
+    """Return the fastest setting, and the speed of ``setting`` over that of the fastest, with its interval."""
     speeds = {each: columns[:, 0].sum() / columns[:, 1].sum() for each, columns in sums.items()}
     best = max(speeds, key=lambda each: speeds[each])
-    return best, ratio_interval(*sums[length].T, *sums[best].T)
+    return best, speed_ratio(sums[setting], sums[best])
+
+
+def speed_ratio(columns: Array, others: Array) -> Interval:
+    """Return the ratio of two speeds over the same prompts; columns begin with tokens and seconds."""
+    return ratio_interval(*columns[:, :2].T, *others[:, :2].T)
+
+
+def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:
+    """Return the timed setting of a recommendation: with the recommended length, else with the next shorter one."""
+    timed_lengths = sorted(each.length for each in settings if each.drafts == setting.drafts)
+    shorter = [length for length in timed_lengths if length <= setting.choice.length]
+    return WITHOUT if setting.drafts == NOTHING else Setting(setting.drafts, (shorter or timed_lengths)[-1])
 
 
 def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:
-    """Return the recommendation, the speed-up of each length, and the share of the best speed that it reaches.
+    """Return the recommendation, the speed-up of each setting, and the share of the best speed that it reaches.
 
     Raises:
         InputError: the models cannot be decoded by the engine, or the pair cannot be replayed.
     """
     loader = Loader(options.base)
     engine = LLAMA if isinstance(loader.target().target.model, GgufModel) else TRANSFORMERS
-    loops = loops_of(options, loader, engine)
-    sums = timed(loops, encoded_prompts(options), options.repeats, console)
-    draft_step, target_step = (each[:, 1].sum() / each[:, 0].sum() for each in (sums.pop(DRAFT), sums[0]))
-    ratio = float(draft_step / target_step)
+    sums = timed(loops_of(options, loader, engine), encoded_prompts(options), options.repeats, console)
+    cost = costs_of(sums)
+    file = options.folder / "engine-cost.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"cost": cost.to_dict()}) + "\n", encoding="utf-8")
     advice = {
-        "costs of specpilot's forwards": recommended(options, engine),
-        "the engine's draft and target steps": recommended(options, engine, ratio),
+        "specpilot's forwards": recommended(options, engine, options.engine_cost),
+        "the engine's rounds": recommended(options, engine, str(file)),
     }
-    speedups = {str(each): ratio_interval(*columns.T, *sums[0].T).to_dict() for each, columns in sums.items()}
-    results: dict[str, Any] = {"engine": engine, "speedup": speedups, "step": ratio, "advice": {}}
-    for name, setting in advice.items():
-        length = min(setting.choice.length, max(options.lengths)) if setting.drafts != COPIES else 0
-        best, share = share_of_the_best(sums, max(each for each in sums if each <= length))
-        results["best"] = best
+    speedups = {str(each): speed_ratio(columns, sums[WITHOUT]).to_dict() for each, columns in sums.items()}
+    results: dict[str, Any] = {"engine": engine, "speedup": speedups, "cost": cost.to_dict(), "advice": {}}
+    for name, advised in advice.items():
+        setting = nearest(sums, advised)
+        best, share = share_of_the_best(sums, setting)
+        results["best"] = str(best)
         results["advice"][name] = {
-            "length": length, "expected": setting.choice.speed.to_dict(), "share": share.to_dict()
+            "setting": str(setting), "expected": advised.choice.speed.to_dict(), "share": share.to_dict()
         }  # fmt: skip
     return results
 
@@ -150,14 +234,14 @@ def main(options: SettingsSweepOptions) -> None:
     console = begin()
     result = measure(options, console)
     rows = [
-        {"tokens": length, "speed-up": show(Interval.from_dict(speed), prompts=options.limit)}
-        for length, speed in result["speedup"].items()
+        {"drafts": setting, "speed-up": show(Interval.from_dict(speed), prompts=options.limit)}
+        for setting, speed in result["speedup"].items()
     ]
     console.print(Table(f"{result['engine']}, temperature {options.temperature:g}", rows))
     rows = [
-        {"costs": name, "recommended": str(each["length"]), "fastest": str(result["best"]),
+        {"costs": name, "recommended": each["setting"], "fastest": result["best"],
          "share of the best speed": show(Interval.from_dict(each["share"]), prompts=options.limit)}
         for name, each in result["advice"].items()
     ]  # fmt: skip
-    console.print(Table("Recommended draft length", rows))
+    console.print(Table("Recommended setting", rows))
     finish(result, options, options.output)

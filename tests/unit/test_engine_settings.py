@@ -1,6 +1,7 @@
 """Settings of other engines on synthetic acceptance and costs, with values computed by hand."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,10 @@ from specpilot.compare.chains import (
     replay_lookup,
 )
 from specpilot.compare.engine_settings import (
+    COPIES,
     EAGLE_ONLY,
     GRAPHS,
+    MODEL,
     Drafting,
     EngineCosts,
     changes_of,
@@ -26,7 +29,8 @@ from specpilot.compare.engine_settings import (
     schedule,
     settings_of,
 )
-from specpilot.compare.results import EngineSettings
+from specpilot.compare.interval import Interval
+from specpilot.compare.results import DraftChoice, EngineSetting, EngineSettings
 from specpilot.compare.verdict import Answer
 from specpilot.controllers.acceptance.ngram_index import NO_MATCH
 from specpilot.controllers.length import Fixed
@@ -34,7 +38,7 @@ from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace
 
-from experiments.studies.settings_sweep import share_of_the_best
+from experiments.studies.settings_sweep import WITHOUT, Setting, costs_of, nearest, share_of_the_best
 
 from ..helpers.traces import traced_text
 
@@ -315,12 +319,46 @@ def test_settings_are_stored_as_json() -> None:
         result["unknown"]
 
 
+def sweep(speeds: Mapping[Setting, float], costs: CostModel = CHEAP) -> dict[Setting, Any]:
+    """Tokens, seconds and forwards of six prompts: one forward each, with the time of ``costs``."""
+    rounds = {setting: costs.round(setting.length) for setting in speeds}
+    return {
+        setting: np.array([[speed * rounds[setting], rounds[setting], 1.0]] * 6) for setting, speed in speeds.items()
+    }
+
+
+SWEPT = {WITHOUT: 10.0, Setting(MODEL, 1): 15.0, Setting(MODEL, 3): 20.0, Setting(COPIES, 4): 18.0}
+
+
 def test_the_share_of_the_best_speed_of_a_sweep() -> None:
-    speeds = {0: 10.0, 1: 15.0, 2: 20.0, 3: 18.0}
-    sums = {length: np.array([[speed, 1.0]] * 6) for length, speed in speeds.items()}
-    best, share = share_of_the_best(sums, 3)
-    assert best == 2
+    best, share = share_of_the_best(sweep(SWEPT), Setting(COPIES, 4))
+    assert best == Setting(MODEL, 3)
     assert share.to_dict() == pytest.approx({"value": 0.9, "low": 0.9, "high": 0.9})
+
+
+def test_costs_of_the_rounds_of_a_sweep() -> None:
+    costs = CostModel(0.2, 0.9, 0.1, 0.3)
+    fitted = costs_of(sweep({WITHOUT: 1.0} | {Setting(MODEL, n): 1.0 for n in (1, 2, 4, 8)}, costs))
+    assert [fitted.round(n) for n in (0, 1, 8)] == pytest.approx(
+        [costs.round(n) for n in (0, 1, 8)],
+        rel=1e-3,  # the fit also has points of a prior
+    )
+
+
+@pytest.mark.parametrize(
+    ("drafts", "length", "timed"),
+    [
+        (MODEL, 3, Setting(MODEL, 3)),
+        (MODEL, 2, Setting(MODEL, 1)),
+        (COPIES, 2, Setting(COPIES, 4)),
+        (WITHOUT.drafts, 0, WITHOUT),
+    ],
+)
+def test_recommendations_are_those_of_the_nearest_timed_setting(drafts: str, length: int, timed: Setting) -> None:
+    choice = DraftChoice(
+        length=length, p_min=0.0, speed=Interval(1.0, 1.0, 1.0), neighbours={}, prompts=6, answer="pays"
+    )
+    assert nearest(SWEPT, EngineSetting(engine="x", drafts=drafts, choice=choice, options="")) == timed
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 12])

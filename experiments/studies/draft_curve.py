@@ -1,0 +1,367 @@
+"""``python -m experiments draft-curve``: acceptance of trained drafts by the amount of training data.
+
+Drafts are trained on nested parts of the target's answers, each for the same time, and evaluated on answers to other
+prompts. The target runs once over all texts, and its states are stored for all drafts.
+
+The acceptance of a draft is the mean of Σ_v min(p, q) over the tokens of the held-out answers, at temperature 1. An
+EAGLE-3 draft has an acceptance for each drafted position, since it reads the target's states at the first position
+and its own states at later ones.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from specpilot.cli.commands.measuring import begin, finish
+from specpilot.common.console import progress_bar
+from specpilot.common.errors import InputError
+from specpilot.common.options import Count, DType, File, Folder, Names, OutputFileOptions, Positive, Seed, Several
+from specpilot.compare.interval import Interval, interval, show
+from specpilot.compare.store import Store
+from specpilot.compare.table import Table
+from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
+from specpilot.data_gen.documents import Document, most_frequent, read_documents
+from specpilot.models.causal_lm import layer_modules
+from specpilot.models.loading.draft_folder import shared_names
+from specpilot.models.loading.generation_defaults import model_stop_tokens
+from specpilot.models.loading.names import load_model, load_tokenizer
+from specpilot.train.draft_model import choose_state_layers, initial_draft, shared_with
+from specpilot.train.draft_module import WARM_UP, DraftModule, overlap
+from specpilot.train.modules import cosine
+from specpilot.train.options import DraftTrainingOptions
+from specpilot.train.target_states import StateFolder, Teacher, Windows, pack
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..figure import canvases, label, save
+
+EAGLE = "target"  # word for an EAGLE-3 draft
+TIMED, UNTIMED = 8, 3  # training steps that are timed, and steps before them
+DRAFTED = 3  # drafted tokens of the round whose expected number of tokens is reported
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftCurveOptions(OutputFileOptions):
+    """Study.
+
+    Attributes:
+        target: Target model.
+        dtype: Precision of the target; drafts are trained in float32.
+        data: Folders of the target's answers, written by `specpilot data answers`.
+        held_out: Folder of the target's answers to other prompts. The kind of a prompt is its id without the number.
+        tokens: Numbers of tokens of answers to train on.
+        drafts: Drafts to train: layers of the target, such as "0,1,29", or "target" for an EAGLE-3 draft.
+        vocabulary: Number of tokens that a draft can propose.
+        minutes: Training time of each draft. The number of steps is computed from the time of a step.
+        lr: Learning rate.
+        batch_size: Number of windows in a step.
+        window: Number of tokens of a window.
+        seed: Seed of the order of texts and windows, and of new weights.
+        figure: File for the plot.
+        folder: Working folder with the target's states and the results of finished drafts.
+    """
+
+    target: str = "tiny"
+    dtype: DType = "float32"
+    data: Names
+    held_out: str
+    tokens: Annotated[tuple[Count, ...], Several()]
+    drafts: Names
+    vocabulary: Count = 8192
+    minutes: Positive = 10.0
+    lr: Positive = 1e-3
+    batch_size: Count = 4
+    window: Count = 256
+    seed: Seed = 0
+    figure: File | None = None
+    folder: Folder = Path("runs/draft-curve")
+
+    def training(self, draft: str) -> DraftTrainingOptions:
+        """Return the options of `specpilot train draft` for a draft."""
+        shape: dict[str, Any] = {"features": EAGLE} if draft == EAGLE else {"layers": layers_of(draft)}
+        return DraftTrainingOptions(
+            target=self.target, dtype=self.dtype, data=self.data, vocabulary=self.vocabulary, window=self.window,
+            batch_size=self.batch_size, lr=self.lr, seed=self.seed, **shape,
+        )  # fmt: skip
+
+
+def layers_of(draft: str) -> tuple[int, ...]:
+    """Return the layers that a word such as "0,1,29" names.
+
+    Raises:
+        InputError: the word is neither a list of layers nor "target".
+    """
+    words = draft.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f'drafts={draft!r}: must be layers such as "0,1,29", or "{EAGLE}" for an EAGLE-3 draft')
+    return tuple(map(int, words))
+
+
+class Texts(NamedTuple):
+    """The texts of the study.
+
+    Attributes:
+        training: the texts to train on, in random order.
+        held_out: held-out texts by kind of prompt.
+    """
+
+    training: list[Document]
+    held_out: dict[str, list[Document]]
+
+    def first(self, tokens: int) -> list[Document]:
+        """Return the first training texts with at least ``tokens`` learned tokens together.
+
+        Raises:
+            InputError: all texts together have fewer.
+        """
+        totals = [*accumulate(sum(document.learned) for document in self.training)]
+        count = next((number for number, total in enumerate(totals, 1) if total >= tokens), None)
+        if count is None:
+            raise InputError(
+                f"tokens={tokens}: data has answers of {totals[-1] if totals else 0} tokens; make more answers with "
+                "'specpilot data answers', or choose a smaller number"
+            )
+        return self.training[:count]
+
+
+def read_texts(options: DraftCurveOptions, target: str, tokenizer: PreTrainedTokenizerBase) -> Texts:
+    """Read the texts.
+
+    Args:
+        options: options of the study.
+        target: fingerprint of the target.
+        tokenizer: tokenizer of the target.
+
+    Raises:
+        InputError: a folder has no answers of the target, or a held-out prompt is also trained on.
+    """
+    training = read_documents(options.data, tokenizer, target=target)
+    held_out: dict[str, list[Document]] = {}
+    trained = {document.id for document in training}
+    for document in read_documents([options.held_out], tokenizer, target=target):
+        if document.id in trained:
+            raise InputError(f"held_out={options.held_out!r}: prompt {document.id!r} is also in data; leave it out")
+        held_out.setdefault(document.id.rpartition("-")[0] or document.id, []).append(document)
+    order = torch.randperm(len(training), generator=torch.Generator().manual_seed(options.seed)).tolist()
+    return Texts([training[index] for index in order], held_out)
+
+
+class StoredWindows(NamedTuple):
+    """Windows of text with the target's states.
+
+    Attributes:
+        windows: windows of all texts.
+        states: the states of the windows.
+    """
+
+    windows: Windows
+    states: StateFolder
+
+    def batch(self, rows: Tensor) -> Windows:
+        """Return the windows ``rows`` with their states."""
+        return self.windows.take(rows)._replace(target=self.states.take(rows))
+
+
+class Curve:
+    """The data of the study, and the training and the evaluation of one draft.
+
+    Args:
+        options: options of the study.
+        console: console for progress.
+
+    Raises:
+        InputError: see :func:`read_texts` and :meth:`Texts.first`.
+    """
+
+    def __init__(self, options: DraftCurveOptions, console: Console) -> None:
+        self.options, self.console = options, console
+        self.target: PreTrainedModel = load_model(options.target, dtype=options.dtype, device="cpu", decoder_only=True)
+        tokenizer = load_tokenizer(options.target)
+        self.fingerprint = model_fingerprint(self.target)
+        self.stops = model_stop_tokens(self.target, tokenizer)
+        self.texts = read_texts(options, self.fingerprint, tokenizer)
+        self.texts.first(max(options.tokens))
+        self.positions = options.training(EAGLE).positions
+        training = self._packed(self.texts.training)
+        parts = {kind: self._packed(documents) for kind, documents in self.texts.held_out.items()}
+        windows = [training, *parts.values()]
+        ends = [*accumulate(len(part.tokens) for part in windows)]
+        self.held_out = {
+            kind: torch.arange(first, last) for kind, (first, last) in zip(parts, pairwise(ends), strict=True)
+        }
+        count = self.target.config.num_hidden_layers
+        layers = layer_modules(self.target, choose_state_layers(count), count)
+        joined = Windows(torch.cat([part.tokens for part in windows]), torch.cat([part.learned for part in windows]))
+        states = StateFolder(options.folder / "states", len(joined.tokens))
+        states.fill(Teacher(self.target, None, layers), joined, console)
+        self.stored = StoredWindows(joined, states)
+
+    def _packed(self, documents: Sequence[Document]) -> Windows:
+        """Return the windows of ``documents``; all drafts learn and predict the same tokens of a window."""
+        windows = pack(documents, self.options.window)
+        windows.learned[:, : self.positions] = False
+        return windows
+
+    def module(self, draft: str, documents: Sequence[Document]) -> DraftModule:
+        """Return a new draft whose vocabulary is that of ``documents``."""
+        settings = self.options.training(draft)
+        among = range(len(self.target.get_output_embeddings().weight))
+        kept = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
+        model = initial_draft(self.target, settings, kept)
+        left_out = shared_names(model, shared_with(model, settings, self.fingerprint))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in left_out)
+        return DraftModule(settings, model, self.target, left_out=left_out, steps=0)
+
+    def windows_of(self, documents: Sequence[Document]) -> int:
+        """Return the number of the first training windows that hold only tokens of ``documents``."""
+        return max(1, sum(len(document.tokens) for document in documents) // self.options.window)
+
+    def seconds_of_a_step(self, draft: str) -> float:
+        """Return the median time of a training step of a draft."""
+        documents = self.texts.first(min(self.options.tokens))
+        seconds = []
+        clock = time.perf_counter()
+        for _ in self.steps(self.module(draft, documents), self.windows_of(documents), UNTIMED + TIMED):
+            seconds.append(time.perf_counter() - clock)
+            clock = time.perf_counter()
+        return median(seconds[UNTIMED:])
+
+    def steps(self, module: DraftModule, windows: int, steps: int) -> Any:
+        """Train for ``steps`` steps on the first ``windows`` windows, and yield after each step.
+
+        Windows come in random order, and begin again in another order after the last.
+        """
+        trained = [parameter for parameter in module.head.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=self.options.lr, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
+        schedule = cosine(optimizer, steps, round(WARM_UP * steps))
+        generator = torch.Generator().manual_seed(self.options.seed)
+        waiting: list[int] = []
+        for _ in range(steps):
+            if len(waiting) < self.options.batch_size:
+                waiting += torch.randperm(windows, generator=generator).tolist()
+            rows, waiting = waiting[: self.options.batch_size], waiting[self.options.batch_size :]
+            batch = self.stored.batch(torch.tensor(rows))
+            if bool(batch.learned.any()):
+                p, _, logits = module.predictions(batch)
+                loss = (1 - torch.stack([overlap(z, p) for z in logits])).mean()
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            schedule.step()
+            yield
+
+    @torch.no_grad()
+    def evaluate(self, module: DraftModule) -> dict[str, Any]:
+        """Return the acceptance on all held-out texts and by kind of prompt.
+
+        ``acceptance`` is that of the first drafted token with its 95 % interval over windows, ``positions`` has that of
+        each drafted position, ``round`` is the expected number of tokens of a round with ``DRAFTED`` drafted tokens,
+        as if positions were independent, and ``coverage`` is the target's probability of the draft's vocabulary.
+        """
+        sums: dict[str, list[list[float]]] = {}
+        for kind, rows in self.held_out.items():
+            for row in rows.tolist():
+                batch = self.stored.batch(torch.tensor([row]))
+                if bool(batch.learned.any()):
+                    accept, coverage, _ = module.agreement(batch)
+                    sums.setdefault(kind, []).append([len(coverage), coverage.sum().item(), *accept.sum(-1).tolist()])
+        columns = {kind: np.array(each) for kind, each in sums.items()}
+        whole = np.concatenate([*columns.values()])
+        count, covered, *accepted = whole.sum(0)
+        positions = [each / count for each in accepted]
+        chain = [*positions, *[positions[-1]] * DRAFTED][:DRAFTED]
+        return {
+            "acceptance": mean(whole).to_dict(),
+            "kinds": {kind: mean(each).to_dict() for kind, each in columns.items()},
+            "positions": positions,
+            "round": 1 + sum(math.prod(chain[:drafted]) for drafted in range(1, DRAFTED + 1)),
+            "coverage": covered / count,
+        }
+
+    def trained(self, draft: str, tokens: int, seconds: float) -> dict[str, Any]:
+        """Train a draft on ``tokens`` tokens of answers, with steps of ``seconds``, and return its results."""
+        documents = self.texts.first(tokens)
+        windows = self.windows_of(documents)
+        steps = max(1, round(60 * self.options.minutes / seconds))
+        module = self.module(draft, documents)
+        with progress_bar(self.console, f"steps of draft {draft} with {tokens:,} tokens", steps) as advance:
+            for _ in self.steps(module, windows, steps):
+                advance()
+        embedding = module.head.get_input_embeddings().weight.numel()
+        read = sum(parameter.numel() for parameter in module.head.parameters()) - embedding
+        passes = steps * self.options.batch_size / windows
+        return {
+            "draft": draft, "tokens": tokens, "texts": len(documents), "steps": steps, "passes": passes,
+            "parameters": read, **self.evaluate(module),
+        }  # fmt: skip
+
+    def measure(self, store: Store) -> list[dict[str, Any]]:
+        """Return the results of all drafts; finished ones are taken from ``store``."""
+        options = self.options
+        named = ("dtype", "vocabulary", "minutes", "lr", "batch_size", "window", "seed", "data", "held_out")
+        shared = {"target": self.fingerprint} | {name: getattr(options, name) for name in named}
+        rows = []
+        for draft in options.drafts:
+            step = shared | {"draft": draft, "step": min(options.tokens)}
+            seconds = store.compute(step, partial(self.seconds_of_a_step, draft))
+            for tokens in options.tokens:
+                identity = shared | {"draft": draft, "tokens": tokens, "seconds": seconds}
+                rows.append(store.compute(identity, partial(self.trained, draft, tokens, seconds)))
+        return rows
+
+
+def mean(columns: Any) -> Interval:
+    """Return the acceptance of the first drafted token of windows (n, 2 + J), with its interval over windows."""
+    return interval(lambda accepted, count: accepted / count, columns[:, 2], columns[:, 0])
+
+
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Plot the acceptance of each draft over the number of tokens."""
+    figure, (axes,) = canvases(7, 4.5)
+    for draft in dict.fromkeys(row["draft"] for row in rows):
+        points = [row for row in rows if row["draft"] == draft]
+        x = [row["tokens"] for row in points]
+        y = [row["acceptance"]["value"] for row in points]
+        low, high = ([row["acceptance"][end] for row in points] for end in ("low", "high"))
+        name = "EAGLE-3" if draft == EAGLE else f"layers {draft}"
+        (line,) = axes.plot(x, y, "o-", label=name)
+        axes.fill_between(x, low, high, alpha=0.2, color=line.get_color())
+    axes.set_xscale("log")
+    label(axes, "tokens of answers to train on", "acceptance of the first drafted token")
+    save(figure, path)
+
+
+def main(options: DraftCurveOptions) -> None:
+    """Train drafts on parts of the data, and compute their acceptance on held-out prompts."""
+    console = begin()
+    for draft in options.drafts:
+        options.training(draft)
+    with Store(options.folder) as store:
+        rows = Curve(options, console).measure(store)
+    shown = [
+        {
+            "draft": row["draft"],
+            "tokens": f"{row['tokens']:,}",
+            "passes": f"{row['passes']:.1f}",
+            "acceptance": show(Interval.from_dict(row["acceptance"]), 3),
+            "by position": " ".join(f"{each:.3f}" for each in row["positions"]),
+            "tokens per round": f"{row['round']:.2f}",
+        }
+        for row in rows
+    ]
+    console.print(Table("Acceptance on held-out prompts", shown))
+    if options.figure is not None:
+        plot(rows, options.figure)
+    finish({"rows": rows}, options, options.output)
