@@ -13,6 +13,9 @@ KIND is one of
 * ``forwards``: the times of target forwards over several tokens, with a row for each ``FILE=heading``;
 * ``load``: the table of ``python -m experiments serve``;
 * ``adaptive``: the table of ``python -m experiments adaptive-length``;
+* ``sweeps``: settings that ``specpilot compare`` recommends beside the fastest ones of ``python -m experiments
+  settings-sweep``, with two rows for each ``FILE=heading``;
+* ``curve``: the table of ``python -m experiments draft-curve``;
 * ``source``: a list of files with their commits and machines.
 """
 
@@ -204,8 +207,34 @@ def _adaptive(names: Sequence[str], folder: Path) -> str:
     return "\n".join(lines)
 
 
+def _sweeps(rows: Sequence[str], folder: Path) -> str:
+    """The recommended settings of each sweep by the costs that the recommendation used, and the fastest setting."""
+    columns = ("engine and draft", "costs of", "recommended", "share of the best speed", "fastest", "its speed-up")
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in rows:
+        file, _, heading = row.partition("=")
+        result = _read(folder, file)
+        speed = show(Interval.from_dict(result["speedup"][result["best"]]))
+        for costs, advice in result["advice"].items():
+            share = show(Interval.from_dict(advice["share"]))
+            lines.append(f"| {heading} | {costs} | {advice['setting']} | {share} | {result['best']} | {speed} |")
+    return "\n".join(lines)
+
+
+def _curve(names: Sequence[str], folder: Path) -> str:
+    """Acceptance of trained drafts on held-out prompts by the number of tokens that they were trained on."""
+    columns = ("draft", "tokens", "passes over them", "acceptance", "second and third position", "tokens per round")
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in _read(folder, names[0])["rows"]:
+        draft = "EAGLE-3" if row["draft"] == "target" else f"layers {row['draft'].replace(',', ', ')}"
+        later = ", ".join(f"{each:.3f}" for each in row["positions"][1:])
+        cells = [draft, f"{row['tokens']:,}", f"{row['passes']:.1f}", show(Interval.from_dict(row["acceptance"]), 3)]
+        lines.append(f"| {' | '.join([*cells, later, format(row['round'], '.2f')])} |")
+    return "\n".join(lines)
+
+
 KINDS: dict[str, Callable[[Sequence[str], Path], str]] = {
     "speeds": _speeds, "counts": _counts, "ratios": _ratios, "texts": _texts, "forwards": _forwards, "load": _load,
-    "adaptive": _adaptive,
+    "adaptive": _adaptive, "sweeps": _sweeps, "curve": _curve,
     "source": _sources,
 }  # fmt: skip

@@ -11,6 +11,7 @@ and its own states at later ones.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ class DraftCurveOptions(OutputFileOptions):
         target: Target model.
         dtype: Precision of the target; drafts are trained in float32.
         data: Folders of the target's answers, written by `specpilot data answers`.
-        held_out: Folder of the target's answers to other prompts. The kind of a prompt is its id without the number.
+        held_out: Folder of the target's answers to other prompts. The kind of a prompt is its id without
+            the numbers at the end.
         tokens: Numbers of tokens of answers to train on.
         drafts: Drafts to train: layers of the target, such as "0,1,29", or "target" for an EAGLE-3 draft.
         vocabulary: Number of tokens that a draft can propose.
@@ -152,7 +154,7 @@ def read_texts(options: DraftCurveOptions, target: str, tokenizer: PreTrainedTok
     for document in read_documents([options.held_out], tokenizer, target=target):
         if document.id in trained:
             raise InputError(f"held_out={options.held_out!r}: prompt {document.id!r} is also in data; leave it out")
-        held_out.setdefault(document.id.rpartition("-")[0] or document.id, []).append(document)
+        held_out.setdefault(re.sub(r"(-\d+)+$", "", document.id), []).append(document)
     order = torch.randperm(len(training), generator=torch.Generator().manual_seed(options.seed)).tolist()
     return Texts([training[index] for index in order], held_out)
 

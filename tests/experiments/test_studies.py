@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from specpilot.checkpoints import unpack
+from specpilot.cli.main import run as specpilot
 from specpilot.infer.decoder import SpeculativeDecoder
 
 from experiments.__main__ import main
@@ -169,3 +170,61 @@ def test_servers_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
     capsys.readouterr()
     assert main(["serve", *words, "--dtype", "float16", "--draft", "nowhere/none"]) == 2
+
+
+def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Finished drafts are not trained again, and drafts with more data read more of the texts."""
+    tokenizer = byte_tokenizer()
+    make(seed=0, vocab=257, layers=3, context=1024).save_pretrained(tmp_path / "target")
+    tokenizer.save_pretrained(tmp_path / "target")
+    for name, kind, count in (("answers", "a", 12), ("held-out", "b", 4)):
+        rows = [{"id": f"{kind}{number % 2}-1-{number}", "prompt": f"Count to {number}."} for number in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        specpilot(
+            f"data answers --target {tmp_path}/target --prompts {tmp_path}/{name}.jsonl --max-new-tokens 24 "
+            f"--output {tmp_path}/{name}".split()
+        )
+    words = f"draft-curve --target {tmp_path}/target --data {tmp_path}/answers --held-out {tmp_path}/held-out"
+    words += f" --window 16 --batch-size 2 --minutes 0.002 --tokens [60,200] --folder {tmp_path}/work --vocabulary 64"
+    words += f" --figure {tmp_path}/curve.png"
+    assert main([*words.split(), "--drafts", '["0,2",target]']) == 0
+    capsys.readouterr()
+    assert main([*words.split(), "--drafts", '["0,2",target]']) == 0
+    captured = capsys.readouterr()
+    assert "steps of draft" not in captured.err  # all results are stored
+    rows = json.loads(captured.out)["rows"]
+    assert [(row["draft"], row["tokens"]) for row in rows] == [
+        ("0,2", 60), ("0,2", 200), ("target", 60), ("target", 200)
+    ]  # fmt: skip
+    assert all(0 < row["acceptance"]["value"] <= row["coverage"] <= 1 for row in rows)
+    assert all(row["kinds"].keys() == {"b0", "b1"} and row["steps"] >= 1 for row in rows)
+    assert rows[0]["texts"] < rows[1]["texts"]
+    assert [len(row["positions"]) for row in rows] == [1, 1, 3, 3]
+    layers, eagle = rows[0], rows[2]
+    assert layers["round"] == pytest.approx(sum(layers["positions"][0] ** i for i in range(4)))
+    one, two, three = eagle["positions"]
+    assert eagle["round"] == pytest.approx(1 + one + one * two + one * two * three)
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("--drafts [last]", 'drafts=\'last\': must be layers such as "0,1,29", or "target" for an EAGLE-3 draft'),
+        ("--tokens [100000]", "tokens=100000: data has answers of"),
+        ("--held-out {0}/answers", "is also in data; leave it out"),
+    ],
+)
+def test_refused_options_of_the_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: str, message: str
+) -> None:
+    rows = [{"id": f"a-{number}", "prompt": f"Count to {number}."} for number in range(4)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = f"data answers --target tiny --prompts {tmp_path}/prompts.jsonl --max-new-tokens 8 --output"
+    specpilot(f"{answers} {tmp_path}/answers".split())
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"id": "b-0", "prompt": "Say yes."}) + "\n")
+    specpilot(f"{answers} {tmp_path}/held-out".split())
+    words = f"draft-curve --target tiny --data {tmp_path}/answers --held-out {tmp_path}/held-out --tokens [8]"
+    words += f" --drafts [target] --folder {tmp_path}/work {changed.format(tmp_path)}"
+    assert main(words.split()) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
