@@ -29,7 +29,7 @@ from specpilot.common.errors import InputError
 from specpilot.common.options import Count, OutputFileOptions, Several
 from specpilot.compare.assisted import ASSISTED, LOOKUP
 from specpilot.compare.decoders import NONE, ComparedDecoder, Generate, Loader, encoded_prompts
-from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NOTHING, TRANSFORMERS
+from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NO_DRAFTS, TRANSFORMERS
 from specpilot.compare.interval import Interval, ratio_interval, show
 from specpilot.compare.options import CompareOptions, RepeatOptions, WorkloadOptions
 from specpilot.compare.results import EngineSetting
@@ -102,16 +102,16 @@ def recommended(options: SettingsSweepOptions, engine: str, cost: float | str | 
 
 
 class Setting(NamedTuple):
-    """A setting of an engine: ``MODEL``, ``COPIES`` or ``NOTHING``, and the draft length."""
+    """A setting of an engine: ``MODEL``, ``COPIES`` or ``NO_DRAFTS``, and the draft length."""
 
     drafts: str
     length: int
 
     def __str__(self) -> str:
-        return self.drafts if self.drafts == NOTHING else f"{self.drafts} {self.length}"
+        return self.drafts if self.drafts == NO_DRAFTS else f"{self.drafts} {self.length}"
 
 
-WITHOUT = Setting(NOTHING, 0)
+WITHOUT = Setting(NO_DRAFTS, 0)
 
 
 class Loop(NamedTuple):
@@ -127,7 +127,7 @@ def loops_of(options: SettingsSweepOptions, loader: Loader, engine: str) -> dict
     settings = [WITHOUT, *(Setting(MODEL, length) for length in options.lengths)]
     if engine == TRANSFORMERS:
         settings += [Setting(COPIES, length) for length in options.copies]
-        ways = {NOTHING: "", MODEL: f":{ASSISTED}-", COPIES: f":{LOOKUP}-"}
+        ways = {NO_DRAFTS: "", MODEL: f":{ASSISTED}-", COPIES: f":{LOOKUP}-"}
         model: Any = loader.target().target.model
         count = [0]
 
@@ -197,7 +197,7 @@ def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:
     """Return the timed setting of a recommendation: with the recommended length, else with the next shorter one."""
     timed_lengths = sorted(each.length for each in settings if each.drafts == setting.drafts)
     shorter = [length for length in timed_lengths if length <= setting.choice.length]
-    return WITHOUT if setting.drafts == NOTHING else Setting(setting.drafts, (shorter or timed_lengths)[-1])
+    return WITHOUT if setting.drafts == NO_DRAFTS else Setting(setting.drafts, (shorter or timed_lengths)[-1])
 
 
 def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             f"data answers --target {tmp_path}/target --prompts {tmp_path}/{name}.jsonl --max-new-tokens 24 "
             f"--output {tmp_path}/{name}".split()
         )
-    words = f"draft-curve --target {tmp_path}/target --data {tmp_path}/answers --held-out {tmp_path}/held-out"
+    words = f"draft-curve --target {tmp_path}/target --data [{tmp_path}/answers] --held-out {tmp_path}/held-out"
     words += f" --window 16 --batch-size 2 --minutes 0.002 --tokens [60,200] --folder {tmp_path}/work --vocabulary 64"
     words += f" --figure {tmp_path}/curve.png"
     assert main([*words.split(), "--drafts", '["0,2",target]']) == 0
@@ -224,7 +224,7 @@ def test_refused_options_of_the_curve(
     specpilot(f"{answers} {tmp_path}/answers".split())
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"id": "b-0", "prompt": "Say yes."}) + "\n")
     specpilot(f"{answers} {tmp_path}/held-out".split())
-    words = f"draft-curve --target tiny --data {tmp_path}/answers --held-out {tmp_path}/held-out --tokens [8]"
+    words = f"draft-curve --target tiny --data [{tmp_path}/answers] --held-out {tmp_path}/held-out --tokens [8]"
     words += f" --drafts [target] --folder {tmp_path}/work {changed.format(tmp_path)}"
     assert main(words.split()) == 2
     assert message in " ".join(capsys.readouterr().err.split())
