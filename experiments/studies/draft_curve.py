@@ -221,7 +221,7 @@ class Curve:
         among = range(len(self.target.get_output_embeddings().weight))
         kept = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
         model = initial_draft(self.target, settings, kept)
-        left_out = shared_names(model, shared_with(model, settings, self.fingerprint))
+        left_out = shared_names(model, shared_with(model, self.target, settings, self.fingerprint))
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in left_out)
         return DraftModule(settings, model, self.target, left_out=left_out, steps=0)
