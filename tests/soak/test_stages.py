@@ -79,7 +79,7 @@ def test_ended_by_a_signal(stages: Stages, name: str, number: int, kills: int, t
 @on_each([*STAGES])
 @pytest.mark.parametrize("kind", [FULL, FILES])
 def test_a_full_disk_or_no_more_files(stages: Stages, name: str, kind: str, kills: int, tmp_path: Path) -> None:
-    """The fault begins at a random file operation, and ends before the next attempt."""
+    """The faults begin at evenly spaced file operations. A fault ends before the next attempt."""
     places = [1 + number * (stages.undisturbed(name).touches - 1) // kills for number in range(kills)]
     with disk(tmp_path / "disk") as mounted:
         filler = tmp_path / "disk" / "filler" if mounted else None  # without a disk, no file may grow
