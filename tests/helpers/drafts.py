@@ -25,6 +25,7 @@ from specpilot.controllers.length import (
     Step,
 )
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.infer.decoder import SpeculativeDecoder
 from specpilot.infer.drafters.ngram import Ngram
 from specpilot.models import language_model
 from specpilot.models.loading.draft_folder import SharedTarget, save_draft
@@ -295,3 +296,19 @@ def shared_pair(folder: Path, architecture: str = "llama", kept: list[int] | Non
     shared = SharedTarget("its-target", model_fingerprint(target), ["input", "output"])
     save_draft(draft, folder / "draft", byte_tokenizer(), target=shared, dtype=torch.float32)
     return draft
+
+
+def assert_seeded_texts_are_the_targets(
+    target: PreTrainedModel, draft: PreTrainedModel, prompts: Sequence[list[int]]
+) -> None:
+    """Assert that sampled texts with drafts are those without drafts, and that some drafted tokens are accepted."""
+    decoder, plain = SpeculativeDecoder(target, draft, length=3), SpeculativeDecoder(target, None)
+    accepted = 0
+    for seed, prompt in enumerate(prompts):
+        output, expected = (
+            each.generate(prompt, max_new_tokens=24, top_k=None, seed=seed, verifier="invariant")
+            for each in (decoder, plain)
+        )
+        assert output.tokens == expected.tokens
+        accepted += output.stats.n_accepted
+    assert accepted

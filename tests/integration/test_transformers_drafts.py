@@ -16,7 +16,7 @@ from specpilot.train.draft_model import new_draft
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from ..helpers.architectures import MAKERS, VOCAB, pair, target_of
-from ..helpers.drafts import TEXT, shared_pair
+from ..helpers.drafts import TEXT, assert_seeded_texts_are_the_targets, shared_pair
 from ..helpers.greedy import each, transformers_greedy
 from ..helpers.refusals import refused
 from ..helpers.tiny import byte_tokenizer, make
@@ -122,16 +122,7 @@ def test_assisted_generation_of_transformers(saved_pair: tuple[Path, Path]) -> N
 
 def test_sampled_texts_are_the_targets(saved_pair: tuple[Path, Path]) -> None:
     target, draft = (load_model(folder, device="cpu") for folder in saved_pair)
-    decoder, plain = SpeculativeDecoder(target, draft, length=3), SpeculativeDecoder(target, None)
-    accepted = 0
-    for seed, prompt in enumerate((TEXT, [3, 1], [7])):
-        output, expected = (
-            one.generate(prompt, max_new_tokens=24, top_k=None, seed=seed, verifier="invariant")
-            for one in (decoder, plain)
-        )
-        assert output.tokens == expected.tokens
-        accepted += output.stats.n_accepted
-    assert accepted
+    assert_seeded_texts_are_the_targets(target, draft, [TEXT, [3, 1], [7]])
 
 
 def test_a_target_with_another_tokenizer_is_refused(saved_pair: tuple[Path, Path]) -> None:
