@@ -23,14 +23,14 @@ from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
 from ..infer.prompting import day_of
 from ..models.eagle import find_state_input
-from ..models.loading.draft_folder import SharedTarget, check_place, find_shared_target, save_draft, shared_names
+from ..models.loading.draft_folder import SharedTarget, check_place, find_shared_target, save_draft
 from ..models.loading.eagle3_folder import save_eagle3
 from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_model, load_tokenizer
 from ..models.loading.transformers_folder import save_transformers_draft
 from ..models.trimmed_head import TrimmedHead, kept_tokens, trim_head
 from .best_epoch import BestEpoch
-from .draft_model import initial_draft, load_initial, shared_with
+from .draft_model import freeze_shared, initial_draft, load_initial, shared_with
 from .draft_module import DraftDataModule, DraftModule, require_weights
 from .fitting import Training, TrainingResult, fit, train_run
 from .options import DraftTrainingOptions, TrimOptions
@@ -100,11 +100,8 @@ def _train(
 ) -> BestEpoch:
     """Train ``draft``, and return the best epoch."""
     settings = run.settings
-    left_out = shared_names(draft, shared_with(draft, target, settings, run.dataset.fingerprint["target"]))
-    trained = 0
-    for name, parameter in draft.named_parameters():
-        parameter.requires_grad_(name not in left_out)
-        trained += parameter.numel() * parameter.requires_grad
+    left_out = freeze_shared(draft, target, settings, run.dataset.fingerprint["target"])
+    trained = sum(parameter.numel() for parameter in draft.parameters() if parameter.requires_grad)
     module = DraftModule(settings, draft, target, left_out=left_out, steps=data.total_steps)
     print(
         f"{counted(int(data.training.learned.sum()), 'token')} to train on, {counted(data.total_steps, 'step')}; "

@@ -17,7 +17,7 @@ from ..models import CausalLM, GgufModel
 from ..models.causal_lm import layer_modules
 from ..models.eagle import find_state_input
 from ..models.early_exit import layers_name
-from ..models.loading.draft_folder import Shared, SharedTarget, find_shared_target
+from ..models.loading.draft_folder import Shared, SharedTarget, find_shared_target, shared_names
 from ..models.loading.eagle3_folder import EMBEDDING, FUSED, HEAD, Eagle3File, build_model, layer_config, set_weights
 from ..models.longrope import longrope_switch
 from ..models.trimmed_head import keep_trimmed, kept_tokens, trim_head
@@ -334,6 +334,19 @@ def shared_with(
     }
     equal = [part for part, pair in layers.items() if _are_equal(*pair)]
     return SharedTarget(settings.target, fingerprint, equal) if equal else None
+
+
+def freeze_shared(
+    draft: PreTrainedModel, target: PreTrainedModel, settings: DraftTrainingOptions, fingerprint: str
+) -> set[str]:
+    """Freeze the weights of ``draft`` that are the target's, and return their names.
+
+    All other weights then require gradients. Arguments are those of :func:`shared_with`.
+    """
+    shared = shared_names(draft, shared_with(draft, target, settings, fingerprint))
+    for name, parameter in draft.named_parameters():
+        parameter.requires_grad_(name not in shared)
+    return shared
 
 
 def _are_equal(layer: nn.Module, target_layer: nn.Module) -> bool:

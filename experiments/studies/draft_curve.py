@@ -34,10 +34,9 @@ from specpilot.compare.table import Table
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.models.causal_lm import layer_modules
-from specpilot.models.loading.draft_folder import shared_names
 from specpilot.models.loading.generation_defaults import model_stop_tokens
 from specpilot.models.loading.names import load_model, load_tokenizer
-from specpilot.train.draft_model import choose_state_layers, initial_draft, shared_with
+from specpilot.train.draft_model import choose_state_layers, freeze_shared, initial_draft
 from specpilot.train.draft_module import WARM_UP, DraftModule, overlap
 from specpilot.train.modules import cosine
 from specpilot.train.options import DraftTrainingOptions
@@ -221,9 +220,7 @@ class Curve:
         among = range(len(self.target.get_output_embeddings().weight))
         kept = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
         model = initial_draft(self.target, settings, kept)
-        left_out = shared_names(model, shared_with(model, self.target, settings, self.fingerprint))
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in left_out)
+        left_out = freeze_shared(model, self.target, settings, self.fingerprint)
         return DraftModule(settings, model, self.target, left_out=left_out, steps=0)
 
     def windows_of(self, documents: Sequence[Document]) -> int:
