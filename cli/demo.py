@@ -43,7 +43,7 @@ from ..infer.text_stream import TextStream
 from ..train.acceptance import train_acceptance
 from ..train.export import export
 from ..train.run_folder import METRICS
-from .trace_view import show_trace
+from .trace_view import show_rounds
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 LAG_FREE, COPIES, TREES = "lag-free head", "lag-free+copies", "lag-free+copies+trees"
@@ -303,4 +303,4 @@ def _show_sample(console: Console, loader: Loader, rows: Sequence[PromptRow], sa
         key=lambda i: min(samples[i].stats.n_accepted, 4 * samples[i].stats.n_discarded),
     )
     console.print(Panel(rows[index].text, title="prompt", title_align="left", style="dim"))
-    show_trace(console, samples[index], TextStream(loader.tokenizer, samples[index].prompt_tokens))
+    show_rounds(console, samples[index], TextStream(loader.tokenizer, samples[index].prompt_tokens))

@@ -18,7 +18,7 @@ from ..infer.decoder import SpeculativeDecoder
 from ..infer.options import DecodingOptions
 from ..infer.prompting import encode_prompt
 from ..infer.text_stream import TextStream
-from .trace_view import show_trace
+from .trace_view import show_rounds
 
 TARGET = "SmolLM2-135M-Instruct"
 TEMPERATURES = 0.0, 1.0
@@ -140,7 +140,7 @@ def _answers(
         )
         answers.append(answer)
         console.print(Panel(prompt, title="prompt", title_align="left", style="dim"))
-        show_trace(console, drafted, TextStream(tokenizer, ids), rejected=False)
+        show_rounds(console, drafted, TextStream(tokenizer, ids), rejected=False)
         console.print(
             f"[dim]{_speed(len(plain.tokens) / answer.plain)} tokens/s without drafts, "
             f"{_speed(len(drafted.tokens) / answer.drafted)} with drafts: {answer.ratio:.2f} ×\n"

@@ -22,6 +22,7 @@ def render(generation: Generation, stream: TextStream, *, rejected: bool = True)
     Without the rejected tokens the text is `generation.text`.
 
     Args:
+        generation: the generation.
         stream: a new text stream, which has no tokens yet.
         rejected: show rejected tokens.
     """
@@ -39,17 +40,23 @@ def render(generation: Generation, stream: TextStream, *, rejected: bool = True)
 
 
 def legend(*, rejected: bool = True) -> Text:
-    """Return a line that explains the styles of `render`."""
+    """Return a line that explains the styles of `render`; ``rejected`` as there."""
     from rich.text import Text
 
     styles = [("accepted draft", ACCEPTED), ("token of the target", TARGET), ("rejected draft", REJECTED)]
     return Text("  ").join(Text.assemble(style) for style in styles[: 3 if rejected else 2])
 
 
-def show_trace(console: Console, generation: Generation, stream: TextStream, *, rejected: bool = True) -> None:
-    """Print `render` in a frame, and `legend`.
+def show_rounds(console: Console, generation: Generation, stream: TextStream, *, rejected: bool = True) -> None:
+    """Print a generation in a frame with styles for accepted, rejected and target tokens, and a legend below.
 
     On a console without styles, tokens of the target are in brackets, and rejected tokens are left out.
+
+    Args:
+        console: the console.
+        generation: the generation.
+        stream: a new text stream, which has no tokens yet.
+        rejected: show rejected tokens.
     """
     from rich.panel import Panel
 

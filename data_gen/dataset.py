@@ -166,12 +166,15 @@ class Manifest(SparseRecord):
     """The manifest of a dataset, or of the data of a training run.
 
     Attributes:
-        kind: kind of the dataset, a key of ``COMMANDS``.
+        schema_version: version of this format. Other versions cannot be read.
+        code_version: version of specpilot that made the data; None for the data of a training run.
+        kind: kind of the dataset, a key of ``COMMANDS``; ``draft`` or ``copies`` for the data of these training runs.
         target, draft: names of the models; ``draft`` is None for data of the target alone and of routers.
         fingerprint: hashes of ``target``, ``draft`` and ``tokenizer``, as far as the data depends on them.
         sampling: sampling parameters of the texts.
         other_sampling: sampling parameters of further datasets from which the data is made.
-        vocab_size: vocabulary size to which the distributions of a larger draft are cut.
+        vocab_size: size of the target's vocabulary if the draft's vocabulary is larger: the draft's distributions are
+            cut to it. Otherwise None.
         arms: arms of a router's data.
         hidden_size: size of a router's embeddings, or of features.
         served: whether a server logged the texts, which cannot be made again.
@@ -183,14 +186,20 @@ class Manifest(SparseRecord):
         day: date in the chat template.
         settings: further options on which the rows depend.
         responses: the engine that generated the texts; None for specpilot.
-        budget: maximum number of tokens of a text, for features.
-        datasets: fingerprints of the datasets from which the data is made.
-        data_fingerprint: fingerprint of all these datasets together.
+        budget: maximum number of new tokens of a text, without the prompt, for features.
+        datasets: the ``dataset_fingerprint`` of each dataset from which the data is made; empty for a single dataset of
+            texts.
+        data_fingerprint: for features, one hash of all ``datasets``, or the only entry. A training run on these
+            features has this hash as its ``dataset_fingerprint``.
         stop_tokens: tokens that end a text, for features.
-        predictor: kind of the controller, or ``draft``, for a training run.
+        predictor: name of the controller that a run trains, or ``draft``; None for a dataset.
         kept_tokens: tokens to which the output of a draft is restricted, for a draft's training.
+        shards: entries of the finished shards, in order.
         mean_acceptance: mean acceptance probability of the drafted tokens; None if there are no labels.
-        dataset_fingerprint: SHA-256 of the shards' hashes; None until the dataset is complete.
+        complete: whether all shards are written.
+        dataset_fingerprint: identifies the data: the SHA-256 of the shards' hashes; for several datasets together one
+            hash of their fingerprints; for a draft's training the SHA-256 of the documents and the initial draft. None
+            until the dataset is complete.
     """
 
     schema_version: int
@@ -482,7 +491,12 @@ def check_answered(folder: str | Path, manifest: Manifest) -> None:
 
 
 def day_in(file: Path) -> str | None:
-    """Return the date for the chat template in a manifest, or in a run's description of its data; None without one.
+    """Return the date that the chat template wrote when the work in ``file`` began, as YYYY-MM-DD.
+
+    The result is None if the file or the date is missing.
+
+    Args:
+        file: a manifest, a run's ``dataset.json``, or the settings file of a text file.
 
     Raises:
         InputError: the file is damaged.

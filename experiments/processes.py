@@ -25,10 +25,13 @@ exec "$@" 3<&-
 
 @contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a process, and stop it with all processes that it has started at the end of the ``with`` block.
+    """Start a process, and yield it as a ``subprocess.Popen``.
+
+    At the end of the ``with`` block the process and all processes that it has started are stopped: its group gets
+    SIGTERM. When the process has ended, or after 5 s, the rest of the group gets SIGKILL.
 
     Args:
-        command: the program and its arguments. Its standard input is empty.
+        command: the program and its arguments. The program's standard input is empty.
         options: other options of ``subprocess.Popen``.
     """
     reader, writer = os.pipe()
@@ -55,7 +58,9 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Run a process to its end, as ``subprocess.run`` does. It is stopped if this call is interrupted.
+    """Run a process to its end, as ``subprocess.run`` does, and return its return code and output.
+
+    The process is stopped if this call is interrupted.
 
     Args:
         command: the program and its arguments.

@@ -558,11 +558,14 @@ class RoundHook:
         """Observe the start of a round; called for hooks of the engine only."""
 
     def prompt_read(self, request: Request, state: Tensor) -> None:
-        """Observe that the target has read a request's prompt; the hook may choose another arm for the request.
+        """Observe that the target has read a request's prompt.
+
+        The hook may choose another arm for the request, by ``request.choose(arm)``.
 
         Args:
             request: the request, which has its first arm.
-            state: (d,) the last hidden state of the prompt.
+            state: (d + L·d,) states at the prompt's last token: the last hidden state, then the outputs of the target's
+                ``state_layers``, of which there are L.
         """
 
     def verified(self, request: Request, draft: Draft, verdict: Verdict, p: TokenDistribution, logits: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Attention of texts of different lengths whose tokens are concatenated; only attention pads them.
+"""Attention for a batch of texts of different lengths.
 
-Attention works on groups: short reads of several texts form one padded batch, and a long read (a prompt) is a separate
-group.
+All other layers read the new tokens of all texts concatenated, without padding. Only attention pads: short reads of
+several texts (up to 32 tokens each) form one padded batch, and a long read, such as a prompt, is a group of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHORT = 32  # maximum tokens of a read in a padded batch, and of a precomputed t
 
 
 class Tables(NamedTuple):
-    """Cosines and signed sines by position, (capacity, 1, D) each, and a table of draft masks.
+    """Tables that every forward reads: rotary angles by position, and masks of short reads.
 
     Attributes:
         capacity: number of positions.

@@ -28,7 +28,9 @@ _LOG: list[str] = []  # llama.cpp's latest error messages, which it would otherw
 
 @cache
 def library() -> Any:
-    """Return the module of llama.cpp's functions, with a callback that collects its messages.
+    """Load llama.cpp, initialise it, and return the module of its functions.
+
+    The last 20 error messages of llama.cpp are stored; its other messages are discarded.
 
     Raises:
         InputError: the extra ``gguf`` is not installed, or its library cannot be loaded.

@@ -17,7 +17,7 @@ MAX_MESSAGE = 1000  # characters of an error, whose quotation may be as long as 
 
 
 class ApiError(Exception):
-    """The error of a refused request.
+    """An error response of the server, for a refused or failed request.
 
     Args:
         status: HTTP status.

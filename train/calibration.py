@@ -186,10 +186,10 @@ def load_rows(*folders: str) -> list[Text]:
 
 
 def load_target(name: str | None, manifest: Manifest, *, device: str) -> LanguageModel:
-    """The target a dataset was made with, loaded from ``name``. Default: the name in the manifest.
+    """Return the target of a dataset, loaded from ``name``, or by default from the name in the manifest.
 
     Raises:
-        InputError: it is another model.
+        InputError: ``name`` cannot be loaded, or is another model than the dataset's target.
     """
     return language_model(load_same("target", name or manifest.target, manifest, device=device))
 
@@ -198,7 +198,7 @@ def load_draft(name: str | None, manifest: Manifest, *, device: str) -> Language
     """Return the draft of a dataset, loaded from ``name``, or by default from the name in the manifest.
 
     Raises:
-        InputError: ``name`` is another model.
+        InputError: ``name`` cannot be loaded, is another model than the dataset's draft, or does not read tokens alone.
     """
     name = name or manifest.draft
     assert name is not None, "data with labels is of a pair"

@@ -74,10 +74,18 @@ def check_same(folders: Sequence[str], manifests: Sequence[Manifest], names: Seq
 
 
 def joint_manifest(folders: Sequence[str], kind: str) -> Manifest:
-    """Return the joint manifest of complete datasets of ``kind``: that of the first, with the shards of all.
+    """Return the joint manifest of complete datasets of ``kind``.
+
+    It is the manifest of the first dataset, with the shards, prompts, mean acceptance and fingerprints of all datasets.
+    The manifest of a single dataset is returned unchanged.
+
+    Args:
+        folders: the datasets' folders.
+        kind: kind of the datasets.
 
     Raises:
-        InputError: a dataset is of another kind, incomplete, or has other models, arms or sampling parameters.
+        InputError: a dataset is missing, damaged, of another kind, incomplete or without answers; or it differs from
+            the first in models, arms, sampling parameters, verification rule or embedding size.
     """
     manifests = [read_manifest(folder, kind, complete=True) for folder in folders]
     check_same(folders, manifests)

@@ -83,10 +83,11 @@ def table_of(data: RouterDataset, settings: RouterTrainingOptions) -> Table:
 
 
 class RouterDataModule(ResumableData[Table, Batch]):
-    """Training and validation queries of a table.
+    """Splits the prompts of a :class:`Table` into training and validation, and makes batches of them.
 
     Attributes:
-        scale: divisors of the embeddings (d,); 1 if they are not scaled.
+        scale: (d,) divisors of the embeddings: the standard deviation of each dimension over the training prompts, or
+            ones without ``standardize``.
 
     Raises:
         InputError: training or validation would be empty.
@@ -102,7 +103,7 @@ class RouterDataModule(ResumableData[Table, Batch]):
         self.scale = torch.ones(x.shape[1])
         if settings.standardize and len(x) > 1:
             # The embeddings are not centred. Groups of prompts would lie on opposite sides of the mean, and a policy
-            # that # learns an arm for one group would drive its probability to 0 for another, where the gradient
+            # that learns an arm for one group would drive its probability to 0 for another, where the gradient
             # vanishes.
             self.scale = x.std(0).clamp(min=1e-6)
 

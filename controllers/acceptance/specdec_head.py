@@ -104,7 +104,16 @@ class Config(ControllerConfig):
     def predictor(self, head: nn.Module, embedding: Tensor, device: torch.device, *, calibrated: bool) -> HeadPredictor:
         """Return the predictor with the weights of ``head``.
 
-        With ``calibrated`` it uses the checkpoint's calibration; if there is none, it undoes the loss weights.
+        Args:
+            head: an :class:`AcceptanceHead`.
+            embedding: (V, d) the draft's output embedding, whose width is the size of the draft's states.
+            device: device of the predictor.
+            calibrated: whether the predictor uses the checkpoint's calibration. Without one, it converts the head's
+                output back to a probability, because the loss weights ``w_acc`` and ``w_rej`` bias the output:
+                odds(a) = (w_rej / w_acc)·odds(â).
+
+        Raises:
+            InputError: the draft has states of another size.
         """
         assert isinstance(head, AcceptanceHead)
         check_states(self.hidden_size, embedding)

@@ -111,19 +111,23 @@ class Batch(NamedTuple):
     prior: Tensor | None = None
     seed: int = 0
 
-    def dropout(self, share: float, width: int) -> Tensor | None:
-        """Return dropout factors (M, width), 0 or 1 / (1 - share); None if ``share`` is 0.
+    def dropout(self, probability: float, width: int) -> Tensor | None:
+        """Return dropout factors (M, width), 0 or 1 / (1 - probability); None if ``probability`` is 0.
 
         An example has the same factors with one device and with several.
+
+        Args:
+            probability: probability that a factor is 0.
+            width: number of factors of an example.
         """
-        if not share:
+        if not probability:
             return None
         device = self.labels.device
         generator = torch.Generator(device)
         generator.manual_seed(self.seed)
         drawn = torch.rand((self.total, width), generator=generator, device=device)
-        kept = drawn[self.first : self.first + len(self.labels)] >= share
-        return kept / (1 - share)
+        kept = drawn[self.first : self.first + len(self.labels)] >= probability
+        return kept / (1 - probability)
 
 
 Parts = Callable[[], Iterator[Any]]

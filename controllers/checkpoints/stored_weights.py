@@ -1,8 +1,9 @@
-"""Weights in a model's files, for models in float16 and for weights offloaded by accelerate.
+"""Reads sample values of float16 and offloaded parameters from a model's safetensors files, for its fingerprint.
 
-float16 has three more bits of mantissa than bfloat16 and a smaller range: rounding a weight to float16 and then to
-bfloat16 does not always equal rounding it to bfloat16. Fingerprints of float16 models are therefore computed from the
-safetensors files that the model was loaded from. The files are read from disk, never downloaded.
+Fingerprints hash weights that are rounded to bfloat16. Loading a model in float16 rounds its weights first, which can
+change the value that bfloat16 has. The values in the files are therefore read for parameters in float16. Weights that
+accelerate offloads are read from the files because they are not in memory. The files are read from disk, never
+downloaded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,17 @@
-"""``python -m experiments tiny``: the shipped tiny models from text, end to end.
+"""``python -m experiments tiny``: trains the included tiny models from text.
 
-Tokenizer → target → the target's outputs → general draft and specialised drafts, first on text and outputs, then on the
-target's distributions → held-out loss and agreement by domain → model cards. Every stage writes its result to the
-output folder and is skipped if the result exists, so that an interrupted run continues.
+The stages are:
+
+1. Train the tokenizer.
+2. Train the target on text.
+3. Sample the target's outputs for training prompts.
+4. Train the general draft and the specialised drafts on text and the target's outputs.
+5. Distil the target's distributions on text and outputs into the drafts.
+6. Train the drafts for overlap with the target, also on its answers to the built-in prompts.
+7. Measure the held-out loss and the agreement, which is how far draft and target agree, by domain. Write model cards.
+
+Every stage writes its result to the output folder and is skipped if the result exists, so that an interrupted run
+continues.
 """
 
 from __future__ import annotations

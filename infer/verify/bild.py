@@ -1,7 +1,8 @@
 """BiLD's rollback (Kim et al. 2023, §3.2). Lossy: the output's distribution is not the target's.
 
-The rule keeps drafted tokens up to the first with ``-log p(y_i) > τ``, in nats. A token that the target samples
-replaces this one. The paper combines the rule with the length rule ``fallback``.
+The rule accepts drafted tokens until the first y_i with ``-log p_i(y_i) > τ``; τ is the argument ``rollback``, in nats.
+A sample from p_i replaces this token. If no token exceeds τ, a sample from p_{K+1} follows the draft. The paper
+combines the rule with the length rule ``fallback``.
 """
 
 from __future__ import annotations

@@ -165,10 +165,14 @@ def check_place(folder: Path, overwrite: bool, may_replace: Callable[[Path], boo
     """Check that a draft may be written to ``folder``; called before the training and before writing.
 
     Args:
-        may_replace: returns true for a folder with a draft of the format that is written.
+        folder: the folder.
+        overwrite: whether a draft in the folder may be replaced.
+        may_replace: tells whether a folder holds a draft in the format that will be written. Only such a folder is
+            overwritten.
 
     Raises:
-        InputError: the folder exists and may not be replaced.
+        InputError: ``folder`` is a file; or it is not empty, and ``overwrite`` is false or its files are not such a
+            draft.
     """
     check_free(folder, overwrite)
     if folder.is_dir() and any(folder.iterdir()) and not may_replace(folder):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.console import Console
-from specpilot.cli.trace_view import ACCEPTED, REJECTED, TARGET, render, show_trace
+from specpilot.cli.trace_view import ACCEPTED, REJECTED, TARGET, render, show_rounds
 from specpilot.infer.core import Generation, Round
 from specpilot.infer.text_stream import INCOMPLETE, TextStream, TextStyle, TokenTexts, decode
 from tokenizers import Tokenizer, decoders, models
@@ -183,7 +183,7 @@ def test_trace() -> None:
     marks = {ACCEPTED: "+", TARGET: "=", REJECTED: "-"}
     assert " ".join(marks[str(s.style)] + text.plain[s.start : s.end] for s in text.spans) == "=A +b +c -X⏎ =d =é +e"
     plain = Console(record=True, width=80, color_system=None, file=io.StringIO())
-    show_trace(plain, generation, TextStream(FAMILIES["ByT5"]))
+    show_rounds(plain, generation, TextStream(FAMILIES["ByT5"]))
     shown = plain.export_text()
     assert "[A]bc[d][é]e " in shown
     assert "accepted draft  [token of the target]\n" in shown

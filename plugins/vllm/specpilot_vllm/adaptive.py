@@ -117,13 +117,15 @@ def check_attributes(scheduler: Any) -> None:
 
 
 def adaptive_lengths(config: Any, table: list[int] | None) -> AdaptiveLengths | None:
-    """Return the choice of draft lengths for an engine.
+    """Return the object that chooses the draft length of each step from load and acceptance.
 
-    The result is None under data parallelism, and in model runner V1 for methods that ignore the table.
+    The result is None, with a printed warning, if the length stays fixed: under data parallelism, and in model runner
+    V1 for methods that ignore the table.
 
     Args:
         config: the engine's ``VllmConfig``.
-        table: vLLM's draft length by number of requests; None without ``num_speculative_tokens_per_batch_size``.
+        table: vLLM's table: the draft length for n requests at index n. Index 0 is not used. None without
+            ``num_speculative_tokens_per_batch_size``.
 
     Raises:
         InputError: a setting is missing or wrong, or the engine does not draft or has no graphs for other lengths.
