@@ -1,10 +1,10 @@
 """``python -m experiments settings-sweep``: the draft length that ``compare`` recommends beside a sweep of all lengths.
 
 The recommendation is computed on other prompts than those that are timed. Another engine decodes every timed
-prompt with every draft length in turn: transformers' assisted generation, or with GGUF models a loop of llama.cpp's own
-functions. The result is the speed of the recommended length as a share of that of the fastest length of the sweep, with
-the 95 % interval over prompts. The fastest length is chosen on the timed prompts, which makes the share slightly too
-low. Sweeps of transformers also have prompt lookup.
+prompt with every draft length in turn: transformers' assisted generation, vLLM, or with GGUF models a loop of
+llama.cpp's own functions. The result is the speed of the recommended length as a share of that of the fastest length of
+the sweep, with the 95 % interval over prompts. The fastest length is chosen on the timed prompts, which makes the share
+slightly too low. Sweeps of transformers and vLLM also have prompt lookup.
 
 There is a recommendation with costs of specpilot's forwards, and one with costs of the engine's rounds. The costs of
 the rounds are fitted to the seconds per target forward of the sweep.
@@ -20,16 +20,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
+from specpilot.checkpoints import shipped
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, OutputFileOptions, Several
 from specpilot.compare.assisted import ASSISTED, LOOKUP
 from specpilot.compare.decoders import NONE, ComparedDecoder, Generate, Loader, encoded_prompts
-from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NO_DRAFTS, TRANSFORMERS
+from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NO_DRAFTS, TRANSFORMERS, VLLM
 from specpilot.compare.interval import Interval, ratio_interval, show
 from specpilot.compare.options import CompareOptions, RepeatOptions, WorkloadOptions
 from specpilot.compare.results import EngineSetting
@@ -39,6 +40,7 @@ from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
 from specpilot.controllers.length.running_cost import fit_rounds
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.infer.core import Generation, Stats
 from specpilot.models import GgufModel
 
 from .llama_loops import LlamaLoop, gguf_model
@@ -51,8 +53,10 @@ class SettingsSweepOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Study.
 
     Attributes:
+        engine: Engine that decodes the timed prompts. "auto" is llama.cpp for GGUF models, else transformers. vLLM runs
+            in the environment of `make test-vllm`.
         lengths: Draft lengths of the sweep; decoding without drafts is always timed, too.
-        copies: Lengths of copies by prompt lookup in the sweep, for transformers.
+        copies: Lengths of copies by prompt lookup in the sweep, for transformers and vLLM.
         learned: Number of prompts from which the recommendation is computed. They follow the timed prompts.
         folder: Folder for the report of the comparison that gives the recommendation.
         twins: Target and draft whose acceptance is measured; by default the timed models. GGUF models need the same
@@ -61,6 +65,7 @@ class SettingsSweepOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
             forwards are measured during the comparison.
     """
 
+    engine: Literal["auto", "vLLM"] = "auto"
     lengths: Annotated[tuple[Count, ...], Several()] = (1, 2, 3, 4, 5, 6, 7, 8)
     copies: Annotated[tuple[Count, ...], Several()] = (2, 4, 8)
     learned: Count = 24
@@ -101,8 +106,11 @@ def recommended(options: SettingsSweepOptions, engine: str, cost: float | str | 
     return settings[engine]
 
 
+PROBABILISTIC = "sampled draft model"  # vLLM's draft_sample_method "probabilistic"; its default drafts are greedy
+
+
 class Setting(NamedTuple):
-    """A setting of an engine: ``MODEL``, ``COPIES`` or ``NO_DRAFTS``, and the draft length."""
+    """A setting of an engine: ``MODEL``, ``PROBABILISTIC``, ``COPIES`` or ``NO_DRAFTS``, and the draft length."""
 
     drafts: str
     length: int
@@ -122,33 +130,88 @@ class Loop(NamedTuple):
 
 
 def loops_of(options: SettingsSweepOptions, loader: Loader, engine: str) -> dict[Setting, Loop]:
-    """Return the loop of the engine for each setting."""
-    base, sampling = options.base, SamplingParams(options.temperature, options.top_k, options.top_p)
+    """Return the loop of the engine for each setting.
+
+    Raises:
+        InputError: the engine is not installed, or does not decode these models.
+    """
+    sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
     settings = [WITHOUT, *(Setting(MODEL, length) for length in options.lengths)]
+    if engine == LLAMA:
+        return _llama_loops(options, loader, settings, sampling)
+    settings += [Setting(COPIES, length) for length in options.copies]
     if engine == TRANSFORMERS:
-        settings += [Setting(COPIES, length) for length in options.copies]
-        ways = {NO_DRAFTS: "", MODEL: f":{ASSISTED}-", COPIES: f":{LOOKUP}-"}
-        model: Any = loader.target().target.model
-        count = [0]
+        return _transformers_loops(options, loader, settings, sampling)
+    if options.temperature > 0:
+        settings += [Setting(PROBABILISTIC, length) for length in options.lengths]
+    return {setting: _vllm_loop(options, setting, sampling) for setting in settings}
 
-        def count_forward(*_: object) -> None:
-            count[0] += 1
 
-        model.register_forward_pre_hook(count_forward)
-        loops = {}
-        for setting in settings:
-            word = f"transformers{ways[setting.drafts]}{setting.length or ''}"
-            generate = loader.generate(ComparedDecoder.parse(word, base), sampling, options.max_new_tokens)
-            loops[setting] = Loop(generate, lambda: count[0])
-        return loops
+def _transformers_loops(
+    options: SettingsSweepOptions, loader: Loader, settings: Sequence[Setting], sampling: SamplingParams
+) -> dict[Setting, Loop]:
+    """Return loops of transformers' ``generate``."""
+    words = {NO_DRAFTS: "", MODEL: f":{ASSISTED}-", COPIES: f":{LOOKUP}-"}
+    model: Any = loader.target().target.model
+    count = [0]
+
+    def count_forward(*_: object) -> None:
+        count[0] += 1
+
+    model.register_forward_pre_hook(count_forward)
+    loops = {}
+    for setting in settings:
+        word = f"transformers{words[setting.drafts]}{setting.length or ''}"
+        generate = loader.generate(ComparedDecoder.parse(word, options.base), sampling, options.max_new_tokens)
+        loops[setting] = Loop(generate, lambda: count[0])
+    return loops
+
+
+def _llama_loops(
+    options: SettingsSweepOptions, loader: Loader, settings: Sequence[Setting], sampling: SamplingParams
+) -> dict[Setting, Loop]:
+    """Return loops of llama.cpp's functions."""
     target = gguf_model("target", options.target, loader.target().target)
-    draft = gguf_model("draft", options.draft, loader.draft(str(options.draft), base))
-    stops = loader.decoder(ComparedDecoder.parse(NONE, base)).stop_tokens
+    draft = gguf_model("draft", options.draft, loader.draft(str(options.draft), options.base))
+    stops = loader.decoder(ComparedDecoder.parse(NONE, options.base)).stop_tokens
     loops = {}
     for setting in settings:
         loop = LlamaLoop(target, draft, setting.length, sampling, options.max_new_tokens, stops)
         loops[setting] = Loop(loop, partial(getattr, loop.target, "reads"))
     return loops
+
+
+def _vllm_loop(options: SettingsSweepOptions, setting: Setting, sampling: SamplingParams) -> Loop:
+    """Return the loop of an engine of vLLM in this process, which decodes one prompt at a time."""
+    from specpilot_vllm import bench
+
+    config: dict[str, Any] | None = None
+    if setting.drafts == COPIES:
+        config = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    elif setting.drafts != NO_DRAFTS:
+        kind = "probabilistic" if setting.drafts == PROBABILISTIC else "greedy"
+        config = {
+            "method": "draft_model", "model": str(shipped(str(options.draft)) or options.draft),
+            "draft_sample_method": kind,
+        }  # fmt: skip
+    if config is not None:
+        config["num_speculative_tokens"] = setting.length
+    engine = bench.engine(
+        options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, speculative_config=config
+    )
+    runner, params = bench.model_runner(engine), bench.vllm_sampling(sampling, options.max_new_tokens)
+    execute_model, count = runner.execute_model, [0]
+
+    def counted_forward(scheduled: Any, *args: Any, **more: Any) -> Any:
+        count[0] += scheduled.total_num_scheduled_tokens > 0
+        return execute_model(scheduled, *args, **more)
+
+    def generate(prompt: list[int], seed: int) -> Generation:
+        tokens = bench.generate(engine, [prompt], params, seed)[0]
+        return Generation(prompt, tokens, stats=Stats(n_generated=len(tokens)))
+
+    runner.execute_model = counted_forward
+    return Loop(generate, lambda: count[0])
 
 
 def timed(
@@ -177,7 +240,11 @@ def costs_of(sums: Mapping[Setting, Array]) -> CostModel:
     """Return the costs of the engine's rounds, fitted to the mean seconds of a round of each draft length."""
     seconds = {setting: columns[:, 1].sum() / columns[:, 2].sum() for setting, columns in sums.items()}
     return fit_rounds(
-        [(setting.length, setting.length, float(each)) for setting, each in seconds.items() if setting.drafts != COPIES]
+        [
+            (setting.length, setting.length, float(each))
+            for setting, each in seconds.items()
+            if setting.drafts in (NO_DRAFTS, MODEL)
+        ]
     )
 
 
@@ -195,9 +262,10 @@ def speed_ratio(columns: Array, others: Array) -> Interval:
 
 def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:
     """Return the timed setting of a recommendation: with the recommended length, else with the next shorter one."""
-    timed_lengths = sorted(each.length for each in settings if each.drafts == setting.drafts)
+    drafts = PROBABILISTIC if "probabilistic" in setting.options else setting.drafts
+    timed_lengths = sorted(each.length for each in settings if each.drafts == drafts)
     shorter = [length for length in timed_lengths if length <= setting.choice.length]
-    return WITHOUT if setting.drafts == NO_DRAFTS else Setting(setting.drafts, (shorter or timed_lengths)[-1])
+    return WITHOUT if drafts == NO_DRAFTS else Setting(drafts, (shorter or timed_lengths)[-1])
 
 
 def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:
@@ -207,7 +275,9 @@ def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:
         InputError: the models cannot be decoded by the engine, or the pair cannot be replayed.
     """
     loader = Loader(options.base)
-    engine = LLAMA if isinstance(loader.target().target.model, GgufModel) else TRANSFORMERS
+    engine = VLLM if options.engine == VLLM else TRANSFORMERS
+    if engine == TRANSFORMERS and isinstance(loader.target().target.model, GgufModel):
+        engine = LLAMA
     sums = timed(loops_of(options, loader, engine), encoded_prompts(options), options.repeats, console)
     cost = costs_of(sums)
     file = options.folder / "engine-cost.json"

@@ -38,7 +38,7 @@ from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace
 
-from experiments.studies.settings_sweep import WITHOUT, Setting, costs_of, nearest, share_of_the_best
+from experiments.studies.settings_sweep import PROBABILISTIC, WITHOUT, Setting, costs_of, nearest, share_of_the_best
 
 from ..helpers.traces import traced_text
 
@@ -327,7 +327,10 @@ def sweep(speeds: Mapping[Setting, float], costs: CostModel = CHEAP) -> dict[Set
     }
 
 
-SWEPT = {WITHOUT: 10.0, Setting(MODEL, 1): 15.0, Setting(MODEL, 3): 20.0, Setting(COPIES, 4): 18.0}
+SWEPT = {
+    WITHOUT: 10.0, Setting(MODEL, 1): 15.0, Setting(MODEL, 3): 20.0, Setting(COPIES, 4): 18.0,
+    Setting(PROBABILISTIC, 2): 12.0,
+}  # fmt: skip
 
 
 def test_the_share_of_the_best_speed_of_a_sweep() -> None:
@@ -346,19 +349,22 @@ def test_costs_of_the_rounds_of_a_sweep() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drafts", "length", "timed"),
+    ("drafts", "length", "options", "timed"),
     [
-        (MODEL, 3, Setting(MODEL, 3)),
-        (MODEL, 2, Setting(MODEL, 1)),
-        (COPIES, 2, Setting(COPIES, 4)),
-        (WITHOUT.drafts, 0, WITHOUT),
+        (MODEL, 3, "", Setting(MODEL, 3)),
+        (MODEL, 2, "", Setting(MODEL, 1)),
+        (MODEL, 3, '"draft_sample_method": "probabilistic"', Setting(PROBABILISTIC, 2)),
+        (COPIES, 2, "", Setting(COPIES, 4)),
+        (WITHOUT.drafts, 0, "", WITHOUT),
     ],
 )
-def test_recommendations_are_those_of_the_nearest_timed_setting(drafts: str, length: int, timed: Setting) -> None:
+def test_recommendations_are_those_of_the_nearest_timed_setting(
+    drafts: str, length: int, options: str, timed: Setting
+) -> None:
     choice = DraftChoice(
         length=length, p_min=0.0, speed=Interval(1.0, 1.0, 1.0), neighbours={}, prompts=6, answer="pays"
     )
-    assert nearest(SWEPT, EngineSetting(engine="x", drafts=drafts, choice=choice, options="")) == timed
+    assert nearest(SWEPT, EngineSetting(engine="x", drafts=drafts, choice=choice, options=options)) == timed
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 12])
