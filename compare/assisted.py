@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 import torch
+from rich.console import Console
 
 from ..common.errors import InputError, Misspelt, is_whole
+from ..controllers.length.cost_model import CostModel
+from ..controllers.length.running_cost import fit_rounds
 from ..controllers.sampling import SamplingParams
 from ..infer.core import Generation, Stats
-from ..models import LanguageModel
+from ..models import GgufModel, LanguageModel
+from .runner import interleave
 
 ASSISTED, LOOKUP = "assisted", "lookup"
+COSTED = (0, 1, 3, 6)  # draft lengths from which the costs of assisted generation are measured
 
 
 class TransformersSampling(TypedDict, total=False):
@@ -49,6 +55,9 @@ class TransformersLoop:
     Args:
         method: empty for no draft; ``"assisted-3"`` for drafts of three tokens, or ``"lookup-10"``.
 
+    Attributes:
+        forwards: number of forwards of the target so far, prefills included.
+
     Raises:
         InputError: ``method`` is none of these, or there is no draft to assist.
     """
@@ -62,6 +71,7 @@ class TransformersLoop:
         max_new_tokens: int,
     ) -> None:
         self.target: Any = target.model
+        self.forwards = 0
         self.options = {**sampling_options(sampling), "max_new_tokens": max_new_tokens}
         self.config: Any = None
         kind, _, value = method.partition("-")
@@ -90,5 +100,65 @@ class TransformersLoop:
             self.config.num_assistant_tokens = self.tokens
             self.config.num_assistant_tokens_schedule = "constant"
             self.config.assistant_confidence_threshold = 0.0
-        tokens = generate(self.target, prompt, **self.options)
+        hook = self.target.register_forward_pre_hook(self._count)
+        try:
+            tokens = generate(self.target, prompt, **self.options)
+        finally:
+            hook.remove()
         return Generation(prompt, tokens, stats=Stats(n_generated=len(tokens)))
+
+    def _count(self, *_: object) -> None:
+        self.forwards += 1
+
+
+def can_assist(target: LanguageModel, draft: LanguageModel) -> bool:
+    """Return true if transformers can draft with this pair."""
+    return (
+        not target.encodes_prompts
+        and not isinstance(target.model, GgufModel)
+        and not isinstance(draft.model, GgufModel)
+        and not getattr(target.model, "_is_stateful", False)
+        and draft.vocab_size == target.vocab_size
+        and not draft.reads_states
+    )
+
+
+def assisted_costs(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompts: Sequence[list[int]],
+    sampling: SamplingParams,
+    max_new_tokens: int,
+    console: Console,
+) -> CostModel:
+    """Return the costs of rounds of assisted generation, from decodings of the prompts with ``COSTED`` drafted tokens.
+
+    Raises:
+        InputError: transformers cannot draft with this draft.
+    """
+    methods = {length: f"{ASSISTED}-{length}" if length else "" for length in COSTED}
+    loops = {
+        length: TransformersLoop(target, draft, method, sampling, max_new_tokens) for length, method in methods.items()
+    }
+
+    def run(loop: TransformersLoop, item: int) -> int:
+        before = loop.forwards
+        loop(prompts[item], item)
+        return loop.forwards - before
+
+    runs = {str(length): lambda item, _, loop=loop: run(loop, item) for length, loop in loops.items()}
+    timings = interleave(runs, len(prompts), console, label="generations of transformers")
+    return round_costs((int(name), each.seconds, each.value) for name, _, each in timings)
+
+
+def round_costs(decodings: Iterable[tuple[int, float, float]]) -> CostModel:
+    """Return the costs of an engine's rounds, fitted to the mean seconds of a round of each draft length.
+
+    Args:
+        decodings: draft length, seconds and forwards of the target of each decoding.
+    """
+    sums: dict[int, tuple[float, float]] = {}
+    for length, seconds, forwards in decodings:
+        before = sums.get(length, (0.0, 0.0))
+        sums[length] = before[0] + seconds, before[1] + forwards
+    return fit_rounds((length, length, seconds / forwards) for length, (seconds, forwards) in sums.items())

@@ -52,6 +52,7 @@ from ..infer.plan import Plan, verifier_of
 from ..infer.prompting import day_of, uses_template
 from ..infer.text_stream import TextStream
 from ..models import CausalLM
+from .assisted import assisted_costs, can_assist
 from .chains import COPY_GRID, GRID, LENGTHS, LoggedChains, ReplayedChains, chains_measure, copies_measure
 from .cost import bench_cost, decision_seconds, with_decisions
 from .decoders import NONE, ComparedDecoder, Generate, Loader
@@ -97,6 +98,7 @@ ROUNDS = "rounds for other engines"  # name of the decoder whose rounds are logg
 CHECKS = "checks of "  # beginning of a measure's name, followed by a predictor
 SHOWN = 96  # number of tokens of the texts that a report shows
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
+ASSISTED_PROMPTS = 2  # prompts from which the costs of transformers' rounds are measured
 LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
 TRACED = 0.5  # time of recording an output, in decodings
 RETRACED = 0.25  # time of recording the drafts of another engine along an output that exists, in decodings
@@ -228,6 +230,7 @@ class _Comparing:
         engine_costs: EngineCosts | None,
     ) -> ComparisonReport:
         measured = {} if cost is not None else self._measure_costs()
+        transformers = self._transformers_costs() if cost is None and engine_costs is None else None
         if isinstance(cost, CostModel):
             self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
         else:
@@ -275,7 +278,8 @@ class _Comparing:
             domains = np.array([row.domain for row in self.rows])
             groups = {"domain": {str(name): domains == name for name in dict.fromkeys(domains.tolist())}}
             costs = engine_costs or EngineCosts(self.costs[NONE], priced)
-            settings = settings_of(self.engine_drafting, costs, str(self.loader.base.draft), groups)
+            drafting = replace(self.engine_drafting, is_trimmed=self._is_trimmed())
+            settings = settings_of(drafting, costs, str(self.loader.base.draft), groups, transformers)
             report = replace(report, engine_settings=settings)
         return self._with_replay(report, families) if self.replayed else report
 
@@ -360,6 +364,21 @@ class _Comparing:
                 cost = with_decisions(CostModel(**measured[name]["cost"]), seconds)
                 measured[name] = measured[name] | {"cost": cost.to_dict()}
         return measured
+
+    def _transformers_costs(self) -> CostModel | None:
+        """Return the measured costs of transformers' rounds; None if there are no settings for transformers."""
+        pair = self.pair
+        if not self.engines or pair is None or len(pair.drafts) != 1 or not can_assist(pair.target, pair.drafts[0]):
+            return None
+        rows = self.rows[-ASSISTED_PROMPTS:]
+
+        def measure() -> dict[str, Any]:
+            tokens = min(COST_TOKENS, self.task.max_new_tokens)
+            prompts, sampling = self._encoded(rows), self.task.sampling
+            return assisted_costs(pair.target, pair.drafts[0], prompts, sampling, tokens, self.console).to_dict()
+
+        key = {**self.identity, "prompts": _digest(rows), "costs": "transformers"}
+        return CostModel(**self.store.compute(key, measure))
 
     def _bench_cost(
         self, decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: SamplingKeywords
@@ -486,6 +505,12 @@ class _Comparing:
     def _drafts_by_states(self) -> bool:
         """Return true if the draft reads the target's states, as an EAGLE-3 draft does. It has no replay."""
         return self.pair is not None and any(draft.reads_states for draft in self.pair.drafts)
+
+    def _is_trimmed(self) -> bool:
+        """Return true if the draft's folder has only a part of the vocabulary, in a format of specpilot."""
+        return self.pair is not None and any(
+            draft.kept_tokens is not None and not draft.reads_states for draft in self.pair.drafts
+        )
 
     def _logged(self) -> Drafting:
         """Return the chains of a draft that reads the target's states, from rounds with drafts of the longest length.

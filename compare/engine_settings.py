@@ -52,6 +52,11 @@ OLD_TENSORRT = (
     "Keys of draft_len_schedule are the largest batch sizes of a length, and larger batches do not draft. In releases "
     "before 1.3 keys were the smallest batch sizes."
 )
+TRANSFORMERS_COSTS = "For transformers, the costs are those of its own rounds, measured here by assisted generation."
+TRIMMED = (
+    "Other engines do not load this draft, because its folder has only a part of the vocabulary. Export the draft with "
+    "--whole-vocabulary, or train it with --vocabulary null."
+)
 MOVING_THRESHOLD = (
     "transformers changes an assistant_confidence_threshold above 0 while it generates if scikit-learn is installed. "
     "The threshold 0 keeps the draft length."
@@ -68,6 +73,7 @@ class Drafting:
         copies: copies by prompt lookup; None if they are not known.
         acceptance: description of the source of the acceptance.
         is_eagle3: whether the draft is an EAGLE-3 draft, which llama.cpp and transformers do not load.
+        is_trimmed: whether the draft's folder has only a part of the vocabulary, so that other engines do not load it.
     """
 
     greedy: Chains
@@ -75,6 +81,7 @@ class Drafting:
     acceptance: str
     copies: Chains | None = None
     is_eagle3: bool = False
+    is_trimmed: bool = False
 
     def subset(self, rows: NDArray[np.bool_]) -> Drafting:
         """Return the drafting of the prompts where ``rows`` (n,) is true."""
@@ -106,14 +113,20 @@ class EngineCosts:
 
 
 def settings_of(
-    drafting: Drafting, costs: EngineCosts, draft: str | None = None, groups: Groups | None = None
+    drafting: Drafting,
+    costs: EngineCosts,
+    draft: str | None = None,
+    groups: Groups | None = None,
+    transformers: CostModel | None = None,
 ) -> EngineSettings | None:
     """Return the recommended settings of all engines that load such a draft; None if no speed is known.
 
     Args:
+        costs: costs of the engines.
         draft: name of the draft model; None if it is not known. Options then have no name of a model.
         groups: groups of prompts for which the best draft length is computed, too; groups of fewer than ``ENOUGH``
             prompts are left out.
+        transformers: costs of transformers' rounds; None for ``costs``.
     """
     choice = choose(drafting.greedy, costs.single)
     if choice is None:
@@ -125,7 +138,9 @@ def settings_of(
         _tensorrt(drafting, costs, draft, table),
     ]
     if not drafting.is_eagle3:
-        engines += [_llama(drafting, costs, draft), _transformers(drafting, costs)]
+        engines += [_llama(drafting, costs, draft), _transformers(drafting, costs.single, transformers)]
+    if drafting.is_trimmed:
+        engines = [replace(each, notes=[TRIMMED, *each.notes]) if each.drafts == MODEL else each for each in engines]
     by_group = {
         grouping: {
             group: chosen
@@ -317,20 +332,29 @@ def _llama(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineS
     return EngineSetting(engine=LLAMA, drafts=MODEL, choice=choice, options=options, notes=[OLD_LLAMA])
 
 
-def _transformers(drafting: Drafting, costs: EngineCosts) -> EngineSetting:
-    """Return the setting of transformers: of assisted generation, or of prompt lookup where copies are faster."""
-    choice = _chosen(drafting.sampled, costs.single)
-    copies = _copies(drafting, costs.single, choice)
+def _transformers(drafting: Drafting, cost: CostModel, measured: CostModel | None) -> EngineSetting:
+    """Return the setting of transformers: of assisted generation, or of prompt lookup where copies are faster.
+
+    Args:
+        cost: costs of the other engines.
+        measured: costs of transformers' rounds; None for ``cost``.
+    """
+    notes = [] if measured is None else [TRANSFORMERS_COSTS]
+    cost = cost if measured is None else measured
+    choice = _chosen(drafting.sampled, cost)
+    copies = _copies(drafting, cost, choice)
     if copies is not None:
         options = f"model.generate(…, prompt_lookup_num_tokens={copies.length}, max_matching_ngram_size=2)"
-        return EngineSetting(engine=TRANSFORMERS, drafts=COPIES, choice=copies, options=options)
+        return EngineSetting(engine=TRANSFORMERS, drafts=COPIES, choice=copies, options=options, notes=notes)
     if not choice.length:
-        return _without_drafts(TRANSFORMERS, choice)
+        return replace(_without_drafts(TRANSFORMERS, choice), notes=notes)
     options = (
         f"assistant.generation_config.update(num_assistant_tokens={choice.length}, "
         'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)'
     )
-    return EngineSetting(engine=TRANSFORMERS, drafts=MODEL, choice=choice, options=options, notes=[MOVING_THRESHOLD])
+    return EngineSetting(
+        engine=TRANSFORMERS, drafts=MODEL, choice=choice, options=options, notes=[*notes, MOVING_THRESHOLD]
+    )
 
 
 def _varies(table: Schedule) -> bool:

@@ -6,8 +6,9 @@ llama.cpp's own functions. The result is the speed of the recommended length as 
 the sweep, with the 95 % interval over prompts. The fastest length is chosen on the timed prompts, which makes the share
 slightly too low. Sweeps of transformers and vLLM also have prompt lookup.
 
-There is a recommendation with costs of specpilot's forwards, and one with costs of the engine's rounds. The costs of
-the rounds are fitted to the seconds per target forward of the sweep.
+There is a recommendation with the costs that ``compare`` measures, and one with costs of the sweep. The former are the
+costs of transformers' rounds, and for other engines the costs of specpilot's forwards. The latter are fitted to the
+seconds per target forward in the sweep.
 
 ``compare`` cannot replay GGUF models. Their recommendation is computed from the acceptance of the same models in the
 format of transformers, and from costs of the GGUF models.
@@ -16,7 +17,9 @@ format of transformers, and from costs of the GGUF models.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +31,7 @@ from specpilot.checkpoints import shipped
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, OutputFileOptions, Several
-from specpilot.compare.assisted import ASSISTED, LOOKUP
+from specpilot.compare.assisted import ASSISTED, LOOKUP, round_costs
 from specpilot.compare.decoders import NONE, ComparedDecoder, Generate, Loader, encoded_prompts
 from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NO_DRAFTS, TRANSFORMERS, VLLM
 from specpilot.compare.interval import Interval, ratio_interval, show
@@ -38,7 +41,6 @@ from specpilot.compare.run import run
 from specpilot.compare.runner import Run, interleave
 from specpilot.compare.table import Table
 from specpilot.controllers.length.cost_model import CostModel
-from specpilot.controllers.length.running_cost import fit_rounds
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import Generation, Stats
 from specpilot.models import GgufModel
@@ -61,8 +63,7 @@ class SettingsSweepOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
         folder: Folder for the report of the comparison that gives the recommendation.
         twins: Target and draft whose acceptance is measured; by default the timed models. GGUF models need the same
             models in the format of transformers here.
-        engine_cost: File of `specpilot bench cost` with costs of the timed models; by default the costs of specpilot's
-            forwards are measured during the comparison.
+        engine_cost: File of `specpilot bench cost` with costs of the timed models; by default `compare` measures costs.
     """
 
     engine: Literal["auto", "vLLM"] = "auto"
@@ -83,8 +84,8 @@ def recommended(options: SettingsSweepOptions, engine: str, cost: float | str | 
     """Return the setting that ``compare`` recommends for an engine, from prompts that are not timed.
 
     Args:
-        cost: time of a draft step in units of a verification, or a file of costs; None to measure the costs of
-            specpilot's forwards.
+        cost: time of a draft step in units of a verification, or a file of costs; None for the costs that ``compare``
+            measures.
 
     Raises:
         InputError: the pair cannot be replayed.
@@ -152,18 +153,11 @@ def _transformers_loops(
 ) -> dict[Setting, Loop]:
     """Return loops of transformers' ``generate``."""
     words = {NO_DRAFTS: "", MODEL: f":{ASSISTED}-", COPIES: f":{LOOKUP}-"}
-    model: Any = loader.target().target.model
-    count = [0]
-
-    def count_forward(*_: object) -> None:
-        count[0] += 1
-
-    model.register_forward_pre_hook(count_forward)
     loops = {}
     for setting in settings:
         word = f"transformers{words[setting.drafts]}{setting.length or ''}"
-        generate = loader.generate(ComparedDecoder.parse(word, options.base), sampling, options.max_new_tokens)
-        loops[setting] = Loop(generate, lambda: count[0])
+        loop = loader.generate(ComparedDecoder.parse(word, options.base), sampling, options.max_new_tokens)
+        loops[setting] = Loop(loop, partial(getattr, loop, "forwards"))
     return loops
 
 
@@ -196,9 +190,10 @@ def _vllm_loop(options: SettingsSweepOptions, setting: Setting, sampling: Sampli
         }  # fmt: skip
     if config is not None:
         config["num_speculative_tokens"] = setting.length
-    engine = bench.engine(
-        options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, speculative_config=config
-    )
+    with _hidden_module("llvmlite.binding.ffi"):
+        engine = bench.engine(
+            options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, speculative_config=config
+        )
     runner, params = bench.model_runner(engine), bench.vllm_sampling(sampling, options.max_new_tokens)
     execute_model, count = runner.execute_model, [0]
 
@@ -212,6 +207,21 @@ def _vllm_loop(options: SettingsSweepOptions, setting: Setting, sampling: Sampli
 
     runner.execute_model = counted_forward
     return Loop(generate, lambda: count[0])
+
+
+@contextmanager
+def _hidden_module(name: str) -> Iterator[None]:
+    """Hide a module from loops over ``sys.modules``.
+
+    vLLM 0.32 looks at all attributes of all modules when an engine starts, and fails at those of llvmlite's library,
+    which the first engine with copies has imported.
+    """
+    module = sys.modules.pop(name, None)
+    try:
+        yield
+    finally:
+        if module is not None:
+            sys.modules[name] = module
 
 
 def timed(
@@ -238,13 +248,10 @@ def timed(
 
 def costs_of(sums: Mapping[Setting, Array]) -> CostModel:
     """Return the costs of the engine's rounds, fitted to the mean seconds of a round of each draft length."""
-    seconds = {setting: columns[:, 1].sum() / columns[:, 2].sum() for setting, columns in sums.items()}
-    return fit_rounds(
-        [
-            (setting.length, setting.length, float(each))
-            for setting, each in seconds.items()
-            if setting.drafts in (NO_DRAFTS, MODEL)
-        ]
+    return round_costs(
+        (setting.length, *columns[:, 1:].sum(axis=0).tolist())
+        for setting, columns in sums.items()
+        if setting.drafts in (NO_DRAFTS, MODEL)
     )
 
 
@@ -284,8 +291,8 @@ def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"cost": cost.to_dict()}) + "\n", encoding="utf-8")
     advice = {
-        "specpilot's forwards": recommended(options, engine, options.engine_cost),
-        "the engine's rounds": recommended(options, engine, str(file)),
+        "compare": recommended(options, engine, options.engine_cost),
+        "the sweep": recommended(options, engine, str(file)),
     }
     speedups = {str(each): speed_ratio(columns, sums[WITHOUT]).to_dict() for each, columns in sums.items()}
     results: dict[str, Any] = {"engine": engine, "speedup": speedups, "cost": cost.to_dict(), "advice": {}}

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import time
+from copy import copy
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,10 @@ from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
 from specpilot.compare import comparison
 from specpilot.compare import run as compare_run
+from specpilot.compare.assisted import can_assist
 from specpilot.compare.comparison import compare_decoders, keeps_texts, same_texts
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader, read_decoders
+from specpilot.compare.engine_settings import TRANSFORMERS_COSTS, EngineCosts
 from specpilot.compare.findings import concluded, sentences
 from specpilot.compare.interval import Interval, ratio_interval
 from specpilot.compare.recorded import Counts, Informed, Tracer, decoded, speedup
@@ -405,6 +408,7 @@ def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "transformers"
     ]  # fmt: skip
     assert "token-wise verification" in settings["acceptance"]  # the comparison's own rule is invariant
+    assert TRANSFORMERS_COSTS in settings["engines"][-1]["notes"]
     for engine in settings["engines"]:
         assert f"{engine['engine']}: {engine['options']}\n" in shown_text
         assert engine["options"] in page
@@ -419,6 +423,35 @@ def test_compare_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert (read.mosaic, read.refused, read.best) == (None, {}, report["best"])
     with pytest.raises(InputError, match="prompts='5'"):
         ComparisonReport.from_dict(report | {"prompts": "5"})
+
+
+def test_costs_of_transformers_rounds_are_measured_and_stored(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    base, task = DecodingOptions(target=target, draft=draft), Task(SamplingParams(1.0, 8), 6)
+
+    def settings(**more: Any) -> Any:
+        report = compare_decoders(
+            [ComparedDecoder.parse("2", base)], ROWS, Loader(base), task, tmp_path / "report",
+            clock=False, rules=False, console=QUIET, **more,
+        )  # fmt: skip
+        assert report.engine_settings is not None
+        return report.engine_settings
+
+    measured = settings()
+    assert TRANSFORMERS_COSTS in measured["transformers"].notes
+    assert settings() == measured
+    costs = EngineCosts(CostModel.load(0.1), "synthetic costs")
+    assert TRANSFORMERS_COSTS not in settings(engine_costs=costs)["transformers"].notes
+
+
+def test_transformers_drafts_only_with_models_of_one_vocabulary(tmp_path: Path) -> None:
+    target, draft = save_pair(tmp_path)
+    loader = Loader(DecodingOptions(target=target, draft=draft))
+    models = loader.target().target, loader.draft(draft, loader.base)
+    assert can_assist(*models)
+    smaller = copy(models[1])
+    smaller.vocab_size -= 1
+    assert not can_assist(models[0], smaller)
 
 
 def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -474,6 +507,7 @@ def test_a_comparison_without_settings_of_engines_replays_no_drafts_of_engines(t
 
     (report, records), (without, fewer) = compared("with", engines=True), compared("without", engines=False)
     assert report.engine_settings is not None
+    assert not report.engine_settings["transformers"].notes  # the passed costs hold for all engines
     assert without.engine_settings is None
     assert without.decoders == report.decoders
     assert ('"chains"' in records, '"chains"' in fewer) == (True, False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from specpilot.compare.assisted import COSTED, round_costs
 from specpilot.compare.chains import (
     ChainCounts,
     ChainSetting,
@@ -20,6 +21,9 @@ from specpilot.compare.engine_settings import (
     EAGLE_ONLY,
     GRAPHS,
     MODEL,
+    NO_DRAFTS,
+    TRANSFORMERS_COSTS,
+    TRIMMED,
     Drafting,
     EngineCosts,
     changes_of,
@@ -261,6 +265,41 @@ def test_vllm_samples_drafts_where_that_is_faster() -> None:
     assert result["vLLM"].choice.speed.value == pytest.approx(1.8 / 1.1)
     assert result["SGLang"].choice.speed.value == pytest.approx(1.5 / 1.1)
     assert "probabilistic" not in settings(logged(0.8), at(CHEAP), sampled=logged(0.5))["vLLM"].options
+
+
+def test_transformers_has_costs_of_its_own_rounds() -> None:
+    """A start of 0.7 verifications makes every draft of transformers slow, but not that of other engines."""
+    rounds = CostModel(0.1, 1.0, 0.0, 0.7)
+    result = settings_of(drafting(logged(0.8, 0.5)), at(CHEAP), "small", transformers=rounds)
+    assert result is not None
+    assert {each.engine: each.choice.length for each in result.engines} == {
+        "vLLM": 2, "SGLang": 2, "TensorRT-LLM": 2, "llama.cpp": 2, "transformers": 2
+    }  # fmt: skip
+    assert result["transformers"].choice.speed.value == pytest.approx(2.2 / 1.9)
+    assert result["vLLM"].choice.speed.value == pytest.approx(2.2 / 1.2)
+    assert TRANSFORMERS_COSTS in remarks_of(result)
+    slow = settings_of(drafting(logged(0.5)), at(CHEAP), "small", transformers=rounds)
+    assert slow is not None
+    assert {each.engine for each in slow.engines if each.drafts == NO_DRAFTS} == {"transformers"}
+    assert TRANSFORMERS_COSTS not in remarks_of(settings(logged(0.8), at(CHEAP)))
+
+
+def test_settings_for_a_draft_with_a_part_of_the_vocabulary_name_the_export() -> None:
+    trimmed = replace(drafting(logged(0.8, 0.5)), is_trimmed=True)
+    result = settings_of(trimmed, at(CHEAP), "small")
+    assert result is not None
+    assert all(TRIMMED in each.notes for each in result.engines)
+    copied = settings_of(replace(trimmed, copies=logged(0.95, 0.95, 0.95)), at(CHEAP), "small")
+    assert copied is not None
+    assert [each.engine for each in copied.engines if TRIMMED in each.notes] == ["SGLang", "TensorRT-LLM", "llama.cpp"]
+
+
+def test_costs_of_rounds_are_fitted_to_the_mean_round_of_each_length() -> None:
+    costs = CostModel(0.2, 0.9, 0.1, 0.3)
+    decodings = [(n, costs.round(n) * forwards, forwards) for n in COSTED for forwards in (10.0, 20.0)]
+    fitted = round_costs(decodings)
+    expected = [costs.round(n) for n in COSTED]
+    assert [fitted.round(n) for n in COSTED] == pytest.approx(expected, rel=1e-2)  # the fit also has points of a prior
 
 
 CHANGES = [

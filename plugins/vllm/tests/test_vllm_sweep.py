@@ -21,7 +21,7 @@ from experiments.studies.settings_sweep import (
 
 
 def options_of(folder: Path, **more: Any) -> SettingsSweepOptions:
-    small = {"lengths": (2,), "copies": (3,), "learned": 2, "limit": 2, "max_new_tokens": 24, "repeats": 1}
+    small = {"lengths": (2,), "copies": (2, 3), "learned": 2, "limit": 2, "max_new_tokens": 24, "repeats": 1}
     return SettingsSweepOptions(
         engine=VLLM, target=PAIR[0], draft=PAIR[1], folder=folder / "runs", **small | more
     )  # fmt: skip
@@ -30,7 +30,7 @@ def options_of(folder: Path, **more: Any) -> SettingsSweepOptions:
 def test_greedy_texts_of_all_settings_are_those_without_drafts(tmp_path: Path) -> None:
     options = options_of(tmp_path, temperature=0.0)
     loops = loops_of(options, Loader(options.base), VLLM)
-    assert [*loops] == [WITHOUT, Setting(MODEL, 2), Setting(COPIES, 3)]
+    assert [*loops] == [WITHOUT, Setting(MODEL, 2), Setting(COPIES, 2), Setting(COPIES, 3)]
     for prompt in prompts(2):
         texts, forwards = {}, {}
         for setting, loop in loops.items():
@@ -48,7 +48,7 @@ def test_a_sweep_at_temperature_1_has_sampled_drafts_too(tmp_path: Path) -> None
     result = json.loads(output.read_text())
     assert result["engine"] == VLLM
     assert {*result["speedup"]} == {
-        *map(str, (WITHOUT, Setting(MODEL, 2), Setting(COPIES, 3), Setting(PROBABILISTIC, 2)))
+        *map(str, (WITHOUT, Setting(MODEL, 2), Setting(COPIES, 2), Setting(COPIES, 3), Setting(PROBABILISTIC, 2)))
     }
-    assert {*result["advice"]} == {"specpilot's forwards", "the engine's rounds"}
+    assert {*result["advice"]} == {"compare", "the sweep"}
     assert all(0 < advice["share"]["value"] <= 1 for advice in result["advice"].values())
