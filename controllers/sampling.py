@@ -64,9 +64,9 @@ class SamplingParams:
         return self == other or self.temperature == other.temperature == 0
 
     def to_power(self, exponent: float) -> Self:
-        """Settings under which probabilities are those of these settings to the power of ``exponent``, normalised.
+        """Return settings whose probabilities are those of these settings to the power of ``exponent``, normalised.
 
-        They have the temperature divided by ``exponent``. With top-p other tokens may be kept.
+        The new temperature is the temperature divided by ``exponent``. With top-p other tokens may be kept.
         """
         if exponent == 1 or self.temperature == 0:
             return self
@@ -74,7 +74,7 @@ class SamplingParams:
 
     @property
     def support(self) -> int | None:
-        """Maximum number of tokens with positive probability; None if there is no top-k."""
+        """The maximum number of tokens with positive probability: 1 at temperature 0, else k; None without top-k."""
         return 1 if self.temperature == 0 else self.top_k
 
     def __call__(self, logits: Tensor) -> Tensor:

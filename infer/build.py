@@ -58,7 +58,11 @@ class Models(NamedTuple):
     routing: Routing | None = None
 
     def limited(self, tokens: int) -> Models:
-        """Return the same models for texts of at most ``tokens`` tokens; an early exit and arms follow the target."""
+        """Return the same models for texts of at most ``tokens`` tokens, prompt and continuation together.
+
+        The limit is set for the target and for draft models with a cache of their own. Early exits and the arms of a
+        router are unchanged, because the target's limit also holds for their texts.
+        """
         drafts = [draft if isinstance(draft, EarlyExit) else draft.limited(tokens) for draft in self.drafts]
         return self._replace(target=self.target.limited(tokens), drafts=drafts)
 

@@ -63,8 +63,8 @@ class TokenDistribution:
         size: vocabulary size V.
 
     Attributes:
-        whole: a larger distribution that this one is a part of, with the first row and the row after the last; its
-            lists are read together. None if there is no larger one.
+        whole: for a part of a larger distribution: the larger one, and the indices in it of this part's first row and
+            of the row after its last. ``lists`` are read for the larger one, with one read by the host. Otherwise None.
     """
 
     whole: tuple[TokenDistribution, int, int] | None = None
@@ -105,7 +105,10 @@ class TokenDistribution:
 
     @cached_property
     def lists(self) -> list[tuple[list[float], list[int]]] | None:
-        """The probabilities and tokens of each distribution as lists; None if they are too long."""
+        """The probabilities and tokens of each distribution as lists; None if a list would have more than ``FEW``.
+
+        It is also None for distributions that do not list their tokens.
+        """
         if self.tokens is None or self.tokens.shape[1] > FEW:
             return None
         if self.whole is not None:
@@ -246,8 +249,9 @@ class Draft:
 
     Attributes:
         tokens: token of each node; children come after their parents, siblings in the order of drawing.
-        distributions: the distribution that each token was drawn from; without replacement, that of its first sibling.
-            The distributions of a level of a tree may be one object of several rows.
+        distributions: the distribution that each token was drawn from. For siblings that were drawn without
+            replacement, it is the distribution of the first sibling. The distributions of a level of a tree may be one
+            object of several rows.
         parents: parent of each node; -1 for children of the root.
         n_forwards: number of forwards of the draft model.
         from_target: whether the target chose and read the tokens, so that they need no verification.
@@ -575,7 +579,7 @@ class RoundHook:
             request: the request.
             draft: the draft.
             verdict: the result.
-            p: distributions after the text and after each drafted token.
+            p: N + 1 distributions of the target: after the text, and after each of the N drafted tokens.
             logits: (N + 1, V) the logits of ``p``.
         """
 
@@ -752,7 +756,12 @@ class Request:
 
 
 def warn_of_context(outputs: Sequence[Generation], context: int | None) -> None:
-    """Warn if texts ended at the ``context``, in tokens, before they had ``max_new_tokens`` tokens."""
+    """Warn if texts ended at the target's longest input, before they had ``max_new_tokens`` tokens.
+
+    Args:
+        outputs: the texts.
+        context: the longest input, in tokens; None if there is no limit, so that no text ended there.
+    """
     count = sum(output.finish_reason == "context" for output in outputs)
     if count:
         warnings.warn(

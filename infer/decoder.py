@@ -79,14 +79,15 @@ class SpeculativeDecoder:
         routing: chooses one of several arms for each prompt, instead of ``draft`` and ``length``.
         tokenizer: needed for text prompts and text output.
         length: length controller of chains, or its name, or their number of tokens. Default: four tokens.
-        threshold, cost: of a controller that is named, as for :meth:`from_pretrained`.
+        threshold, cost: settings of a length controller that is passed by its name, as for :meth:`from_pretrained`.
         verifier: the verification rule, with its threshold if it has one: ``"block"``, ``"mtad:0.5"``; see
             ``specpilot.infer.verify``. ``"mtjd"`` is joint decoding by the target alone, ``length`` tokens per step.
             ``"auto"`` is ``"invariant"`` in calls that give a seed, see
             :class:`~specpilot.infer.options.DecodingOptions`.
         draft_exponent: power of the draft's probabilities under the rule ``"invariant"``. Default: that of the trained
             controller, else 1.
-        beams: beam search of MTAD and MTJD. Default: four beams, drawn.
+        beams: settings of the beam search of MTAD and MTJD, or its number of beams. Default: four beams, which are
+            sampled.
         tree: draft a tree instead of a chain: number of children at each level, such as (3, 2, 1), or ``"auto"`` for
             as many nodes as pay by the predictions and costs of ``length``.
         ngram: settings of n-gram drafts, which copy the continuation of an earlier occurrence of the text's last
@@ -248,15 +249,24 @@ class SpeculativeDecoder:
 
     @classmethod
     def from_options(cls, options: DecodingOptions, models: Models | None = None) -> SpeculativeDecoder:
-        """Create a decoder from its options, see :meth:`from_pretrained`, with loaded ``models`` or by loading them.
+        """Create a decoder from its options.
 
-        With loaded models the default draft length is four tokens.
+        Args:
+            options: the options.
+            models: the loaded models, with which the default draft length is four tokens. Default: the models that
+                ``options`` name are loaded, as by :meth:`from_pretrained`.
+
+        Raises:
+            InputError: as for :meth:`from_pretrained`.
         """
         return cls._from_parts(options, models, steady=models is not None)
 
     @classmethod
     def steady_from_options(cls, options: DecodingOptions) -> SpeculativeDecoder:
-        """Return :meth:`from_options` for texts that must not depend on time: drafts have four tokens by default."""
+        """Create a decoder from its options, for texts that must not depend on measured times.
+
+        It differs from :meth:`from_options` in the default draft length, which is four tokens.
+        """
         return cls._from_parts(options, None, steady=True)
 
     @classmethod
@@ -402,7 +412,10 @@ class SpeculativeDecoder:
     ) -> Iterator[str]:
         """Generate a continuation of one prompt, and yield its text piece by piece after each round.
 
-        The arguments are those of :meth:`generate`.
+        The arguments are those of :meth:`generate`. Closing the iterator cancels the generation.
+
+        Raises:
+            InputError: there is no tokenizer, there are several prompts, or as for :meth:`generate`.
         """
         if self.tokenizer is None:
             raise InputError("stream: text needs a tokenizer; pass one to SpeculativeDecoder")
@@ -618,6 +631,9 @@ class SpeculativeDecoder:
             length, verifier: length controller and rule of the call; None for those of the decoder.
             seed: seed of the call, or None. The setup only depends on whether there is a seed.
             temperature: temperature of the call.
+
+        Raises:
+            InputError: the length or the rule does not exist, or does not fit the decoder's options.
         """
         seeded = seed is not None and temperature > 0 and self.options.verifier == AUTO and verifier is None
         if length is None and verifier is None and not seeded:

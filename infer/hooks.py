@@ -41,6 +41,9 @@ class RoundTimer:
     so that the host does not wait for them. On other devices the host has waited for the results of the round, and the
     seconds are known at once.
 
+    Args:
+        device: the target's device.
+
     Attributes:
         pending: first mark, last mark and report function of rounds whose seconds are not known yet.
     """

@@ -87,7 +87,7 @@ class NamedLength:
 
 @dataclass(frozen=True)
 class ControllerLength:
-    """A length controller object that the caller passed."""
+    """A length controller that the caller passed as an object, ``controller``."""
 
     controller: LengthController
 
@@ -153,7 +153,12 @@ class Autoregressive:
 
 @dataclass(frozen=True)
 class Chain:
-    """A draft model drafts one token after another, until ``length`` ends the draft."""
+    """A draft model drafts one token after another.
+
+    Attributes:
+        draft: the draft model.
+        length: decides after each token whether the draft ends.
+    """
 
     draft: ModelSpec
     length: Length
@@ -167,6 +172,7 @@ class Tree:
     """A draft model drafts a tree of a fixed shape.
 
     Attributes:
+        draft: the draft model.
         children: number of children at each level.
         distinct: whether the children of a node are drawn without replacement.
     """
@@ -182,7 +188,12 @@ class Tree:
 
 @dataclass(frozen=True)
 class GrownTree:
-    """A draft model grows a tree node by node, as far as ``length`` predicts that it pays."""
+    """A draft model grows a tree node by node.
+
+    Attributes:
+        draft: the draft model.
+        length: decides by predicted acceptance and costs whether another node is drafted.
+    """
 
     draft: ModelSpec
     length: Length
@@ -193,7 +204,12 @@ class GrownTree:
 
 @dataclass(frozen=True)
 class Copies:
-    """Tokens are copied from the text, until ``length`` ends the draft."""
+    """Tokens are copied from the text.
+
+    Attributes:
+        lookup: the settings of copies.
+        length: ends the draft.
+    """
 
     lookup: Lookup
     length: Length | WhilePaying
@@ -204,7 +220,12 @@ class Copies:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Each round drafts with the source that pays most: copies, the model, or copies that the model continues."""
+    """Each round drafts with the source that pays most: copies, the model, or copies that the model continues.
+
+    Attributes:
+        lookup: the settings of copies.
+        model: the drafting of the model. A tree does not continue copies.
+    """
 
     lookup: Lookup
     model: Chain | GrownTree
@@ -215,7 +236,13 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Beams:
-    """A draft model drafts the best of several beams (MTAD): ``length`` tokens."""
+    """A draft model drafts the best of several beams (MTAD).
+
+    Attributes:
+        draft: the draft model.
+        length: number of tokens of a draft.
+        search: the settings of the beam search.
+    """
 
     draft: ModelSpec
     length: int
@@ -227,7 +254,12 @@ class Beams:
 
 @dataclass(frozen=True)
 class JointBeams:
-    """The target chooses ``length`` tokens jointly by a search over beams, without a draft (MTJD)."""
+    """The target chooses several tokens jointly by a search over beams, without a draft (MTJD).
+
+    Attributes:
+        length: number of tokens of a step.
+        search: the settings of the beam search.
+    """
 
     length: int
     search: BeamSearch
@@ -238,7 +270,12 @@ class JointBeams:
 
 @dataclass(frozen=True)
 class RoutedArm:
-    """One arm of a router, and its drafting."""
+    """One arm of a router.
+
+    Attributes:
+        name: the arm's name.
+        drafting: the source of drafts of texts for which the router chooses this arm.
+    """
 
     name: str
     drafting: Autoregressive | Chain | Copies

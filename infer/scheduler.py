@@ -101,7 +101,11 @@ class Scheduler:
             self.cancel(started)
 
     def tokens(self, request: Request) -> Iterator[list[int]]:
-        """Yield the new tokens of ``request`` after each round; closing the iterator cancels the request."""
+        """Yield the new tokens of ``request`` after each round; closing the iterator cancels the request.
+
+        Raises:
+            BaseException: the error of the request if it failed.
+        """
         request.streamed = True
         rounds = 0
         try:

@@ -151,8 +151,8 @@ class FeaturePredictor(TrainedPredictor):
 
     Args:
         model: the model; its current coefficients are copied.
-        mean: mean acceptance in the data.
-        samplings: sampling parameters of the data, if known.
+        mean: mean acceptance in the training data.
+        samplings: sampling parameters of the training data; empty if they are not known.
     """
 
     lag = 0

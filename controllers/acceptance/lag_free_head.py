@@ -243,9 +243,9 @@ class LagFreePredictor(TrainedPredictor):
     Args:
         head: the head; its current weights are copied.
         embedding: (V, d) the draft's output embedding.
-        mean: mean acceptance in the data.
+        mean: mean acceptance in the training data.
         uses_ngrams: whether the head was trained on n-gram matches.
-        samplings: sampling parameters of the data, if they are known.
+        samplings: sampling parameters of the training data; empty if they are not known.
     """
 
     lag = 0

@@ -68,13 +68,13 @@ class AcceptancePredictor(ABC):
 
 
 class TrainedPredictor(AcceptancePredictor):
-    """A trained predictor, for which decoding can be replayed on traces."""
+    """A trained predictor. Decoding with it can also be simulated on recorded texts (``predict_all``)."""
 
     @abstractmethod
     def predict_all(
         self, signals: Sequence[DraftSignals], ngram_match: Sequence[NgramMatch], hidden: Tensor, tokens: Sequence[int]
     ) -> list[float]:
-        """Return the predictions for N tokens of a trace.
+        """Return the acceptance probabilities of N tokens of a recorded text, as :meth:`predict` returns them.
 
         Args:
             signals: draft signals of each token.

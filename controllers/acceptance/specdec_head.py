@@ -241,8 +241,8 @@ class HeadPredictor(TrainedPredictor):
     Args:
         head: the head; its current weights are copied.
         calibration: maps logits to probabilities. Default: the sigmoid.
-        mean: mean acceptance in the data.
-        samplings: sampling parameters of the data, if known.
+        mean: mean acceptance in the training data.
+        samplings: sampling parameters of the training data; empty if they are not known.
     """
 
     lag = 1

@@ -23,7 +23,7 @@ ACCEPTED, REJECTED, NOT_DRAFTED = 1, 0, -1  # outcomes; tokens after a rejected 
 
 @dataclass(frozen=True)
 class Examples:
-    """M training examples, which ``data_gen`` writes: drafted tokens, or rounds with the context ``ROUNDS``.
+    """M training examples, which ``data_gen`` writes: drafted tokens, or with the context ``ROUNDS`` whole rounds.
 
     Attributes:
         accept: (M,) the acceptance probability min(1, p(y)/q(y)); for a round, that of its first token.
@@ -81,10 +81,12 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a checkpoint: the fields that every ``Config`` has.
+    """The training from which a checkpoint comes: the fields that every ``Config`` has.
 
     Attributes:
-        provenance, datasets, metrics: as in :class:`~specpilot.controllers.checkpoints.config.ControllerConfig`.
+        provenance: the models and sampling parameters of the training.
+        datasets: SHA-256 of each training dataset.
+        metrics: metrics on held-out prompts.
     """
 
     provenance: Provenance

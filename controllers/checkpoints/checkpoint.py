@@ -45,7 +45,12 @@ _DIGEST = "weights_sha256"  # a key of config.json that is not a field of the co
 
 @dataclass(frozen=True)
 class Controller:
-    """A loaded controller: its configuration and its weights, in evaluation mode, float32, on the CPU."""
+    """A loaded controller.
+
+    Attributes:
+        config: the configuration.
+        head: the network with its weights, in evaluation mode, in float32, on the CPU.
+    """
 
     config: ControllerConfig
     head: nn.Module

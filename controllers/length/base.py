@@ -81,12 +81,15 @@ class LengthController(ABC):
         return True
 
     def state_values(self, hidden: Tensor) -> Tensor | None:
-        """Return the predictor's :meth:`~.AcceptancePredictor.state_values` of draft states (N, d), or None."""
+        """Return the numbers (N, m) that the controller's predictor needs of draft states ``hidden`` (N, d).
+
+        None if there is no predictor, or it reads no states; see :meth:`.AcceptancePredictor.state_values`.
+        """
         return None
 
     @abstractmethod
     def observe(self, step: Step) -> bool:
-        """Return true to draft another token after this one."""
+        """Return true to draft another token after the token of ``step``."""
 
     def end_round(self, drafted: int, accepted: int) -> None:  # noqa: B027 — most rules do not use it
         """Receive the result of a round whose length this controller decided.

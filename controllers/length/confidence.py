@@ -8,7 +8,14 @@ from .rule import Rule, check_threshold
 
 
 class Confidence(LengthController):
-    """Stop at a token of low draft probability, ``q(y) < θ`` (transformers' assistant confidence threshold)."""
+    """Stops after a token of low draft probability, ``q(y) < θ`` (transformers' assistant confidence threshold).
+
+    Args:
+        threshold: θ in [0, 1].
+
+    Raises:
+        InputError: the threshold is out of range.
+    """
 
     def __init__(self, threshold: float) -> None:
         self.threshold = check_threshold("confidence", threshold)

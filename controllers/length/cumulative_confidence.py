@@ -8,7 +8,14 @@ from .rule import Rule, check_threshold
 
 
 class CumulativeConfidence(LengthController):
-    """Stop when the draft's probability of all drafted tokens falls below θ: ``Π q(y_i) < θ``."""
+    """Stops when the draft's probability of all tokens of the draft falls below θ: ``Π q(y_i) < θ``.
+
+    Args:
+        threshold: θ in [0, 1].
+
+    Raises:
+        InputError: the threshold is out of range.
+    """
 
     def __init__(self, threshold: float) -> None:
         self.threshold = check_threshold("cumulative-confidence", threshold)

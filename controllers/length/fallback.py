@@ -10,7 +10,14 @@ MAX_FALLBACK = 10  # maximum number of tokens of a draft
 
 
 class Fallback(LengthController):
-    """BiLD (Kim et al. 2023, §3.2): stop when ``max_v q(v) < θ``, or after ten tokens."""
+    """Stops when ``max_v q(v) < θ``, or after ten tokens (BiLD, Kim et al. 2023, §3.2).
+
+    Args:
+        threshold: θ in [0, 1].
+
+    Raises:
+        InputError: the threshold is out of range.
+    """
 
     def __init__(self, threshold: float) -> None:
         self.threshold = check_threshold("fallback", threshold)

@@ -29,7 +29,14 @@ class CountedLength(LengthController):
 
 
 class Fixed(CountedLength):
-    """A fixed draft length K (Leviathan et al. 2023; Chen et al. 2023). K = 0 is autoregressive decoding."""
+    """A fixed draft length (Leviathan et al. 2023; Chen et al. 2023).
+
+    Args:
+        k: number of tokens of a draft; 0 is autoregressive decoding.
+
+    Raises:
+        InputError: ``k`` is not from 0 to ``MAX_DRAFT``.
+    """
 
     def __init__(self, k: int) -> None:
         if not 0 <= k <= MAX_DRAFT:

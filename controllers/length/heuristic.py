@@ -8,7 +8,16 @@ from .rule import Rule, first_length
 
 
 class Heuristic(CountedLength):
-    """Drafts two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic)."""
+    """Drafts two more tokens after a fully accepted draft, and one less after any other (transformers' heuristic).
+
+    The length stays from 1 to ``MAX_DRAFT``.
+
+    Args:
+        first: length of a text's first draft.
+
+    Raises:
+        InputError: ``first`` is not a whole number from 1 to ``MAX_DRAFT``.
+    """
 
     def __init__(self, first: float = 5) -> None:
         self.first = self.k = first_length("heuristic", first)

@@ -104,7 +104,12 @@ class RateOptimal(TrainedLength):
             self.shift += SHIFT * ((position < accepted) - accept)
 
     def _count_draft(self, accepted: int, seconds: float) -> None:
-        """Learn from a round that drafted; ``seconds`` is its time by the cost model."""
+        """Learn from a round that drafted.
+
+        Args:
+            accepted: number of accepted tokens.
+            seconds: time of the round by the cost model.
+        """
         self.first.add(accepted > 0, 1.0)
         self._end_draft(accepted, seconds)
 

@@ -83,8 +83,9 @@ def device_sampling(request: Request, sampling: SamplingParams, vocab_size: int)
     """Return the settings for sampling tokens of ``request`` on a device.
 
     Args:
-        sampling: the request's parameters for the target's tokens or for drafted ones.
-        vocab_size: the target's V.
+        request: the request, whose random source determines how tokens are drawn.
+        sampling: the request's sampling parameters for the target's tokens, or for drafted tokens.
+        vocab_size: the target's vocabulary size V.
     """
     shared = isinstance(request.rng, SharedNoise)
     return Sampled(sampling, vocab_size, distributions=not shared, shared=shared)
@@ -151,7 +152,13 @@ class ModelDrafter(Drafter):
     def distributions(
         self, requests: Sequence[Request], logits: Tensor, counts: Sequence[int]
     ) -> list[TokenDistribution]:
-        """Return q of each request, computed from its number of rows, in ``counts``, of ``logits`` (N, V')."""
+        """Return the draft's distributions of each request.
+
+        Args:
+            requests: the requests.
+            logits: (N, V') the draft's logits: the rows of the first request, then those of the second, and so on.
+            counts: the number of rows of each request.
+        """
         samplings = [request.draft_sampling for request in requests]
         return distributions(samplings, logits, counts, self.vocab_size, self.kept)
 
@@ -175,12 +182,17 @@ class ModelDrafter(Drafter):
         return len(request.text) - self.skipped
 
     def reach(self, request: Request) -> int:
-        """Return the maximum depth of a draft within the budget and the model's context; its last token is not read."""
+        """Return the maximum depth of a draft within the budget and the model's context.
+
+        The model does not read the draft's last token, which therefore needs no place in its context.
+        """
         context = self.model.context
         return request.max_draft if context is None else min(request.max_draft, context - self.trunk(request) + 1)
 
     def unread(self, request: Request, copied: Sequence[int] = ()) -> list[int]:
-        """Return the tokens to read after the prompt, the text's unread ones and ``copied``; empty if it cannot draft.
+        """Return the tokens that the model reads next: the text's unread tokens after the prompt, then ``copied``.
+
+        The list is empty if the model cannot draft for the request.
 
         Models with the same tokenizer may pad their vocabularies to different sizes. The request continues without
         drafts if the text has a token outside the draft's vocabulary, or is longer than the draft's context.

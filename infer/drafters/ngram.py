@@ -103,7 +103,11 @@ def split_drafts(draft: Any) -> tuple[list[Any], Ngram | None]:
 
 
 class CopyCosts:
-    """The cost model of n-gram drafts, which all requests of a drafter share."""
+    """The cost model of n-gram drafts, which all requests of a drafter share.
+
+    Args:
+        options: the settings, with the initial cost model. With ``adapt`` the rounds' wall times correct it.
+    """
 
     def __init__(self, options: Ngram) -> None:
         self.first = options.cost
@@ -120,7 +124,14 @@ class CopyCosts:
         return self.running is not None and self.running.draft_is_due()
 
     def add(self, tokens: int, forwards: int, seconds: float, rows: int) -> None:
-        """Add the seconds of a round of ``rows`` requests; :attr:`cost` is then that of rounds with as many."""
+        """Learn from the time of a round if costs adapt; :attr:`cost` then holds for rounds of ``rows`` requests.
+
+        Args:
+            tokens: number of drafted tokens.
+            forwards: number of forwards of the draft model.
+            seconds: wall time of the round.
+            rows: number of requests in the round.
+        """
         if self.running is not None:
             self.running = self.running.at(rows)
             self.running.add(tokens, forwards, seconds)
@@ -221,7 +232,7 @@ class CopyingDrafter(Drafter):
     with_model = joined = False
 
     def copy_by(self, options: Ngram) -> None:
-        """Set the settings and the costs; there are no requests yet."""
+        """Set the settings of n-gram drafts, and begin with their costs; called before there are requests."""
         self.options, self.costs = options, CopyCosts(options)
         self.texts: dict[Request, TextCopies] = {}
 

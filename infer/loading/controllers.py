@@ -37,7 +37,8 @@ def load_length(
         threshold, cost, pair_check: settings of a trained controller, as for :func:`.load_trained`.
 
     Raises:
-        InputError: there is no such rule or controller, or it was trained for another pair.
+        InputError: there is no such rule or controller; or for a trained controller: there is no draft or tokenizer, it
+            was trained for another pair, or its settings do not fit.
     """
     rule = load_rule(spec, cost)
     if rule is not None:
@@ -67,7 +68,10 @@ def length_digest(length: str | int | None) -> str | None:
 
 
 def length_digests(length: str | int | tuple[str | int, ...] | None) -> list[str]:
-    """Return the digests that :func:`length_digest` gives for one length, or for the lengths of several arms."""
+    """Return the digests of the trained controllers and users' classes in the option ``length``.
+
+    The option names one length, or one for each arm of a router. Other rules have no digest and are left out.
+    """
     digests = map(length_digest, length if isinstance(length, tuple) else (length,))
     return [digest for digest in digests if digest is not None]
 

@@ -48,6 +48,11 @@ class LoadedArm:
 class Routing:
     """A router and its arms in order.
 
+    Attributes:
+        target: the target, whose embedding of a prompt the router reads.
+        router: the router.
+        arms: the arms, in the order of the router's outputs.
+
     Raises:
         InputError: the router has another number of arms.
     """

@@ -15,7 +15,14 @@ from .rule import Rule, Threshold
 
 
 def bild(p: TokenDistribution, draft: Draft, rng: RandomSource, rollback: float = 3.0) -> Verdict:
-    """Verify the chain ``draft`` against the target's K + 1 distributions ``p``; ``rollback`` is τ ≥ 0 in nats."""
+    """Verify a chain of K drafted tokens.
+
+    Args:
+        p: the target's K + 1 distributions.
+        draft: the chain.
+        rng: draws the token after the accepted ones.
+        rollback: τ ≥ 0, in nats.
+    """
     count = len(draft.tokens)
     fails = [p_y == 0 or -math.log(p_y) > rollback for p_y in p.of(draft.tokens)]
     accepted = fails.index(True) if True in fails else count

@@ -1,10 +1,10 @@
 """Multi-token assisted decoding's verification (Qin et al. 2025, Algorithm 1). Lossy: it compares joint likelihoods.
 
 Let ``P_j`` and ``Q_j`` be the products of the first j drafted tokens' probabilities under target and draft. The rule
-accepts the first j tokens for the *largest* j with ``min(1, P_j/Q_j) > τ``, even if smaller j fail. The token after
-them is drawn from p, not from a residual. With τ near 1 the rule accepts almost nothing, so that the target samples
-token by token. The printed algorithm starts with η = -1 and later sets η to a token; this implementation follows the
-paper's text, η = 0 and η = i.
+accepts the first j tokens for the *largest* j with ``min(1, P_j/Q_j) > τ``, even if smaller j fail, and no token if
+all j fail. The token after them is drawn from p, not from a residual. With τ near 1 the rule accepts almost nothing, so
+that the target samples token by token. The printed algorithm starts with η = -1 and later sets η to a token; this
+implementation follows the paper's text, η = 0 and η = i.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ TAU = 0.5
 
 
 def mtad(p: TokenDistribution, draft: Draft, rng: RandomSource, tau: float = TAU) -> Verdict:
-    """Verify the chain ``draft`` against the target's K + 1 distributions ``p``; ``tau`` is τ in [0, 1)."""
+    """Verify a chain of K drafted tokens.
+
+    Args:
+        p: the target's K + 1 distributions.
+        draft: the chain.
+        rng: draws the token after the accepted ones.
+        tau: τ in [0, 1).
+    """
     logs = [math.log(ratio) if ratio > 0 else -math.inf for ratio in draft.ratios(p)]
     bar = math.log(tau) if tau > 0 else -math.inf
     passes = [joint > bar for joint in accumulate(logs)]  # without min(1, ·), which changes nothing for τ < 1

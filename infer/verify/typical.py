@@ -1,7 +1,8 @@
 """Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's distribution is not the target's.
 
 The rule accepts drafted tokens while ``p_i(y_i) > min(ε, δ·exp(-H(p_i)))``, where H is the entropy in nats: the higher
-the target's entropy, the lower the bound. The token after the accepted ones is drawn from p. The threshold in
+the target's entropy, the lower the bound. The first token that fails this test is replaced by a sample from p at its
+place. If all K tokens pass, a sample from ``p_{K+1}`` follows the draft. The threshold in
 ``"typical:0.09"`` is ε, and δ = √ε as in Medusa.
 """
 
@@ -19,7 +20,7 @@ from .rule import Rule, Threshold
 def typical(
     p: TokenDistribution, draft: Draft, rng: RandomSource, epsilon: float = 0.09, delta: float = 0.3
 ) -> Verdict:
-    """Return the number of accepted tokens of a chain, and the token after them.
+    """Verify a chain: return the number of accepted tokens, and the token after them.
 
     Args:
         p: the target's K + 1 distributions.
