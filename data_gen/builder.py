@@ -108,7 +108,12 @@ class EngineTexts:
 
 
 def context_limits(is_limited: Sequence[bool], context: int | None) -> list[str]:
-    """Return a line with the number of texts that ``context`` limits; no line if there are none."""
+    """Return a list with a line about the texts that the context limits; empty if there are none.
+
+    Args:
+        is_limited: for each text whether the context leaves room for fewer than ``max_new_tokens`` tokens.
+        context: the context in tokens; None for no limit, so that no text is limited.
+    """
     if not any(is_limited):
         return []
     return [
@@ -214,7 +219,12 @@ class DatasetBuilder(ABC, Generic[R]):
 
     @abstractmethod
     def rows(self, items: list[Item], on_done: OnDone) -> list[R]:
-        """Return a row for each prompt. ``on_done`` is called with the number of generated tokens of each."""
+        """Return a row for each prompt.
+
+        Args:
+            items: the prompts.
+            on_done: called with the number of generated tokens of each text, when the text is finished.
+        """
 
     @property
     def sampling(self) -> SamplingParams:
@@ -327,9 +337,12 @@ def make_dataset(
     Args:
         builder: loads the models of ``settings``; called in each worker's process.
         settings: the options of the dataset.
+        output: folder of the dataset.
+        console: shows the progress. By default, standard error.
+        workers: workers on a Ray cluster. By default, this process.
         texts: texts of another engine; None if the target generates them.
         stored_day: date for the chat template, as YYYY-MM-DD. By default, the date in the manifest, or today.
-        prepare: called before the first shard is made, while the folder is locked.
+        prepare: called with the workers and the prompts before the first shard is made, while the folder is locked.
 
     Raises:
         InputError: a model cannot be loaded, or all answers are empty; also as :func:`encode_prompts`,

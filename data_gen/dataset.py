@@ -78,11 +78,18 @@ class ShardEntry(SparseRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings(Record):
-    """Options on which the rows of a dataset of prompts depend. A server's rounds have only two of them.
+    """Options on which the rows of a dataset of prompts depend.
+
+    Rounds that a server logged have only some of these options; the others are None.
 
     Attributes:
-        max_new_tokens: maximum number of tokens of a text.
+        chat: whether the chat template was applied to the prompts.
         system: system message of the chat.
+        max_prompt_tokens: maximum number of tokens of a prompt; None for no maximum.
+        max_new_tokens: maximum number of new tokens of a text.
+        batch_size: number of prompts that were decoded together.
+        shard_size: number of prompts of a shard.
+        dtype: precision of the models.
         device: type of the device, or the engine, that generated the texts.
     """
 
@@ -167,7 +174,7 @@ class Manifest(SparseRecord):
 
     Attributes:
         schema_version: version of this format. Other versions cannot be read.
-        code_version: version of specpilot that made the data; None for the data of a training run.
+        code_version: version of specpilot that made the data; None in the run folders of copy heads and drafts.
         kind: kind of the dataset, a key of ``COMMANDS``; ``draft`` or ``copies`` for the data of these training runs.
         target, draft: names of the models; ``draft`` is None for data of the target alone and of routers.
         fingerprint: hashes of ``target``, ``draft`` and ``tokenizer``, as far as the data depends on them.
@@ -192,7 +199,8 @@ class Manifest(SparseRecord):
         data_fingerprint: for features, one hash of all ``datasets``, or the only entry. A training run on these
             features has this hash as its ``dataset_fingerprint``.
         stop_tokens: tokens that end a text, for features.
-        predictor: name of the controller that a run trains, or ``draft``; None for a dataset.
+        predictor: name of the predictor that a run trains, or ``copies`` or ``draft``; None for datasets and in the run
+            folders of routers.
         kept_tokens: tokens to which the output of a draft is restricted, for a draft's training.
         shards: entries of the finished shards, in order.
         mean_acceptance: mean acceptance probability of the drafted tokens; None if there are no labels.
@@ -237,32 +245,47 @@ class Manifest(SparseRecord):
 
     @property
     def pair(self) -> PairFingerprint:
-        """The fingerprint of target, draft and tokenizer; raises InputError if the data has no target."""
+        """The fingerprint of target, draft and tokenizer.
+
+        Raises:
+            InputError: the manifest has no hash of the target or of the tokenizer.
+        """
         return build(PairFingerprint, {"draft": None, **self.fingerprint}, "fingerprint")
 
     @property
     def rollouts(self) -> RolloutSettings:
-        """The settings of a dataset of texts; raises InputError if there are none."""
+        """The settings of a dataset of texts.
+
+        Raises:
+            InputError: the manifest has no such settings.
+        """
         if not isinstance(self.settings, RolloutSettings):
             raise InputError(f"a dataset of kind {self.kind!r} has no settings of texts; {MAKE_AGAIN}")
         return self.settings
 
     @property
     def allows_answers(self) -> bool:
-        """Return true if answers may have more than one token."""
+        """Return true if answers may have more than one token; false for rounds that a server logged."""
         settings = self.settings
         return isinstance(settings, RolloutSettings) and settings.max_new_tokens > 1 and not self.served
 
     @property
     def features(self) -> FeatureSettings:
-        """The settings of a feature dataset; raises InputError if there are none."""
+        """The settings of a feature dataset.
+
+        Raises:
+            InputError: the manifest has no such settings.
+        """
         if not isinstance(self.settings, FeatureSettings):
             raise InputError(f"a dataset of kind {self.kind!r} has no settings of features; {MAKE_AGAIN}")
         return self.settings
 
 
 def rule_identity(verifier: str) -> Identity:
-    """Return the part of a dataset's identity that names the verification rule of its acceptance probabilities."""
+    """Return the part of a dataset's identity that names the verification rule of its acceptance probabilities.
+
+    It is empty for the rule ``token-wise``, which a manifest without a rule stands for.
+    """
     return {} if verifier == TOKEN_WISE else {"verifier": verifier}
 
 
@@ -347,7 +370,7 @@ class ShardWriter:
 
     @property
     def noun(self) -> str:
-        """The noun for a row: features have several readings of a text."""
+        """The noun for a row in messages: "text", or "reading" for features, which have several readings of a text."""
         return "reading" if self.manifest.kind == "features" else "text"
 
     @property
@@ -357,7 +380,7 @@ class ShardWriter:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of all shards, or of examples if shards only count rows."""
+        """The number of tokens of all written shards; of examples for shards without a number of tokens."""
         return sum(shard.rows or 0 if shard.tokens is None else shard.tokens for shard in self.manifest.shards)
 
     def missing(self, total: int) -> list[int]:
@@ -423,7 +446,15 @@ class ShardWriter:
 
 
 def differences(first: Any, second: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the values in which two nested dictionaries differ, by keys with dots; None for a missing value."""
+    """Return the values in which two nested dictionaries differ.
+
+    Args:
+        first, second: the dictionaries.
+        name: the key of these dictionaries in a larger one; empty at the top.
+
+    Returns:
+        Both values by key, such as ``sampling.top_k``; None for a missing value.
+    """
     if not isinstance(first, dict) or not isinstance(second, dict):
         return {} if first == second else {name: (first, second)}
     pairs: dict[str, tuple[Any, Any]] = {}
@@ -510,7 +541,8 @@ def parse_manifest(file: Path, remedy: str = MAKE_AGAIN) -> Manifest:
     """Return the manifest in ``file``.
 
     Args:
-        remedy: end of the error message.
+        file: the file.
+        remedy: the remedy at the end of error messages.
 
     Raises:
         InputError: the file cannot be read, is damaged or of another schema version.

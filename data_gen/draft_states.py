@@ -126,7 +126,13 @@ def read_rounds(target: CausalLM, draft: CausalLM, text: Text) -> tuple[Tensor, 
 
 @torch.inference_mode()
 def after_mixed_text(draft: LanguageModel, texts: Sequence[Text], drafted: Sequence[NDArray[np.bool_]]) -> Examples:
-    """Return examples of the tokens Z_i = y_i with mixed context. ``drafted`` (T,) marks these tokens in each text."""
+    """Return examples of the draft's tokens in mixed texts.
+
+    Args:
+        draft: the draft model.
+        texts: the texts, with a drafted token y_i at every position.
+        drafted: for each text a mask (T,) that is true where Z_i = y_i.
+    """
     mixed = []
     for text, is_drafted in zip(texts, drafted, strict=True):
         z = np.where(is_drafted, text.tokens, text.x).tolist()
@@ -228,9 +234,13 @@ def match_all(text: Text) -> list[NgramMatch]:
 
 
 def from_draft(seed: int, stream: int, row: int, length: int, mixing: float) -> NDArray[np.bool_]:
-    """Return whether Z_i = y_i at each position (length,), true with probability 1 - ``mixing``.
+    """Return a mask (length,) that is true where a mixed text has the draft's token, Z_i = y_i.
 
-    The first three arguments seed the random numbers.
+    Args:
+        seed, stream, row: seeds of the random numbers: that of the dataset, the number of the mixing, and the number of
+            the text.
+        length: number of tokens of the text.
+        mixing: share r of target tokens. A token is the draft's with probability 1 - r.
     """
     return np.random.default_rng([seed, stream, row]).random(length) >= mixing
 

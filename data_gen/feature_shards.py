@@ -29,7 +29,12 @@ STORED = {"float16": torch.float16, "float32": torch.float32}
 
 @dataclass(frozen=True)
 class FeatureShard:
-    """The tensors of a shard and the part to which they belong."""
+    """A shard before it is written.
+
+    Attributes:
+        part: name of the dataset's part to which the shard belongs.
+        tensors: the columns by name.
+    """
 
     part: str
     tensors: dict[str, Tensor]

@@ -45,6 +45,9 @@ class AnswerRow(Row):
     """An answer of the target.
 
     Attributes:
+        prompt_id: id of the prompt.
+        prompt: the prompt's text; messages as JSON.
+        prompt_ids: token ids of the prompt.
         x: tokens sampled from the target, including the end token if it was reached.
     """
 
@@ -176,7 +179,7 @@ ROWS: dict[str, type[Row]] = {kind.kind: kind for kind in (AnswerRow, Acceptance
 
 @dataclass(frozen=True)
 class Rows(Generic[R]):
-    """A shard of one or more rows of the same kind."""
+    """A shard of one or more rows of the same kind, written as Parquet."""
 
     rows: list[R]
     suffix: ClassVar[str] = "parquet"
@@ -196,7 +199,7 @@ class Rows(Generic[R]):
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """Return the column type of text, a number, a boolean, or lists of these."""
+    """Return the Parquet type of a column for the type ``hint`` of a field: text, a number, a boolean, or lists."""
     return ARROW[hint] if hint in ARROW else pa.list_(arrow_type(*get_args(hint)))
 
 

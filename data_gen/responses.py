@@ -229,6 +229,13 @@ def make_responses(
 
     This process sends the requests to a server. Complete texts need no engine.
 
+    Args:
+        settings: options of the acceptance dataset, whose prompts the texts answer.
+        responses: the engine.
+        folder: folder of the dataset of texts.
+        console: shows the progress.
+        workers: the workers that run vLLM; not used for a server.
+
     Raises:
         InputError: the engine returns no texts or only empty texts, or ``folder`` belongs to another run.
     """

@@ -238,14 +238,19 @@ def label(
     sampling: SamplingParams,
     verifier: str = TOKEN_WISE,
 ) -> list[tuple[list[int], list[float]]]:
-    """Return (Y, P) for every rollout, up to its first token outside the draft's vocabulary.
-
-    Both lists are empty if the prompt has such a token.
+    """Return the drafted tokens Y and their acceptance probabilities P for every rollout.
 
     Args:
+        target: the target.
+        draft: the draft.
         prompts, rollouts: B prompts and the target's B rollouts X, at least one token each.
         uniforms: (B, T) in [0, 1), T at least the longest rollout's length; number i determines Y_i.
+        sampling: sampling parameters of both models.
         verifier: the rule that P is for, see :func:`acceptance`.
+
+    Returns:
+        A pair (Y, P) of lists for each rollout, with an entry for each token before the rollout's first token outside
+        the draft's vocabulary. Both lists are empty if the prompt has such a token.
     """
     labels: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
     size = target.vocab_size
@@ -278,7 +283,10 @@ def overlap(
     token can still be drafted, from the tokens before it.
 
     Args:
+        target: the target.
+        draft: the draft.
         prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
+        sampling: sampling parameters of both models.
         verifier: the rule that verifies drafts.
     """
     result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
@@ -301,14 +309,20 @@ def acceptance_by_exponent(
     sampling: SamplingParams,
     exponents: Sequence[float],
 ) -> list[float]:
-    """The mean :func:`expected_acceptance` under the rule ``invariant`` with each power of the draft's probabilities.
+    """Return the mean :func:`expected_acceptance` under ``invariant`` for each power of the draft's probabilities.
 
     With shared noise a draft that chooses ``argmax λ·log q + g`` chooses a sample of q^λ, normalised, so that the
     closed form holds with this distribution instead of q.
 
     Args:
+        target: the target.
+        draft: the draft.
         prompts, rollouts: B prompts and the target's outputs under ``sampling``, at least one token each.
-        exponents: λ.
+        sampling: sampling parameters of both models.
+        exponents: the powers λ.
+
+    Returns:
+        The mean over all tokens that the draft can read, for each of ``exponents``; 0 if there are none.
     """
     sums, count = torch.zeros(len(exponents), dtype=torch.float64), 0
     size = target.vocab_size
@@ -322,7 +336,13 @@ def acceptance_by_exponent(
 
 
 class _Batch(NamedTuple):
-    """Some of the prompts, and their rollouts up to the last token that is read."""
+    """Some of the prompts, which are read together.
+
+    Attributes:
+        rows: indices of the prompts.
+        prompts: the prompts.
+        rollouts: their rollouts, up to the last token that is read.
+    """
 
     rows: list[int]
     prompts: list[list[int]]

@@ -141,10 +141,11 @@ class RouterDatasetBuilder(TargetBuilder[RouterRow]):
 
 
 def copied(prompt: Sequence[int], text: Sequence[int]) -> list[bool]:
-    """Return whether each token of ``text`` equals the copy that an n-gram match of the tokens before it proposes.
+    """Return for each token of ``text`` whether it equals the copy that an n-gram match of the tokens before proposes.
 
-    If the text was sampled from the target, the result is a draw of the copy's acceptance. Token x_t has the
-    distribution p and equals the copy y with probability p(y), which is the acceptance probability of y.
+    It is false for a token without a match. If the text was sampled from the target, the result is a draw of the copy's
+    acceptance. Token x_t has the distribution p and equals the copy y with probability p(y), which is the acceptance
+    probability of y.
     """
     tokens = [*prompt]
     lookup, equal = PromptLookup(NgramIndex(tokens), Ngram().longest), []

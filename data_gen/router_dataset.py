@@ -52,7 +52,11 @@ class Times:
 
     @classmethod
     def load(cls, folder: str | Path) -> Times:
-        """Return the times of a dataset; raises InputError if they are missing or damaged."""
+        """Return the times of the dataset in ``folder``.
+
+        Raises:
+            InputError: the file of times is missing or damaged.
+        """
         file, again = Path(folder) / TIMES, "run 'specpilot data router' again to measure them"
         document = read_object(file, again)
         with naming_file(file, again):
@@ -62,7 +66,14 @@ class Times:
 
 @dataclass(frozen=True)
 class RouterDataset:
-    """A router dataset in memory."""
+    """A router dataset in memory.
+
+    Attributes:
+        manifest: the manifest; for several datasets together their joint manifest.
+        arms: the A arms, in the order of the lists in rows.
+        rows: the N prompts.
+        times: the times that were measured when the data was made; for several datasets those of the first one.
+    """
 
     manifest: Manifest
     arms: tuple[Arm, ...]
@@ -137,7 +148,16 @@ def time_costs(times: Times) -> Array:
 
 
 def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | None) -> list[float]:
-    """Return the expected throughput (A,) of each arm relative to the target alone; 1 for an arm without drafts."""
+    """Return the expected throughput (A,) of each arm for a prompt, relative to the target alone.
+
+    It is 1 for an arm without drafts.
+
+    Args:
+        row: the prompt, with the acceptance probabilities of each arm along the target's output.
+        arms: the arms.
+        times: the times of a draft step of each arm and of a verification.
+        length: the draft length; None for the best length of each arm.
+    """
     alone = 1 / times.verify.verification(1)
     ratios = []
     for arm, seconds, shares in zip(arms, times.arms, row.overlap, strict=True):

@@ -84,7 +84,12 @@ class Workers(Protocol[U_contra, S_co]):
     def make_all(
         self, units: Mapping[int, Callable[[], U_contra]], on_done: OnDone = ignore
     ) -> Iterator[tuple[int, S_co]]:
-        """Yield the index and the shard of every unit, in any order. A unit is made when a maker gets it."""
+        """Yield the index and the shard of every unit, in any order.
+
+        Args:
+            units: for each index a function that makes the unit, called when a maker is free.
+            on_done: called with the number of tokens of each finished text.
+        """
 
 
 class Writer(Protocol[S_contra]):

@@ -86,8 +86,7 @@ class SpeculativeDecoder:
             :class:`~specpilot.infer.options.DecodingOptions`.
         draft_exponent: power of the draft's probabilities under the rule ``"invariant"``. Default: that of the trained
             controller, else 1.
-        beams: settings of the beam search of MTAD and MTJD, or its number of beams. Default: four beams, which are
-            sampled.
+        beams: settings of the beam search of MTAD and MTJD. Default: four beams, which are sampled.
         tree: draft a tree instead of a chain: number of children at each level, such as (3, 2, 1), or ``"auto"`` for
             as many nodes as pay by the predictions and costs of ``length``.
         ngram: settings of n-gram drafts, which copy the continuation of an earlier occurrence of the text's last

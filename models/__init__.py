@@ -49,7 +49,7 @@ def language_model(
 
     Args:
         model: the loaded model.
-        quantization: round the weights to 8 or 4 bits; for drafts.
+        quantization: number format of 8 or 4 bits to which a draft's weights are rounded; None for no rounding.
         graphs: whether CUDA graphs replay short forwards on a GPU (:mod:`.static_forward`); ``"compiled"`` also
             compiles the small kernels of these forwards.
 

@@ -83,13 +83,27 @@ class LanguageModel(ABC):
         """Return an empty cache for this model."""
 
     def begin(self, cache: TextCache, text: Hashable, prompt: Sequence[int], reserve: int) -> list[int]:
-        """Add a text to ``cache`` with room for ``reserve`` tokens after the prompt; return the tokens to read."""
+        """Add a text to ``cache``, and return the tokens that the model reads first.
+
+        Args:
+            cache: the cache.
+            text: the text's key.
+            prompt: token ids of the prompt.
+            reserve: number of tokens after the prompt that the cache has room for; the text may grow longer.
+
+        Returns:
+            The prompt; for an encoder-decoder, which encodes the prompt here, the decoder's start token.
+        """
         cache.add(text, len(prompt) + reserve)
         return list(prompt)
 
     @abstractmethod
     def forward(self, cache: TextCache, reads: Sequence[Read]) -> tuple[Tensor, Tensor]:
         """Append the new tokens of each read to its text.
+
+        Args:
+            cache: the cache, which has the texts of all reads.
+            reads: the new tokens of each text.
 
         Returns:
             Logits (N, V) and hidden states (N', d + L·d) in the order of the reads. N is the sum of ``keep``, N' the
@@ -153,6 +167,8 @@ class LanguageModel(ABC):
         It is the target's sentence embedding of Huang et al. 2024, §3.1, a by-product of the prefill.
 
         Args:
+            cache: the cache that has the text.
+            text: the text's key.
             hidden: (d,) the hidden state of the prompt's last token.
         """
         return hidden
@@ -185,7 +201,13 @@ class TextReader:
     def read(
         self, tokens: Sequence[int], *, keep: int | None = None, tree: TreeMask | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Read ``tokens``; return logits (n, V) and hidden states (n, d) of the last ``keep`` of them. Default: all."""
+        """Read ``tokens``, and return logits (n, V) and hidden states (n, d).
+
+        Args:
+            tokens: the tokens.
+            keep: n, the number of last tokens with results. Default: all.
+            tree: the mask of the last tokens if they form a tree; None for a chain.
+        """
         keep = len(tokens) if keep is None else keep
         return self.model.forward(self.cache, [Read(self.text, tokens, keep, tree)])
 
@@ -194,7 +216,7 @@ class TextReader:
         self.cache.crop_text(self.text, length)
 
     def keep(self, length: int, columns: Sequence[int]) -> None:
-        """Roll back to the first ``length`` tokens and then ``columns``, a path of the tree read after them."""
+        """Keep the first ``length`` tokens and after them ``columns``, a path of the tree; remove all other tokens."""
         self.cache.keep(self.text, length, columns)
 
 

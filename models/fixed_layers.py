@@ -55,7 +55,10 @@ class FusedNorm:
 
 @torch.inference_mode()
 def fused_norm(module: nn.Module) -> FusedNorm | None:
-    """Return the norm ``module`` as one kernel; None if it is not a norm, or its results for random inputs differ."""
+    """Return the norm ``module`` as one kernel.
+
+    None if the module is no root-mean-square norm, or if the kernel's results for random inputs differ from its own.
+    """
     weight = module._parameters.get("weight")
     eps = vars(module).get("variance_epsilon", vars(module).get("eps"))
     named = type(module).__name__.endswith("RMSNorm")

@@ -79,7 +79,7 @@ class Forward(ABC):
         """Return a forward of this kind for a variant of the model.
 
         Args:
-            model: the variant. It has fewer layers, or it also returns the outputs of some layers.
+            model: the variant: a model with fewer layers, or one that also returns the outputs of some layers.
         """
         return self
 
@@ -100,7 +100,12 @@ class Forward(ABC):
 
 
 class Lean(Forward):
-    """The forward of :mod:`.lean_forward`."""
+    """The forward of :mod:`.lean_forward`.
+
+    Args:
+        reason: as for :class:`Forward`.
+        lean: the forward with its copy of the weights.
+    """
 
     name = "lean forward"
     together = True

@@ -43,11 +43,11 @@ CACHE_KINDS = {"float32": 0, "float16": 1, "bfloat16": 30, "auto": 1}  # ggml's 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor in a file.
+    """A tensor in a GGUF file, without its data.
 
     Attributes:
-        shape: rows first, as in torch.
-        kind: ggml's type.
+        shape: the shape in the order of torch; the file has the reverse order.
+        kind: the number of ggml's type, such as 0 for float32.
         offset: offset of the tensor's data in the file, in bytes.
     """
 
@@ -199,7 +199,12 @@ class Cursor:
 
 @dataclass(frozen=True)
 class GgufConfig:
-    """The fields of a transformers configuration that the package reads of every model."""
+    """The fields of a transformers configuration that the package reads for every model.
+
+    Attributes:
+        model_type: name of the architecture in llama.cpp.
+        is_encoder_decoder: always false.
+    """
 
     model_type: str
     is_encoder_decoder: bool = False

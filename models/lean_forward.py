@@ -283,7 +283,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer: four products, two norms, and ``head_norm``, the norm of queries and keys, or None."""
+    """One decoder layer: four products and two norms.
+
+    ``head_norm`` normalises queries and keys of each head; None for families without this norm.
+    """
 
     before_attention: Norm
     qkv: Linear

@@ -82,7 +82,12 @@ MAX_GIB = 4  # maximum GiB of these weights in a model, because they are copied
 
 
 class PackedLinear:
-    """``F.linear(x, weight, bias)`` for a constant weight (out, in) and bias (out,)."""
+    """Computes ``F.linear(x, weight, bias)`` with a reordered copy of the weight.
+
+    Args:
+        weight: (out, in) the weight.
+        bias: (out,) the bias, or None.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.size, self.bias = weight.numel(), bias
@@ -97,7 +102,7 @@ class PackedLinear:
         self.plain = weight.t() if keep else None  # (in, out)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (N, in) → (N, out)."""
+        """Return the product for ``x``, (N, in) → (N, out)."""
         n = x.shape[0]  # len(x) takes five times as long
         few = n <= self.plain_rows or n * self.size < FEW
         if self.packed is None or (few and self.plain is not None):
@@ -127,7 +132,15 @@ def _reorders(dtype: torch.dtype) -> bool:
 
 
 class Int8Linear:
-    """``F.linear(x, weight, bias)`` for x in bfloat16; each row of the weight is rounded to multiples of a scale."""
+    """Computes ``F.linear(x, weight, bias)`` with weights of 8 bits: multiples of a scale for each row.
+
+    Args:
+        weight: (out, in) the weight.
+        bias: (out,) the bias in bfloat16, or None.
+
+    Raises:
+        InputError: the sizes of the weight are not supported (:func:`check_size`).
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         check_size("int8", weight)
@@ -141,7 +154,7 @@ class Int8Linear:
         self.product = torch.ops.aten._weight_int8pack_mm.default
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (N, in) → (N, out)."""
+        """Return the product for ``x``, (N, in) → (N, out)."""
         if x.shape[0] > INT8_ROWS:
             return self.many(x)
         result: Tensor = self.product(x.contiguous(), self.weight, self.scale)
@@ -149,7 +162,17 @@ class Int8Linear:
 
 
 class Int4Linear:
-    """``F.linear(x, weight, bias)`` for x in bfloat16; ``GROUP`` weights of a row share one set of sixteen values."""
+    """Computes ``F.linear(x, weight, bias)`` with weights of 4 bits.
+
+    Each group of ``GROUP`` weights of a row has a scale and an offset, and thus sixteen possible values.
+
+    Args:
+        weight: (out, in) the weight.
+        bias: (out,) the bias in bfloat16, or None.
+
+    Raises:
+        InputError: the sizes of the weight are not supported (:func:`check_size`).
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         check_size("int4", weight, OUTPUTS)
@@ -166,7 +189,7 @@ class Int4Linear:
         self.product = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (N, in) → (N, out)."""
+        """Return the product for ``x``, (N, in) → (N, out)."""
         if x.shape[0] > INT4_ROWS:
             return self.many(x)
         result: Tensor = self.product(x.contiguous(), self.weight, GROUP, self.scale)
@@ -222,7 +245,7 @@ class PackedForward:
         self.dtype, self.plain = weight.dtype, module.forward
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes (…, in) → (…, out)."""
+        """Return the product for ``x``, (…, in) → (…, out)."""
         if torch.is_grad_enabled() or x.dtype != self.dtype:
             result: Tensor = self.plain(x)
             return result

@@ -33,7 +33,12 @@ SKIM = 32  # more tokens without results than this get a call of their own, beca
 
 
 class Branch(NamedTuple):
-    """The path to a node: the first ``root`` columns of the text's chain, followed by the columns ``nodes``."""
+    """The path to a node of a tree.
+
+    Attributes:
+        root: number of first columns of the text's chain that begin the path.
+        nodes: the columns of the nodes that follow them.
+    """
 
     root: int
     nodes: list[int]

@@ -122,7 +122,13 @@ def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
 def read_in_groups(
     reads: Sequence[Read], groups: Iterable[Sequence[int]], forward: Callable[[Sequence[Read]], Results]
 ) -> Results:
-    """Read each of ``groups``, lists of indices of ``reads``, by a call of ``forward``; return all results in order."""
+    """Read ``reads`` in several forwards, and return the results of all reads in their order.
+
+    Args:
+        reads: the new tokens of each text.
+        groups: for each forward the indices of its reads.
+        forward: reads a group, and returns logits and hidden states.
+    """
     results: dict[int, Results] = {}
     for group in groups:
         group_reads = [reads[i] for i in group]
@@ -136,5 +142,5 @@ def read_in_groups(
 
 
 def joined(results: Sequence[Results]) -> Results:
-    """Concatenate results."""
+    """Return the logits of all ``results`` concatenated, and their hidden states concatenated."""
     return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])

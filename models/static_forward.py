@@ -174,7 +174,14 @@ def fits_static(cache: RaggedKVCache, reads: Sequence[Read]) -> bool:
 
 
 def read_static(model: Any, strategy: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
-    """Return the results of ``reads``, for which :func:`fits_static` is true."""
+    """Read ``reads`` by a forward of fixed shape, and return logits (N, V) and hidden states (N', d + L·d).
+
+    Args:
+        model: a :class:`.causal_lm.CausalLM`.
+        strategy: its :class:`.forwards.FixedShapes`.
+        cache: the cache of the texts.
+        reads: the new tokens, for which :func:`fits_static` is true.
+    """
     longest = max(len(read.tokens) for read in reads)
     plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
     cache.fit()

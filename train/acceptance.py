@@ -112,7 +112,12 @@ def _load(settings: PredictorTrainingOptions, dataset: Manifest, output: Path) -
 
 
 class AcceptanceDataModule(ResumableData[Part, Batch]):
-    """Training and validation batches of a feature dataset. A batch is split over the processes."""
+    """Makes training and validation batches of a feature dataset. A batch is split over the processes.
+
+    Args:
+        dataset: the feature dataset.
+        settings: options of the training.
+    """
 
     settings: PredictorTrainingOptions
 
@@ -134,7 +139,7 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
         return (self._examples(shard.tensors) for shard in self.training.shards)
 
     def sizes(self, examples: Part) -> list[int]:
-        """Return the number of rows of each shard."""
+        """Return the number of examples of each shard: texts if the predictor trains by text, else rows."""
         return examples.texts if self.settings.by_text else examples.rows
 
     def batch(self, examples: Part, rows: Tensor, epoch: int | None) -> Batch:

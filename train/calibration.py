@@ -35,7 +35,13 @@ STORED = ("auroc", "brier", "kl", "ece", "kl_constant")  # metrics in a checkpoi
 
 
 def fit_all(logits: Array, p: Array, *, w_acc: float, w_rej: float) -> dict[str, Calibration]:
-    """Return calibrations by method: undone loss weights, and Platt's fit to ``logits`` (N,) and true ``p`` (N,)."""
+    """Return calibrations by method: ``weights`` undoes the loss weights, ``platt`` is Platt's fit.
+
+    Args:
+        logits: (N,) logits of the head.
+        p: (N,) true acceptance probabilities.
+        w_acc, w_rej: the loss weights.
+    """
     (scale,), shift = fit_logistic(logits[:, None], p)
     return {"weights": undo_weights(w_acc, w_rej), "platt": Calibration(float(scale), shift, "platt")}
 
@@ -142,10 +148,17 @@ def fit_draft_exponent(
     tested: Sequence[Text],
     sampling: SamplingParams,
 ) -> tuple[float, dict[str, float]]:
-    """The power of the draft's probabilities with the highest expected acceptance under the rule ``invariant``.
+    """Return the power of the draft's probabilities with the highest expected acceptance under ``invariant``.
 
-    It is chosen on the target's answers in ``fitted`` and must also be better than 1 on those in ``tested``; otherwise
-    it is 1. Datasets hold the acceptance of drafted tokens alone, so both models read the texts again.
+    The exponent is chosen on the target's answers in ``fitted``. If it is not better than 1 on those in ``tested``, it
+    is replaced by 1. Datasets hold the acceptance of drafted tokens alone, so both models read the texts again.
+
+    Args:
+        target: the target.
+        draft: the draft.
+        fitted: the texts on which the exponent is chosen.
+        tested: the texts on which it is tested.
+        sampling: sampling parameters of the texts.
 
     Returns:
         The exponent, and the expected acceptance on ``tested`` by exponent: with 1, and with the one chosen on

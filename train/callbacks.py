@@ -76,6 +76,10 @@ class RunLog(Callback):
 
     A row has the loss, every ``every`` steps and at the last step of an epoch, or the validation metrics of an epoch.
     Epochs count from 1.
+
+    Args:
+        file: the file ``metrics.csv``.
+        every: number of steps between two rows with the loss.
     """
 
     COLUMNS = ("step", "epoch", "loss", "lr")
@@ -130,10 +134,14 @@ class RunLog(Callback):
 
 
 class RunCheckpoints(Checkpoint):
-    """Saves ``last.ckpt`` every ``every`` steps and after each epoch, and ``best.ckpt`` after the epoch with the best
-    score.
+    """Saves ``last.ckpt`` and ``best.ckpt``.
 
-    Both files only contain tensors and numbers, and load with ``weights_only=True``.
+    ``last.ckpt`` is written every ``every`` steps and after each epoch, ``best.ckpt`` after each epoch whose score is
+    the highest so far. Both files only contain tensors, numbers and text, and load with ``weights_only=True``.
+
+    Args:
+        folder: folder of the files.
+        every: number of steps between two checkpoints.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -185,6 +193,10 @@ class StopEarly(EarlyStopping):
     """Lightning's early stopping, by the metric that selects the best epoch.
 
     A run that was killed after its last epoch stops when it is resumed.
+
+    Args:
+        module: the Lightning module, which names the metric.
+        patience: number of epochs without an improvement after which the training stops; None never stops early.
     """
 
     def __init__(self, module: ControllerModule, patience: int | None) -> None:
@@ -203,7 +215,11 @@ class StopEarly(EarlyStopping):
 
 
 class RefuseDivergence(Callback):
-    """Checks that the loss of every step is finite, and the weights before validation and saving."""
+    """Checks that the loss of every step and the weights before validation and saving are finite.
+
+    Raises:
+        InputError: a loss or a weight is NaN or infinite.
+    """
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

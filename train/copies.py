@@ -30,7 +30,15 @@ from .predictor_module import PredictorModule
 
 
 class CopiedToken(NamedTuple):
-    """A copied token, see :class:`~specpilot.controllers.acceptance.copy_head.Copies`."""
+    """A copied token, one row of :class:`~specpilot.controllers.acceptance.copy_head.Copies`.
+
+    Attributes:
+        evidence: the 9 numbers of :func:`~specpilot.controllers.acceptance.copy_head.copy_evidence`.
+        rate: the text's acceptance rate after matches of this length.
+        token: the copied token.
+        last: the token before it.
+        kept: whether the text continues with the copied token.
+    """
 
     evidence: list[float]
     rate: float

@@ -118,7 +118,13 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
 
     @abstractmethod
     def batch(self, examples: P, rows: Tensor, epoch: int | None) -> B:
-        """Return this process's :meth:`share` of the batch of ``rows`` (M,); ``epoch`` is None in validation."""
+        """Return this process's part of a batch.
+
+        Args:
+            examples: the examples.
+            rows: (M,) indices of the examples of the whole batch, see :meth:`share`.
+            epoch: number of the epoch, from 0; None in validation.
+        """
 
     @property
     def training(self) -> P:

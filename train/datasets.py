@@ -29,10 +29,16 @@ SAME = ("kind", "fingerprint", "sampling", "verifier", "arms", "hidden_size")
 
 
 def load_same(role: str, name: str, manifest: Manifest, **options: Any) -> LoadedModel:
-    """Return the target or draft (``role``) of the data with ``manifest``, loaded from ``name``.
+    """Return the target or the draft with which data was made.
+
+    Args:
+        role: ``"target"`` or ``"draft"``.
+        name: the name from which the model is loaded.
+        manifest: manifest of the data.
+        options: further keywords of :func:`~specpilot.models.loading.names.load_any_model`.
 
     Raises:
-        InputError: the model cannot be loaded, or is not that of the data.
+        InputError: the model cannot be loaded, or is another model than that of the data.
     """
     with naming(role, name):
         model = load_any_model(name, decoder_only=True, **options)
@@ -52,19 +58,36 @@ def router_rows(folders: Sequence[str]) -> RouterDataset:
 
 
 def fingerprints(manifest: Manifest) -> list[str]:
-    """Return the SHA-256 of each dataset of a manifest, which may be a joint one."""
+    """Return the SHA-256 of each dataset from which the data of ``manifest`` comes.
+
+    Raises:
+        InputError: the manifest is that of a single dataset, which is incomplete.
+    """
     return manifest.datasets or [fingerprint_of(manifest)]
 
 
 def fingerprint_of(manifest: Manifest) -> str:
-    """Return the SHA-256 of a dataset; raises InputError if it is incomplete."""
+    """Return the SHA-256 of a dataset, its ``dataset_fingerprint``.
+
+    Raises:
+        InputError: the dataset is incomplete.
+    """
     if manifest.dataset_fingerprint is None:
         raise InputError(f"a dataset of kind {manifest.kind!r} is incomplete; run the command that made it again")
     return manifest.dataset_fingerprint
 
 
 def check_same(folders: Sequence[str], manifests: Sequence[Manifest], names: Sequence[str] = SAME) -> None:
-    """Raise InputError for a manifest that differs from the first in one of ``names``."""
+    """Check that all datasets agree in some fields of their manifests.
+
+    Args:
+        folders: the datasets' folders, for messages.
+        manifests: their manifests.
+        names: names of the fields.
+
+    Raises:
+        InputError: a manifest differs from the first in a field.
+    """
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in names:
             if getattr(manifest, name) != getattr(manifests[0], name):
@@ -115,12 +138,25 @@ def joint_fingerprint(manifests: Sequence[Manifest]) -> str:
 
 
 def is_validation(prompt_id: str, fraction: float) -> bool:
-    """Return whether a prompt is held out. The hash of its id decides, so that more data does not change the split."""
+    """Return true if a prompt is held out for validation.
+
+    The hash of the prompt's id decides, so that more data does not change the split.
+
+    Args:
+        prompt_id: the id.
+        fraction: share of the prompts that are held out.
+    """
     return text_seed(prompt_id) < fraction * 2**64
 
 
 def split(items: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list[T], list[T]]:
-    """Return the training part and the validation part of ``items``, both in order; ``ids`` are their prompts' ids."""
+    """Return the training part and the validation part of ``items``, both in order.
+
+    Args:
+        items: the items.
+        ids: the id of the prompt of each item. Items of one prompt are in the same part.
+        fraction: share of the prompts that are held out for validation.
+    """
     parts: tuple[list[T], list[T]] = [], []
     for item, name in zip(items, ids, strict=True):
         parts[is_validation(name, fraction)].append(item)
@@ -128,7 +164,16 @@ def split(items: Iterable[T], ids: Iterable[str], fraction: float) -> tuple[list
 
 
 def require_both(training: int, validation: int, fraction: float, noun: str) -> None:
-    """Raise InputError if training or validation would have no examples."""
+    """Check that training and validation have examples.
+
+    Args:
+        training, validation: their numbers of examples.
+        fraction: the option ``validation_fraction``, for the message.
+        noun: noun of an example, for the message.
+
+    Raises:
+        InputError: one of the numbers is 0.
+    """
     if not (training and validation):
         raise InputError(
             f"validation_fraction={fraction}: gives {counted(training, noun)} to training and {validation} to "

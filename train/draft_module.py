@@ -41,18 +41,18 @@ from .target_states import StateFolder, Teacher, Windows, pack
 
 
 class DraftDataModule(ResumableData[Windows, Windows]):
-    """Training and validation windows; documents are held out by the hash of their id.
-
-    Attributes:
-        states: the target's states on all windows; None if they are not stored.
+    """Cuts documents into training and validation windows; documents are held out by the hash of their id.
 
     Args:
         documents: the texts.
         settings: options of the training.
         unread: number of first tokens of each window after which nothing is learned.
 
+    Attributes:
+        states: the target's states on all windows; None if they are not stored.
+
     Raises:
-        InputError: training or validation would be empty.
+        InputError: training or validation would be empty, or a window has at most ``unread`` tokens.
     """
 
     def __init__(self, documents: Sequence[Document], settings: DraftTrainingOptions, *, unread: int = 0) -> None:
@@ -128,9 +128,19 @@ def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positio
 
 
 def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tensor | dict[str, Tensor]:
-    """Additive masks of forward ``number`` (from 0) over the entries of all forwards so far, (1, 1, T, (number + 1) T).
+    """Return the additive masks (1, 1, T, (number + 1)·T) of a forward over the cache entries of all forwards so far.
 
-    Position t attends to entries of the first forward up to t - number, and to those of forward i at t - number + i.
+    Position t attends to the entries of the first forward up to t - number, and to the entry of each later forward i
+    at t - number + i.
+
+    Args:
+        types: the types of the draft's layers.
+        width: T, the number of tokens of a window.
+        number: number of the forward, from 0.
+        like: a tensor with the precision and the device of the masks.
+
+    Returns:
+        The mask, or masks by layer type for models that expect a dictionary.
     """
     t = torch.arange(width).unsqueeze(-1)
     visible = torch.cat([t - number >= t.T] + [t - number + i == t.T for i in range(1, number + 1)], -1)
@@ -147,7 +157,12 @@ def step_masks(types: MaskTypes, width: int, number: int, like: Tensor) -> Tenso
 
 
 def overlap(logits: Tensor, p: Tensor) -> Tensor:
-    """The probability (N,) that a token of the softmax q of ``logits`` (N, M) is accepted by ``p`` (N, M)."""
+    """Return Σ_v min(p, q) (N,), the probability that a token that the draft samples is accepted.
+
+    Args:
+        logits: (N, M) the draft's logits, whose softmax is q.
+        p: (N, M) the target's probabilities of the draft's tokens.
+    """
     return torch.minimum(p, logits.float().softmax(-1)).sum(-1)
 
 

@@ -103,14 +103,18 @@ class FeatureMaker:
         return model
 
     def describe(self) -> Description:
-        """The facts about the models that planning needs."""
+        """Return the sizes and stop tokens of the models, which the planning of shards needs."""
         read = self.draft if self.options.context != ROUNDS else self.target
         assert read is not None
         identity = {"hidden_size": read.hidden_size, "stop_tokens": sorted(self.stop_tokens)}
         return Description(identity, embedding_bytes=self.embedding.nbytes)
 
     def make(self, unit: Unit, on_done: OnDone = ignore) -> FeatureShard:
-        """The tensors of one shard.
+        """Return the tensors of one shard.
+
+        Args:
+            unit: the contents of the shard.
+            on_done: called with the progress.
 
         Raises:
             InputError: a state overflows the precision it is stored in.
@@ -160,7 +164,14 @@ class FeatureMaker:
 
 
 def drafted_places(options: FeatureSettings, part: str, number: int, length: int) -> NDArray[np.bool_]:
-    """Return the places of the draft's tokens in mixed text ``number`` (length,), drawn for each training part."""
+    """Return a mask (length,) that is true where a mixed text has a token of the draft.
+
+    Args:
+        options: settings of the features, with the share of target tokens and the seed.
+        part: name of the dataset's part. Each part has a mixing of its own.
+        number: index of the text in all data.
+        length: number of tokens of the text.
+    """
     assert options.mixing is not None, "mixed texts have a mixing and a seed"
     assert options.seed is not None
     if options.mixing == 1:

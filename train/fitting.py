@@ -34,7 +34,14 @@ from .run_folder import METRICS, TENSORBOARD, VARIABLES, Run, S, begin_run, find
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a complete run: its best epoch, counted from 1, and the metrics of that epoch."""
+    """The result of a complete run.
+
+    Attributes:
+        run: the run folder.
+        epoch: number of the best epoch, from 1.
+        step: number of steps of the optimizer until the end of this epoch.
+        metrics: validation metrics of this epoch, by name.
+    """
 
     run: Path
     epoch: int
@@ -56,12 +63,16 @@ Training = Callable[[Run[Any]], BestEpoch]
 def train_run(
     output: str | Path, settings: S, dataset: Manifest, load: Callable[[], Training], *, resume: bool
 ) -> TrainingResult:
-    """Train in the run folder ``output``, if the run is not complete or ``settings`` let it go further.
+    """Train in the run folder ``output``, unless the run is complete and ``settings`` do not extend it.
 
     Args:
+        output: the run folder.
+        settings: options of the training. Larger limits, such as more epochs, extend a complete run.
         dataset: manifest of the data.
         load: loads data and models. Before it returns no run is begun, so that one that fails leaves none. A run that
             fails with an InputError before its first checkpoint is removed.
+
+        resume: continue the unfinished run in ``output``, or begin a run if there is none.
 
     Raises:
         InputError: as :func:`~.run_folder.find_run`, ``load`` and the training; another process is training there; a

@@ -103,7 +103,7 @@ def training_loss(module: pl.LightningModule, local_sum: Tensor, count: Tensor) 
 
 
 def finish_validation(module: pl.LightningModule, metrics: dict[str, float]) -> None:
-    """Store and log the ``metrics`` of the last validation, over all processes."""
+    """Store ``metrics`` as the module's ``validation``, and log the criterion's mean over all processes."""
     controller_module = controller(module)
     controller_module.validation = metrics
     module.log(

@@ -61,7 +61,7 @@ class FeatureDataOptions(FeatureSourceOptions, MixingOptions, PlacementOptions, 
 
 
 def feature_options(settings: PredictorTrainingOptions) -> FeatureDataOptions:
-    """The options of the features that a training makes if its data holds none."""
+    """Return the options of the features that a training makes if its data holds none."""
     names = {entry.name for entry in fields(FeatureDataOptions)} & {entry.name for entry in fields(settings)}
     if settings.context != MIXED:
         names.remove("seed")

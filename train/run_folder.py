@@ -206,7 +206,7 @@ def begin_run(folder: Path, settings: S, dataset: Manifest) -> Run[S]:
 
 
 def larger(name: str, settings: TrainingOptions, previous: TrainingOptions) -> bool:
-    """Return whether the limit ``name`` is larger in ``settings`` than in ``previous``; None is the largest."""
+    """Return true if the limit ``name`` is larger in ``settings`` than in ``previous``; None is the largest."""
     value, old_value = (
         math.inf if (limit := getattr(options, name)) is None else limit for options in (settings, previous)
     )
@@ -214,12 +214,15 @@ def larger(name: str, settings: TrainingOptions, previous: TrainingOptions) -> b
 
 
 def grows(settings: TrainingOptions, now: TrainingOptions) -> bool:
-    """Return whether a run with ``settings`` is trained further with the settings ``now``."""
+    """Return true if the settings ``now`` extend a run with ``settings``, because one of their limits is larger."""
     return any(larger(name, now, settings) for name in LIMITS)
 
 
 def grown(run: Run[S], settings: S) -> Run[S]:
-    """Return ``run``, finished or not, with the larger limits of ``settings``."""
+    """Return ``run`` as an unfinished run with ``settings``, whose larger limits extend it.
+
+    The result of a finished run is removed, and ``run.yaml`` gets the new settings.
+    """
     if run.writes:
         (run.folder / RESULT).unlink(
             missing_ok=True

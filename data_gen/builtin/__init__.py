@@ -26,7 +26,14 @@ FILES = {
 
 @dataclass(frozen=True)
 class BuiltinPrompt:
-    """A built-in prompt; ``split`` is ``train``, ``validation`` or ``test``."""
+    """A built-in prompt.
+
+    Attributes:
+        id: unique name of the prompt.
+        domain: ``math``, ``sql``, ``shell``, ``code``, ``prose`` or ``dialogue``.
+        prompt: the text.
+        split: ``train``, ``validation`` or ``test``.
+    """
 
     id: str
     domain: str
