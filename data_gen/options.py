@@ -248,7 +248,8 @@ class WorkerOptions(Options):
 
     Attributes:
         workers: Number of workers on a Ray cluster, each with its own device and models. The shards are the same bytes
-            for any number of workers. By default, this process loads the models and there are no workers.
+            for any number of workers, on CPUs if OMP_NUM_THREADS is the same. By default, this process loads the models
+            and there are no workers.
         ray: Address of the cluster's head node, such as 10.0.0.1:6379. By default, a cluster on this machine is
             started.
         gpus_per_worker: Number of GPUs of each worker if the cluster has GPUs. More than one is for a target with a

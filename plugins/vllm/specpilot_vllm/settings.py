@@ -38,8 +38,8 @@ class Settings:
             vLLM's ``num_speculative_tokens`` is the longest draft.
         threshold: stopping threshold of a trained controller.
         cost: a file of ``specpilot-vllm bench --cost``, or the cost of a draft step in units of a verification.
-        drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, up to its last token;
-            ``vllm`` draws as vLLM's drafter, which only uses the temperature.
+        drafts: ``request`` draws drafts with the temperature, top-k and top-p of the request, and none beyond its
+            maximum number of tokens; ``vllm`` draws as vLLM's drafter, which only uses the temperature.
         pair_check: ``exact`` if a trained controller must be for exactly this pair, ``tokenizer`` if the tokenizer
             suffices.
         log_rounds: folder for the rounds, with a dataset for each combination of temperature, top-k and top-p.
