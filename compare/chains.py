@@ -54,7 +54,12 @@ class ChainCounts(NamedTuple):
 
 
 class ChainSetting(NamedTuple):
-    """The maximum length of a draft, and the confidence below which a draft ends."""
+    """The end of a chain.
+
+    Attributes:
+        length: maximum number of tokens of a draft.
+        p_min: confidence below which a draft ends; 0 for drafts of ``length`` tokens.
+    """
 
     length: int
     p_min: float = 0.0
@@ -153,11 +158,17 @@ class Chains(ABC):
 
     @abstractmethod
     def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
-        """Return the columns (n,) over whose sums :meth:`speedup` is a function."""
+        """Return arrays (n,) with numbers of each prompt; :meth:`speedup` takes their sums over prompts."""
 
     @abstractmethod
     def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:
-        """Return the speed-up over no drafts from sums of the :meth:`columns`."""
+        """Return the speed-up over no drafts; infinite or NaN if it is not known.
+
+        Args:
+            setting: the setting.
+            cost: the costs.
+            sums: the sum of each of the :meth:`columns`, as numbers or as arrays.
+        """
 
     @abstractmethod
     def subset(self, rows: NDArray[np.bool_]) -> Chains:
@@ -182,7 +193,12 @@ class Chains(ABC):
         return interval(statistic, *columns, *other_columns)
 
     def best(self, cost: CostModel, p_mins: Sequence[float] = (0.0,)) -> ChainSetting | None:
-        """Return the fastest setting with one of the minimum confidences; None if no speed is known."""
+        """Return the fastest of some settings; None if no speed is known.
+
+        Args:
+            cost: the costs.
+            p_mins: the minimum confidences of the settings that are considered.
+        """
         among = [setting for setting in self.settings if setting.p_min in p_mins]
         values = {setting: self.value(setting, cost) for setting in among}
         finite = {setting: value for setting, value in values.items() if np.isfinite(value)}
@@ -201,7 +217,12 @@ class ReplayedChains(Chains):
 
     @classmethod
     def of(cls, grid: Sequence[ChainSetting], measured: Sequence[Sequence[Sequence[Sequence[int]]]]) -> ReplayedChains:
-        """Return the evidence from results of a measure, by batch, setting and text."""
+        """Return the evidence from the results of :func:`chains_measure` or :func:`copies_measure`.
+
+        Args:
+            grid: the settings of the measure.
+            measured: the results, by batch, setting and text.
+        """
         return cls(
             {
                 setting: np.array([row for batch in measured for row in batch[index]], dtype=float).reshape(-1, 5)
@@ -266,7 +287,11 @@ class LoggedChains(Chains):
 
     @classmethod
     def of(cls, rounds: Sequence[Sequence[Sequence[float]]]) -> LoggedChains:
-        """Return the evidence from the acceptance probabilities of the verified tokens of each round of each prompt."""
+        """Return the evidence of logged rounds.
+
+        Args:
+            rounds: the acceptance probabilities of the verified tokens, by prompt, round and token.
+        """
         verified, accepted = (np.zeros((len(rounds), LENGTHS[-1])) for _ in range(2))
         for row, of_prompt in enumerate(rounds):
             for accept in of_prompt:

@@ -125,7 +125,7 @@ class ComparedDecoder(DecodingOptions):
 
     @cached_property
     def identity(self) -> Identity:
-        """All settings on which the texts depend besides sampling and measured costs."""
+        """All settings on which the decoder's texts depend, except sampling parameters and measured costs."""
         digests = [] if self.engine is not None else length_digests(self.length)
         digests += [controller_digest(name) for name in (self.copies, self.router) if name is not None]
         return self.to_dict() | {"name": None, "controllers": digests}
@@ -205,7 +205,7 @@ class Loader:
         self._routed: dict[str, SpeculativeDecoder] = {}
 
     def target(self, options: DecodingOptions | None = None) -> Models:
-        """Return the target without drafts, loaded with ``options``."""
+        """Return the target without drafts, loaded with ``options``. Default: the options of the comparison."""
         options = options or self.base
         key = str((options.loading, options.placement, options.revision, options.tokenizer))
         if key not in self._targets:

@@ -63,7 +63,12 @@ class Drift(Record):
 
 
 class Sums(NamedTuple):
-    """Sums over the tokens of each of C prompts in G groups, (C, G) each: accepted and drafted tokens."""
+    """Sums over the drafted tokens of C prompts, by prompt and group.
+
+    Attributes:
+        accepted: (C, G) sums of the acceptance.
+        drafted: (C, G) numbers of tokens.
+    """
 
     accepted: Array
     drafted: Array

@@ -20,7 +20,12 @@ EXAMPLE = "Write a short story."
 
 
 def concluded(report: ComparisonReport, commands: Mapping[str, str]) -> ComparisonReport:
-    """The report with its sentences, verdict, the name of the best decoder, and ``commands`` to act on it."""
+    """Return ``report`` with its conclusions: sentences, verdict, and the name of the best decoder.
+
+    Args:
+        report: the report.
+        commands: commands that decode and serve with the best decoder, by purpose; stored in the report.
+    """
     verdict = judge(report)
     best = verdict.decoder if verdict.answer == Answer.PAYS else fastest(report.decoders)[0]
     return replace(
@@ -29,14 +34,24 @@ def concluded(report: ComparisonReport, commands: Mapping[str, str]) -> Comparis
 
 
 def fastest(decoders: Mapping[str, DecoderResult], among: Iterable[str] | None = None) -> list[str]:
-    """The names of ``among``, or of all decoders, whose speed was measured, the fastest first."""
+    """Return the names of decoders whose speed was measured, the fastest first.
+
+    Args:
+        decoders: results by name.
+        among: the names to consider. Default: all.
+    """
     names = decoders if among is None else among
     speeds = {name: speed.value for name in names if (speed := decoders[name].speed) is not None}
     return sorted(speeds, key=lambda name: -speeds[name])
 
 
 def speed_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding]) -> Interval:
-    """Ratio of a decoder's speed by the clock to that of ``baseline``, from their decodings of the same prompts."""
+    """Return the ratio of a decoder's speed by the clock to another decoder's speed, with its 95 % interval.
+
+    Args:
+        runs: the decodings of the decoder.
+        baseline: the other decoder's decodings of the same prompts, in the same order.
+    """
     return timed_ratio(runs, baseline, Measure.WALL)
 
 
@@ -135,7 +150,10 @@ def texts_compared(report: ComparisonReport) -> list[str]:
 
 
 def _pairing(report: ComparisonReport, measure: Measure) -> list[str]:
-    """A sentence on how much narrower an interval is because two decoders wrote the same sampled tokens."""
+    """Return a sentence on how much narrower an interval is because two decoders wrote the same sampled tokens.
+
+    The list is empty if no decoder wrote the same tokens, at temperature 0, and for few prompts.
+    """
     count = report.passes * report.prompts
     same = [name for name, row in report.decoders.items() if row.same_texts == count and name in report.timed]
     if not same or report.prompts < ENOUGH or report.task.sampling.temperature == 0:
@@ -152,7 +170,7 @@ def _pairing(report: ComparisonReport, measure: Measure) -> list[str]:
 
 
 def _warnings(report: ComparisonReport) -> list[str]:
-    """Sentences about refused decoders, training on other data, and weak predictors."""
+    """Return warnings: refused decoders, training on these prompts or for another rule, and weak predictors."""
     trained = [
         f"{name} was trained on {len(ids)} of these prompts ({listed(ids)}), so its results here are too good."
         for name, ids in report.trained_on.items()
@@ -167,7 +185,11 @@ def _warnings(report: ComparisonReport) -> list[str]:
 
 
 def winner(report: ComparisonReport) -> str:
-    """Name of the decoder to use: the fastest one, or decoding without drafts where drafts do not pay."""
+    """Return the name of the decoder to use.
+
+    It is the fastest decoder with drafts if drafting pays, ``"none"`` if it does not pay, and the fastest of all
+    decoders if the prompts cannot decide.
+    """
     verdict = judge(report)
     if verdict.answer == Answer.PAYS and verdict.decoder is not None:
         return verdict.decoder
@@ -175,7 +197,7 @@ def winner(report: ComparisonReport) -> str:
 
 
 def _ratio(report: ComparisonReport, measure: Measure, best: str, rival: str) -> str:
-    """Ratio of the speeds of two decoders, with its interval where both were timed."""
+    """Return the ratio of the speeds of two decoders as text, with its interval if both were timed."""
     if measure != Measure.REPLAY:
         return show(timed_ratio(report.timed[best], report.timed[rival], measure), prompts=report.prompts)
     speeds = [report.decoders[name].speed for name in (best, rival)]
@@ -192,10 +214,11 @@ def _is_similar(report: ComparisonReport, measure: Measure, best: str, rival: st
 
 
 def commands(report: ComparisonReport, folder: Path) -> dict[str, str]:
-    """The commands that decode and serve with the winner, or without drafts; none if another engine wins.
+    """Return the commands that decode and serve with the :func:`winner`, by purpose; empty if another engine wins.
 
     Args:
-        folder: where the costs of a winner that uses costs are written.
+        report: the report.
+        folder: folder to which the measured costs are written if the winner uses costs.
     """
     best = winner(report)
     spec = report.decoders[best].spec
@@ -212,7 +235,13 @@ def commands(report: ComparisonReport, folder: Path) -> dict[str, str]:
 
 
 def words_of(report: ComparisonReport, name: str, folder: Path) -> list[str]:
-    """The options of a decoder as words of a shell; the measured costs that it uses are written to ``folder``."""
+    """Return the options of a decoder, each quoted for a shell.
+
+    Args:
+        report: the report, which has the decoder's configuration.
+        name: the decoder's name.
+        folder: folder to which the measured costs are written if the decoder uses costs.
+    """
     spec = report.decoders[name].spec
     assert spec is not None
     if not spec.uses_costs or name not in report.costs:

@@ -76,7 +76,7 @@ def _gain(
     compared = (rules[rule], trained[best_trained], informed)
 
     def share(*sums: Any) -> Any:
-        """The share by the sums of the counters of rule, trained decoder and bound."""
+        """Return the share of the possible gain from the sums of the counters of rule, trained decoder and bound."""
         slow, faster, fastest = (
             speedup(*sums[4 * i : 4 * i + 4], cost=cost) for i, (_, cost) in enumerate(compared)
         )  # fmt: skip

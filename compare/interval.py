@@ -33,7 +33,13 @@ class Interval(Record):
 
 
 def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Interval:
-    """Return ``statistic`` of the sums of ``values`` (prompts,), and its 95 % interval over resampled prompts."""
+    """Return a statistic of sums over prompts, with its 95 % bootstrap interval.
+
+    Args:
+        statistic: takes one sum for each of ``values``. It is also called with arrays, of the sums of all resamples.
+        values: arrays (n,) with a number for each of n prompts.
+        seed: seed of the resampling.
+    """
     rows = np.random.default_rng(seed).integers(len(values[0]), size=(RESAMPLES, len(values[0])))
     with np.errstate(invalid="ignore"):  # resamples of texts with only the token of the prefill are left out
         low, high = np.nanquantile(statistic(*(x[rows].sum(1) for x in values)), [0.025, 0.975])
@@ -41,11 +47,13 @@ def interval(statistic: Callable[..., Any], *values: Any, seed: int = 0) -> Inte
 
 
 def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: Any, *, paired: bool = True) -> Interval:
-    """Ratio of two rates (tokens per second, tokens per target forward) over the same prompts, and its interval.
+    """Return the ratio of two rates, such as tokens per second, over the same prompts, with its 95 % interval.
 
     Args:
-        paired: a resample has the same prompts for both rates. Without it, the interval is that of rates which were
-            measured on different prompts.
+        tokens, amount: (n,) numerator and denominator of the first rate for each of n prompts.
+        other_tokens, other_amount: (n,) those of the second rate.
+        paired: whether a resample has the same prompts for both rates. Otherwise the interval is that of rates which
+            were measured on different prompts.
     """
     if paired:
         return interval(lambda a, b, c, d: (a / b) / (c / d), tokens, amount, other_tokens, other_amount)
@@ -60,7 +68,13 @@ def ratio_interval(tokens: Any, amount: Any, other_tokens: Any, other_amount: An
 
 
 def show(estimate: Interval | None, digits: int = 2, prompts: int = ENOUGH) -> str:
-    """Return ``1.23 (1.20–1.26)``; without the interval for fewer than ``ENOUGH`` prompts; empty for None."""
+    """Return a statistic as text, such as ``1.23 (1.20–1.26)``; empty for None.
+
+    Args:
+        estimate: the statistic, or None.
+        digits: number of decimals.
+        prompts: number of prompts. The interval is left out for fewer than ``ENOUGH`` prompts, and if it has no width.
+    """
     if estimate is None:
         return ""
     value, low, high = (f"{number:.{digits}f}" for number in (estimate.value, estimate.low, estimate.high))

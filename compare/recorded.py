@@ -51,7 +51,13 @@ MakeController = Callable[[int, float], LengthController]  # (index of a trace, 
 
 
 class Counts(NamedTuple):
-    """The counters of one replayed output; ``drafts`` are the rounds that drafted."""
+    """The counters of one replayed output.
+
+    Attributes:
+        generated, drafted, accepted: numbers of tokens; ``generated`` includes the prefill's token.
+        target_forwards: number of target forwards, the prefill included.
+        drafts: number of rounds that drafted.
+    """
 
     generated: int
     drafted: int
@@ -244,7 +250,12 @@ def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
 
 
 def speedup(generated: Any, drafted: Any, forwards: Any, drafts: Any, *, cost: CostModel) -> Any:
-    """Return the throughput by eq. 2.3 of SpecDec++ over autoregressive decoding, for results of :func:`decoded`."""
+    """Return the throughput relative to decoding without drafts (SpecDec++ eq. 2.3).
+
+    Args:
+        generated, drafted, forwards, drafts: sums over the arrays of :func:`decoded`, numbers or arrays.
+        cost: the costs.
+    """
     return cost.throughput(generated, drafted, forwards, drafts) * cost.round(0)
 
 
@@ -257,13 +268,22 @@ def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
 
 
 def speed_ratio_of(counts: Sequence[Counts], baseline: Sequence[Counts], cost: CostModel) -> Interval:
-    """Return the speed by replay over that of ``baseline`` on the same prompts, in the same order."""
+    """Return the ratio of a decoder's speed by replay to another decoder's speed, with its 95 % interval.
+
+    Args:
+        counts: the counters of the decoder, by prompt.
+        baseline: the other decoder's counters of the same prompts, in the same order.
+        cost: the costs of both.
+    """
     speed = partial(speedup, cost=cost)
     return interval(lambda *sums: speed(*sums[:4]) / speed(*sums[4:]), *decoded(counts), *decoded(baseline))
 
 
 def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
-    """Generated tokens per target forward, and the accepted share of the drafted tokens, None if there are none."""
+    """Return two rates of some outputs: generated tokens per target forward, and the share of accepted tokens.
+
+    The second rate is None if nothing was drafted.
+    """
     generated, drafted, accepted, forwards = (int(values.sum()) for values in columns(counts))
     stats = Stats(n_generated=generated, n_drafted=drafted, n_accepted=accepted, n_target_forwards=forwards)
     return stats.tokens_per_forward, stats.acceptance_rate if drafted else None

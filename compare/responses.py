@@ -144,13 +144,17 @@ def _rounds(metrics: Mapping[str, Any]) -> list[tuple[int, int]] | None:
 
 
 def _text(rounds: Sequence[tuple[int, int]], length: int | None) -> tuple[Text, bool]:
-    """Return the tokens up to the first rejected one of each round, and whether their places in the text are known.
+    """Return the drafted tokens of a response up to the first rejected one of each round.
 
-    The places are known if the text ends within the last round, because then every round had a draft. Tokens after the
-    end of the text are left out.
+    Tokens after the end of the text are left out.
 
     Args:
-        length: tokens of the text, if ``rounds`` are in order.
+        rounds: numbers of accepted and of verified tokens of each round.
+        length: number of tokens of the text if ``rounds`` are in order; None if they are not.
+
+    Returns:
+        The text with its drafted tokens, and whether their places in the text are known. The places are known if the
+        text ends within the last round, because then every round had a draft.
     """
     starts = [*accumulate((accepted + 1 for accepted, _ in rounds), initial=1)]  # the prompt's forward gives one
     placed = length is not None and len(starts) > 1 and starts[-2] < length <= starts[-1]

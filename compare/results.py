@@ -27,8 +27,11 @@ class Task(Record):
     """The task that all decoders have.
 
     Attributes:
-        chat: whether the chat template is applied; in a report true or false.
-        seed: of every random number.
+        sampling: sampling parameters.
+        max_new_tokens: maximum number of new tokens of a text.
+        chat: whether the chat template is applied; in a report true or false, never ``"auto"``.
+        system: system message of the chat; None without one.
+        seed: seed of every random number.
     """
 
     sampling: SamplingParams
@@ -44,7 +47,8 @@ class TimedDecoding(Record):
 
     Attributes:
         generated, drafted, accepted: numbers of tokens.
-        seconds, processor_seconds: wall time, and processor time of the process.
+        target_forwards: number of target forwards.
+        seconds, processor_seconds: wall time, and processor time of the process, in seconds.
         joules: energy; None if no counter can be read.
         texts: a digest of each text's tokens.
     """
@@ -60,7 +64,7 @@ class TimedDecoding(Record):
 
     @classmethod
     def of(cls, timed: Timed[Generation]) -> TimedDecoding:
-        """The counters and times of a decoding."""
+        """Return the counters and times of a decoding."""
         stats = timed.value.stats
         digest = hashlib.sha256(str(timed.value.tokens).encode()).hexdigest()[:16]
         return cls(
@@ -132,7 +136,13 @@ class DecoderResult(Record):
 
 @dataclass(frozen=True)
 class LengthSpeed(Record):
-    """The speed-up over no drafts of drafts of one length, by replay."""
+    """The speed-up over no drafts of drafts of one length, by replay.
+
+    Attributes:
+        length: the draft length in tokens.
+        value: the speed-up.
+        low, high: its 95 % interval over prompts.
+    """
 
     length: float
     value: float
@@ -169,6 +179,7 @@ class GroupAcceptance(Record):
     """Mean acceptance of a group of drafted tokens.
 
     Attributes:
+        acceptance: the mean acceptance probability.
         tokens, prompts: the number of drafted tokens, and of prompts that they belong to.
         low, high: 95 % interval over prompts; None for few prompts.
     """
@@ -210,7 +221,13 @@ class PredictorQuality(Record):
 
 @dataclass(frozen=True)
 class Piece(Record):
-    """A piece of a text, and who wrote it: ``draft``, ``copy``, ``target`` or ``rejected``."""
+    """A piece of a text with one source.
+
+    Attributes:
+        by: the source: ``target``, ``draft`` (accepted), ``copy`` (accepted), or ``rejected``, which is no part of the
+            text.
+        text: the piece.
+    """
 
     by: str
     text: str
@@ -218,7 +235,12 @@ class Piece(Record):
 
 @dataclass(frozen=True)
 class Sample(Record):
-    """A prompt, and the texts of several decoders in pieces."""
+    """Texts of several decoders for one prompt.
+
+    Attributes:
+        prompt: the prompt.
+        texts: the pieces of each decoder's text, by the decoder's name in tables.
+    """
 
     prompt: str
     texts: dict[str, list[Piece]]

@@ -45,7 +45,7 @@ class Comparison:
 
     Attributes:
         report: all results; ``report.json`` holds ``report.to_dict()``.
-        folder: where the report, and the costs that its commands name, are written.
+        folder: the folder of the report, and of the file of costs that the report's commands name.
     """
 
     report: ComparisonReport | DataReport
@@ -79,10 +79,11 @@ class Comparison:
         return list(self.report.notes) if isinstance(self.report, DataReport) else []
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
-        """Write ``report.html``, ``report.md`` and ``report.json`` to ``folder``; returns their paths.
+        """Write ``report.html``, ``report.md`` and ``report.json``, and return their paths.
 
         Args:
-            folder: default: the comparison's own. Costs that its commands name stay in that one.
+            folder: the folder. Default: the comparison's own folder, which also keeps the file of costs that the
+                report's commands name.
 
         Raises:
             InputError: ``folder`` is a file.
@@ -182,9 +183,11 @@ def compare(
 def run(
     options: CompareOptions, decoders: list[ComparedDecoder] | None = None, began: float | None = None
 ) -> Comparison:
-    """Compare with ``options``; ``decoders`` replace the decoders of the options.
+    """Compare decoders, or report on a dataset, and write the report.
 
     Args:
+        options: the options of ``specpilot compare``.
+        decoders: decoders that replace those of the options. Default: those of the options.
         began: value of ``time.perf_counter`` from which ``options.minutes`` count. Default: now.
 
     Raises:

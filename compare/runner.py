@@ -42,7 +42,11 @@ class Meter:
 
     @classmethod
     def find(cls, device: str) -> Meter:
-        """The meter for work on ``device`` (``cpu``, ``cuda``): of the CPU packages, and for ``cuda`` of the GPUs."""
+        """Return the meter for work on ``device``, ``cpu`` or ``cuda``.
+
+        It measures the CPU packages, and for ``cuda`` also the GPUs. Without zeus, or without a counter that this
+        process may read, it measures nothing.
+        """
         try:
             from zeus.monitor import ZeusMonitor
         except ImportError:
@@ -56,7 +60,7 @@ class Meter:
             self.monitor.begin_window(WINDOW, restart=True)
 
     def end(self) -> float | None:
-        """Joules of the interval, of all devices; None without a counter."""
+        """End the interval, and return the energy of all devices in joules; None without a counter."""
         if self.monitor is None:
             return None
         energy = self.monitor.end_window(WINDOW)
@@ -138,11 +142,18 @@ def interleave_stored(
     record: Callable[[str, int, Timed[T]], Any],
     meter: Meter | None = None,
 ) -> dict[str, list[Any]]:
-    """:func:`interleave` with one repeat, skipping results already in ``store``; an interrupted run continues.
+    """Run every configuration on every item once, as :func:`interleave` does, and store each result.
+
+    Results that are already in ``store`` are not computed again, so that an interrupted run continues.
 
     Args:
-        identity: everything that the result of (name, item) depends on.
-        record: the JSON value to store for a result; called outside the measured time.
+        runs: configurations by name.
+        items: number of items.
+        console: shows the progress bar.
+        store: the stored results.
+        identity: returns everything on which the result of a configuration, by name, and an item depends.
+        record: returns the JSON value to store for a result; called outside the measured time.
+        meter: measures the energy; None for no measurement.
 
     Returns:
         The records by name and item.
@@ -165,7 +176,9 @@ def decode_all(
 
     Args:
         decoders: ``generate`` functions by name.
+        prompts: the prompts.
         settings: keywords of ``generate`` for sampling.
+        console: shows the progress bar.
         repeats: passes over the prompts. The runs of a prompt differ only in time; the one of median time is returned.
 
     Returns:

@@ -52,6 +52,7 @@ def report_of(
     """Return the report of a dataset, with a second dataset also of the drift of acceptance to it.
 
     Args:
+        sides: the dataset, or the dataset and the second one.
         cost: costs of the replay, in seconds. Without costs, the report has tokens per target forward instead of
             speeds.
         priced: description of the source of ``cost``.
@@ -196,7 +197,10 @@ def _with_changes(
 
 
 def tokens_per_draft_round(data: Labelled) -> float:
-    """Mean tokens of a round with a draft: the accepted ones, which are in the text, and one of the target."""
+    """Return the mean number of tokens that a round with a draft adds to a text.
+
+    These are the accepted tokens, which are recognised because they equal the text, and one token of the target.
+    """
     rounds = kept = 0
     for text in data.texts:
         rounds += text.depths.count(0)
@@ -325,7 +329,7 @@ def sentences(report: DataReport) -> list[str]:
 
 
 def _replay_sentence(report: DataReport, best: str) -> str:
-    """The speed-up of the best decoder by replay, and the verdict that follows from it."""
+    """Return a sentence with the speed-up of the decoder ``best`` by replay, and the verdict that follows from it."""
     row = report.decoders[best]
     if best == NONE or row.replay is None:
         return (

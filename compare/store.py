@@ -49,7 +49,7 @@ class Store:
         self._lock.release()
 
     def get(self, identity: Identity) -> Any | None:
-        """The result stored under ``identity``; None if there is none.
+        """Return the result that is stored under ``identity``; None if there is none.
 
         Raises:
             InputError: the file is damaged.
@@ -73,7 +73,11 @@ class Store:
             temporary.write_text(json.dumps(record | {"sha256": _digest(record)}) + "\n", encoding="utf-8")
 
     def compute(self, identity: Identity, make: Callable[[], Any]) -> Any:
-        """The result stored under ``identity``; if there is none, call ``make`` and store its result."""
+        """Return the result that is stored under ``identity``; if there is none, call ``make`` and store its result.
+
+        Raises:
+            InputError: the stored file is damaged.
+        """
         result = self.get(identity)
         if result is None:
             result = make()

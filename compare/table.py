@@ -19,10 +19,12 @@ Row = dict[str, str]  # cells by column
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; the columns are those of all rows. ``[bold]…[/bold]`` in cells is the only markup.
+    """A table. Its columns are those of all rows. ``[bold]…[/bold]`` in cells is the only markup.
 
     Attributes:
-        note: printed below the table: differences from the paper.
+        title: the title.
+        rows: cells by column, for each row.
+        note: text below the table, such as differences from a paper; empty without a note.
     """
 
     title: str
@@ -34,7 +36,12 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def beside(self, paper: Sequence[Row], note: str) -> Table:
-        """Return this table with the paper's cells in each row, and a note."""
+        """Return this table with further cells in each row.
+
+        Args:
+            paper: the cells, such as the numbers of a paper, for each row of this table.
+            note: the note of the new table.
+        """
         return Table(self.title, [row | cells for row, cells in zip(self.rows, paper, strict=True)], note)
 
     def markdown(self) -> str:

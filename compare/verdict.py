@@ -31,7 +31,7 @@ MOST_PROMPTS = 2000  # more prompts than this are not recommended
 
 
 class Answer(StrEnum):
-    """Answer to the question whether drafting pays."""
+    """The answer to the question whether drafting pays. The values are the words in reports."""
 
     PAYS = "drafting pays"
     DOES_NOT_PAY = "drafting does not pay"
@@ -39,7 +39,7 @@ class Answer(StrEnum):
 
 
 class Measure(StrEnum):
-    """Time that a speed is measured by."""
+    """The time by which a speed is measured. The values are the words in reports."""
 
     WALL = "wall time"
     PROCESSOR = "processor time"
@@ -74,7 +74,7 @@ class Verdict(Record):
         return self.disturbance >= BUSY
 
     def sentence(self, report: ComparisonReport) -> str:
-        """The verdict in words, with the numbers."""
+        """Return the verdict in words, with the numbers and the names of ``report``."""
         start = f"On your {counted(report.prompts, 'prompt')}, at temperature {report.task.sampling.temperature:g}, "
         if self.decoder is None:
             return "No decoder with drafts was measured, so nothing can be said about drafting."
@@ -92,7 +92,7 @@ class Verdict(Record):
 
 
 def judge(report: ComparisonReport) -> Verdict:
-    """The verdict on the decoders of ``report``."""
+    """Return the verdict on the decoders of ``report``; the module describes the rules."""
     rows = {name: row for name, row in report.decoders.items() if name != NONE and row.speed is not None}
     wall = {name: row.clock for name, row in rows.items() if row.clock is not None}
     if not wall:
@@ -114,7 +114,15 @@ def judge(report: ComparisonReport) -> Verdict:
 
 
 def answer_of(speed: Interval, prompts: int) -> Answer:
-    """The answer that a speed-up over no drafts gives; a few prompts have no interval, and decide nothing."""
+    """Return the answer that a speed-up over no drafts gives.
+
+    Drafting pays if the whole 95 % interval is above 1. It does not pay if the interval ends below ``NEGLIGIBLE``.
+    Otherwise, and with fewer than ``ENOUGH`` prompts, the prompts cannot decide.
+
+    Args:
+        speed: the speed-up and its interval.
+        prompts: number of prompts.
+    """
     if prompts < ENOUGH:
         return Answer.UNDECIDED
     if speed.high < NEGLIGIBLE:
@@ -123,7 +131,10 @@ def answer_of(speed: Interval, prompts: int) -> Answer:
 
 
 def processor_speeds(report: ComparisonReport) -> dict[str, Interval]:
-    """Speed-up of each decoder over no drafts by processor time; decoders that were not timed are left out."""
+    """Return the speed-up of each decoder over no drafts by processor time, by the decoder's name.
+
+    Decoders that were not timed are left out.
+    """
     baseline = report.timed.get(NONE, [])
     return {
         name: timed_ratio(runs, baseline, Measure.PROCESSOR)
@@ -135,9 +146,13 @@ def processor_speeds(report: ComparisonReport) -> dict[str, Interval]:
 def timed_ratio(
     runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding], measure: Measure, *, paired: bool = True
 ) -> Interval:
-    """Ratio of the speed of ``runs`` to that of ``baseline``, by wall or processor time, from the same prompts.
+    """Return the ratio of the speeds of two decoders on the same prompts, with its 95 % interval.
 
-    ``paired`` is as for :func:`ratio_interval`.
+    Args:
+        runs: the decodings of the first decoder.
+        baseline: the decodings of the second decoder, of the same prompts in the same order.
+        measure: processor time, or any other measure for wall time.
+        paired: as for :func:`.ratio_interval`.
     """
     columns = [
         np.array(values)
@@ -153,7 +168,14 @@ def timed_ratio(
 def _of_measure(
     report: ComparisonReport, measure: Measure, speeds: dict[str, Interval], disturbance: float = 1.0
 ) -> Verdict:
-    """The verdict by the fastest of ``speeds``."""
+    """Return the verdict that follows from the speed-ups of the decoders by one measure.
+
+    Args:
+        report: the report.
+        measure: the measure.
+        speeds: the speed-ups over no drafts by the decoder's name; empty if none was measured.
+        disturbance: as in :class:`Verdict`.
+    """
     if not speeds:
         return Verdict(Answer.UNDECIDED, None, measure, None, disturbance)
     decoder = max(speeds, key=lambda name: speeds[name].value)
@@ -171,13 +193,18 @@ def _of_measure(
 
 
 def prompts_needed(speed: Interval, prompts: int) -> int | None:
-    """Further prompts after which the interval would probably exclude 1, or end below ``NEGLIGIBLE``.
+    """Return the number of further prompts after which the interval of a speed-up would probably decide.
 
-    The width of an interval of the logarithm shrinks with the square root of the number of prompts. The speed-up is
-    assumed to stay at its present value.
+    It decides if it excludes 1 or ends below ``NEGLIGIBLE``. The width of an interval of the logarithm shrinks with the
+    square root of the number of prompts. The speed-up is assumed to stay at its present value.
+
+    Args:
+        speed: the present speed-up and its interval.
+        prompts: the present number of prompts.
 
     Returns:
-        The number, rounded up to one digit; None if it is above ``MOST_PROMPTS``.
+        The number, rounded up to one digit; None if it is above ``MOST_PROMPTS`` or no number would decide. With fewer
+        than ``ENOUGH`` prompts it is the number of prompts that are missing.
     """
     if prompts < ENOUGH:
         return ENOUGH - prompts

@@ -98,7 +98,10 @@ class Speculation(_Fields):
 
 
 class GenerationRequest(_Fields):
-    """Fields of both kinds of requests. Null or a missing field means the server's default."""
+    """Fields that requests of completions and of chat completions share.
+
+    Null or a missing field means the server's default.
+    """
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -150,7 +153,7 @@ class GenerationRequest(_Fields):
 
 
 class CompletionRequest(GenerationRequest):
-    """``POST /v1/completions``."""
+    """The body of ``POST /v1/completions``."""
 
     prompt: str | Annotated[list[str], Field(fail_fast=True)] | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -213,7 +216,7 @@ class Message(_Fields):
 
 
 class ChatCompletionRequest(GenerationRequest):
-    """``POST /v1/chat/completions``."""
+    """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -263,7 +266,10 @@ def parse_request(kind: type[R], body: bytes) -> R:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """Return an error for the fault that is deepest in the body. Every member of a union reports a fault."""
+    """Return the error for a body that pydantic refuses.
+
+    Every member of a union reports a fault. The error is about the fault that is deepest in the body.
+    """
     faults = error.errors(include_url=False)
     fault = max(faults, key=lambda fault: (len(_place(fault["loc"])), fault["type"] != "missing"))
     path = _place(fault["loc"])

@@ -33,6 +33,12 @@ def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
 class Format(ABC):
     """The format of a kind of response: chat completions or text completions.
 
+    Args:
+        id: unique part of the response's id.
+        model: name of the model.
+        created: time of the request, in seconds since 1970.
+        texts: texts of single tokens.
+
     Attributes:
         prefix: beginning of ids.
         object, chunk_object: types of whole responses and of chunks of a stream.
@@ -51,16 +57,26 @@ class Format(ABC):
 
     @abstractmethod
     def content(self, delta: Delta, *, whole: bool) -> JsonObject:
-        """Return the text of a choice, all of it (``whole``) or the new part."""
+        """Return the new text of a choice.
+
+        Args:
+            delta: the new text; for a whole response, all of it.
+            whole: whether the result is for a whole response, otherwise for a chunk of a stream.
+        """
 
     @abstractmethod
     def logprobs(self, choice: Choice, delta: Delta) -> JsonObject:
-        """Return the log probabilities of a choice."""
+        """Return the log probabilities of the tokens in ``delta``, which are new tokens of ``choice``."""
 
     def entry(self, choice: Choice, delta: Delta, *, whole: bool) -> JsonObject:
-        """Return a choice of a whole response (``whole``) or of a chunk, with its finish reason.
+        """Return the entry of a choice in a response, with its finish reason.
 
         A choice that has ended has the seed of its text and the verification rule, also if the request has no seed.
+
+        Args:
+            choice: the choice.
+            delta: its new text, tokens and rounds; for a whole response, all of them.
+            whole: whether the result is for a whole response, otherwise for a chunk of a stream.
         """
         wanted = choice.recorder is not None and choice.recorder.top_logprobs is not None
         logprobs = {"logprobs": self.logprobs(choice, delta) if wanted else None}
@@ -123,7 +139,14 @@ class TextFormat(Format):
 
 
 def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], prompt_tokens: int) -> JsonObject:
-    """Return a whole response."""
+    """Return a whole response.
+
+    Args:
+        style: the format.
+        choices: the texts, which have ended.
+        deltas: the whole growth of each of ``choices``.
+        prompt_tokens: number of tokens of all prompts.
+    """
     return {
         **style.head,
         "choices": [style.entry(choice, delta, whole=True) for choice, delta in zip(choices, deltas, strict=True)],
@@ -133,7 +156,7 @@ def whole_response(style: Format, choices: list[Choice], deltas: list[Delta], pr
 
 
 def chunk(style: Format, choices: list[JsonObject]) -> JsonObject:
-    """Return a chunk of a stream."""
+    """Return a chunk of a stream in the format ``style``; ``choices`` are results of :meth:`Format.entry`."""
     return {**style.head, "object": style.chunk_object, "choices": choices}
 
 
