@@ -19,7 +19,10 @@ PACKED = ".xz"
 
 
 def shipped(name: str) -> Path | None:
-    """The folder of the shipped model or controller ``name`` (``tiny``, ``tiny-draft``, …), or None."""
+    """Return the folder of the included model or controller ``name``, such as ``tiny``; None if there is none.
+
+    Large files are unpacked first, see :func:`unpack`.
+    """
     folder = FOLDER / name
     if "/" in name or not name.startswith("tiny") or not (folder / "config.json").is_file():
         return None
@@ -31,7 +34,15 @@ def shipped(name: str) -> Path | None:
 
 
 def unpack(packed: Path, folder: Path) -> None:
-    """Unpack the ``.xz`` files of the folder ``packed`` into ``folder``, but for those that are there already."""
+    """Unpack the ``.xz`` files of a folder, except those that were unpacked before.
+
+    Args:
+        packed: the folder of the ``.xz`` files.
+        folder: the folder in which the unpacked files are written.
+
+    Raises:
+        OSError: ``folder`` cannot be written.
+    """
     for file in packed.glob(f"*{PACKED}"):
         place, changed = folder / file.stem, file.stat().st_mtime_ns
         if place.is_file() and place.stat().st_mtime_ns == changed:
@@ -46,7 +57,7 @@ def unpack(packed: Path, folder: Path) -> None:
 
 @cache
 def _unpacked_elsewhere(folder: Path) -> TemporaryDirectory[str]:
-    """A copy of ``folder`` that lasts as long as the process."""
+    """Return a temporary folder with the unpacked files of ``folder``, which lasts as long as the process."""
     place = TemporaryDirectory(prefix=f"{folder.name}-")
     for file in folder.iterdir():
         if file.is_file() and file.suffix != PACKED and not file.with_name(f"{file.name}{PACKED}").exists():
@@ -56,12 +67,12 @@ def _unpacked_elsewhere(folder: Path) -> TemporaryDirectory[str]:
 
 
 def shipped_models() -> list[str]:
-    """The names of the models that ship: a target's, its drafts'."""
+    """Return the names of the included models, a target and its drafts, in alphabetical order."""
     return [name for name in _names() if (FOLDER / name / "tokenizer_config.json").is_file()]
 
 
 def shipped_controllers() -> list[str]:
-    """The names of the controllers that ship."""
+    """Return the names of the included controllers, in alphabetical order."""
     return [name for name in _names() if not (FOLDER / name / "tokenizer_config.json").is_file()]
 
 

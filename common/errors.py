@@ -39,7 +39,10 @@ def disk_error(error: OSError) -> str:
 
 @contextmanager
 def optional_import(extra: str) -> Iterator[None]:
-    """Context manager for the import of a package that the ``extra`` of specpilot installs.
+    """Report a package that cannot be imported in the block as an InputError.
+
+    Args:
+        extra: the extra of specpilot that installs the package, for the message.
 
     Raises:
         InputError: the package is not installed.

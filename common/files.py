@@ -48,7 +48,15 @@ def named_errors(path: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path, overwrite: bool) -> None:
-    """Raise InputError if ``folder`` may not be replaced. Called before the work and before writing."""
+    """Check that ``folder`` may be written; called before the work and before writing.
+
+    Args:
+        folder: the folder.
+        overwrite: whether the contents of an existing folder may be replaced.
+
+    Raises:
+        InputError: ``folder`` is a file; or it is not empty and ``overwrite`` is false.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose a folder")
     if folder.exists() and any(folder.iterdir()) and not overwrite:

@@ -57,7 +57,7 @@ def read_text(file: str | Path, remedy: str) -> str:
 
     Args:
         file: path of the file.
-        remedy: end of the error message.
+        remedy: the remedy, which becomes the end of error messages.
 
     Raises:
         InputError: the file does not exist, cannot be read, is too large, is a git LFS pointer or is not UTF-8.

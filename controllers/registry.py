@@ -53,7 +53,7 @@ def check_predictor(name: str) -> None:
     """Check that ``name`` is one of ``PREDICTORS`` or has the form ``package.module:Config``.
 
     Raises:
-        Misspelt: it is neither.
+        Misspelt: ``name`` is neither of these.
     """
     if name not in PREDICTORS and not re.fullmatch(CONFIG, name):
         raise Misspelt(

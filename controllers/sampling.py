@@ -117,7 +117,7 @@ def require_finite(mass: float) -> None:
     """Check that ``mass``, a sum of probabilities, is finite.
 
     Raises:
-        InputError: it is NaN or infinite.
+        InputError: ``mass`` is NaN or infinite.
     """
     if not math.isfinite(mass):
         raise InputError("the model returned NaN or infinite logits; check its weights and precision (try float32)")

@@ -96,7 +96,7 @@ def check_draft(name: str) -> None:
     """Check that the draft ``name`` can read texts without a decoder, before any model is loaded.
 
     Raises:
-        InputError: it reads the target's states, as EAGLE-3 drafts do; or there is no such model.
+        InputError: the draft reads the target's states, as EAGLE-3 drafts do; or there is no such model.
     """
     with naming("draft", name):
         if not has_tokenizer(name):

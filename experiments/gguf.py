@@ -44,7 +44,7 @@ def write_gguf(model: str, output: Path, kind: str = "bf16") -> None:
     """Write the model of this name to ``output``.
 
     Raises:
-        InputError: it is no Llama, or its tokenizer no byte-level BPE.
+        InputError: the model is no Llama, or its tokenizer is no byte-level BPE.
     """
     with optional_import("gguf"):
         from gguf import GGMLQuantizationType, GGUFWriter

@@ -237,7 +237,7 @@ class Builder:
         """Check that ``draft`` does not read the target's states.
 
         Raises:
-            InputError: it reads them.
+            InputError: the draft reads the target's states.
         """
         if draft.reads_states:
             raise InputError(

@@ -780,7 +780,7 @@ def check_growing(length: LengthController | None) -> None:
     """Check that ``length`` can grow trees.
 
     Raises:
-        InputError: it cannot.
+        InputError: ``length`` predicts no acceptance, predicts it one token late, or has no costs.
     """
     if not grows_trees(length):
         raise InputError(
@@ -913,7 +913,7 @@ def check_length(length: object) -> None:
     """Check that ``length`` is a number of tokens, a name or a length controller.
 
     Raises:
-        InputError: it is something else.
+        InputError: ``length`` is something else.
     """
     if isinstance(length, bool | float):
         raise InputError(f"length={length!r}: give a number of tokens, a rule, or a controller")

@@ -153,7 +153,7 @@ class LanguageModel(ABC):
             reason: why the task has no states, as a sentence without its full stop.
 
         Raises:
-            InputError: it reads states.
+            InputError: the model reads a target's states.
         """
         if self.reads_states:
             raise InputError(

@@ -104,7 +104,7 @@ class CausalLM(LanguageModel):
         """Check that the model can be decoded exactly.
 
         Raises:
-            InputError: it cannot.
+            InputError: the model cannot be decoded exactly; the message names the reason.
         """
         kind = model.config.model_type
         if model.config.is_encoder_decoder:

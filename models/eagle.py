@@ -83,7 +83,7 @@ class Eagle3Input(nn.Module):
         """Check that the draft was made for a target of these sizes.
 
         Raises:
-            InputError: it was made for another target.
+            InputError: the draft was made for a target of other sizes.
         """
         if self.size != hidden_size:
             raise InputError(

@@ -269,7 +269,7 @@ class GgufModel(FingerprintedModel):
         """Check that the model is an autoregressive decoder whose cache can be rolled back.
 
         Raises:
-            InputError: it is not.
+            InputError: the model is no such decoder.
         """
         kind, problem = self.file.architecture, None
         if llama.llama_model_has_encoder(self.pointer) or not llama.llama_model_has_decoder(self.pointer):

@@ -107,7 +107,7 @@ def _check_target(target: PreTrainedModel) -> None:
     """Check that drafts can be made for ``target``.
 
     Raises:
-        InputError: it is no decoder-only language model, or its weights are quantised.
+        InputError: ``target`` is no decoder-only language model, or its weights are quantised.
     """
     config: Any = target.config
     if config.is_encoder_decoder or config.get_text_config(decoder=True) is not config:

@@ -266,7 +266,7 @@ def require_weights(draft: nn.Module, names: Iterable[str]) -> None:
     """Check that a checkpoint's weights ``names`` are weights of ``draft``.
 
     Raises:
-        InputError: they are those of another architecture.
+        InputError: the names are those of another architecture.
     """
     if unknown := sorted({*names} - {name for name, _ in draft.named_parameters()}):
         raise InputError(

@@ -226,7 +226,7 @@ def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, fil
     """Check that tensors have the names and shapes of the network of ``config``.
 
     Raises:
-        InputError: they differ; ``file_name`` is in the message.
+        InputError: names or shapes differ; ``file_name`` is in the message.
     """
     with torch.device("meta"):
         expected = {name: list(value.shape) for name, value in config.module().state_dict().items()}

@@ -142,7 +142,7 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
     """Check that ``low`` ≤ ``value`` ≤ ``high``.
 
     Raises:
-        InputError: it is not; ``name`` is the name of the value.
+        InputError: ``value`` is outside this interval; the message calls it ``name``.
     """
     if not low <= value <= high:
         raise InputError(f"{name}={value}: must be between {low} and {high}")

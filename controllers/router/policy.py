@@ -90,7 +90,7 @@ class Config(ControllerConfig):
             pair_check: as for :meth:`~..checkpoints.provenance.Provenance.check_pair`.
 
         Raises:
-            InputError: one of them differs.
+            InputError: the target, the tokenizer, an arm or the order of the arms differs.
         """
         pair = PairFingerprint(target_fingerprint, None, tokenizer_fingerprint)
         self.provenance.check_pair(pair, pair_check)

@@ -50,7 +50,7 @@ class Beams:
         """Check that ``sampling`` keeps as many tokens as there are beams.
 
         Raises:
-            InputError: it keeps fewer tokens.
+            InputError: ``sampling`` keeps fewer tokens than there are beams.
         """
         support = min(sampling.support or vocab_size, vocab_size)
         if self.width > support:

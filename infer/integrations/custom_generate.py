@@ -132,7 +132,7 @@ def _check_model(model: PreTrainedModel, target: LanguageModel) -> None:
     """Check that ``model`` is the decoder's target and not an encoder-decoder.
 
     Raises:
-        InputError: it is another model, or an encoder-decoder.
+        InputError: ``model`` is another model, or an encoder-decoder.
     """
     if model is not target.model:
         raise InputError(

@@ -28,7 +28,7 @@ def load_target(spec: TargetSpec) -> tuple[LoadedModel, PreTrainedTokenizerBase]
     """Load the target and its tokenizer, or the tokenizer that ``spec`` names.
 
     Raises:
-        InputError: one of them cannot be loaded, or they do not fit together.
+        InputError: the target or the tokenizer cannot be loaded, or both do not fit together.
     """
     name, tokenizer, trust = spec.name, spec.tokenizer, spec.trust_remote_code
     options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": trust}

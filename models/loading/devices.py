@@ -83,7 +83,7 @@ def single_device_map(device_map: DeviceMap) -> DeviceMap:
 
 
 def _existing(device: str | int) -> torch.device:
-    """Return the device.
+    """Return the device named ``device``, after a check that it can hold tensors.
 
     Raises:
         RuntimeError, AssertionError, NotImplementedError: the device does not exist, or cannot hold tensors.
@@ -99,7 +99,7 @@ def require_accelerate(option: str) -> None:
     """Check that the package accelerate is installed.
 
     Raises:
-        InputError: it is not; ``option`` is named as the option or model that needs it.
+        InputError: accelerate is not installed; the message names ``option`` as the option or model that needs it.
     """
     if find_spec("accelerate") is None:
         raise InputError(f"{option}: needs the package accelerate; pip install accelerate")

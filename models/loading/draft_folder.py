@@ -299,7 +299,7 @@ def check_weights(file: Path, weights: dict[str, Tensor], needed: dict[str, Tens
     """Check that the ``weights`` in ``file`` have the names and shapes of the weights ``needed``.
 
     Raises:
-        InputError: they differ.
+        InputError: names or shapes differ.
     """
     if differing := sorted(weights.keys() ^ needed.keys()):
         problem = "missing" if differing[0] in needed else "not one of this model's"

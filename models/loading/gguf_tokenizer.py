@@ -79,7 +79,7 @@ def check_gguf_tokens(file: GgufFile, tokenizer: PreTrainedTokenizerBase) -> Non
     """Check that ids stand for the same tokens in a model's file and in ``tokenizer``.
 
     Raises:
-        InputError: they differ; the message names the first difference.
+        InputError: an id stands for different tokens; the message names the first such id.
     """
     tokens = file.metadata.get("tokenizer.ggml.tokens", [])
     vocabulary = tokenizer.get_vocab()

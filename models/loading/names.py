@@ -307,7 +307,7 @@ def check_same_tokenizer(target: PreTrainedTokenizerBase, other: PreTrainedToken
         role: the role of ``other``, for messages.
 
     Raises:
-        InputError: they differ; the message names the first difference.
+        InputError: an id stands for different tokens; the message names the first difference.
     """
     target_ids, other_ids = target.get_vocab(), other.get_vocab()
     if target_ids != other_ids:

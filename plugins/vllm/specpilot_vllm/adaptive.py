@@ -172,7 +172,7 @@ def adaptive_settings(additional: Mapping[str, Any]) -> AdaptiveSettings:
     """Return the settings in vLLM's additional configuration.
 
     Raises:
-        InputError: they are missing or wrong.
+        InputError: the settings are missing or wrong.
     """
     if KEY not in additional:
         raise InputError(

@@ -114,7 +114,7 @@ class DraftedRequest:
 
     @property
     def written(self) -> list[int] | None:
-        """The new tokens up to the token that ends the text; None for an unfinished text.
+        """The new tokens without the prompt, up to the token that ends the text; None for an unfinished text.
 
         vLLM drops tokens after that token.
         """
@@ -125,12 +125,12 @@ class DraftedRequest:
         return tokens if self.prompt + len(tokens) == self.budget else None
 
     def start_round(self, rows: int) -> bool:
-        """Return whether to draft in a round of ``rows`` requests."""
+        """Return true if the request drafts in a round of ``rows`` requests."""
         self.length.shared_by(rows)
         return self.length.start_round()
 
     def add(self, drawn: Drawn, longest: int) -> bool:
-        """Append a token to the draft. Returns whether to draw another one, up to ``longest`` tokens.
+        """Append a token to the draft, and return true if another token should be drawn, up to ``longest`` tokens.
 
         The token stays in the draft whatever the controller decides. Leaving out a token because of its own probability
         would change the distribution of the text.

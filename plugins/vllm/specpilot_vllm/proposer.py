@@ -160,7 +160,15 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         return [list(self.requests[name].tokens) if name in self.requests else [] for name in names]
 
     def _verified(self, sampled: list[list[int]], metadata: Any) -> list[tuple[int, DraftedRequest]]:
-        """Pass the sampled tokens to each request. Returns rows and requests whose prompts are read."""
+        """Pass the sampled tokens to each request.
+
+        Args:
+            sampled: the tokens that the target accepted or drew for each row.
+            metadata: vLLM's ``SpecDecodeMetadata`` of the step; None if nothing was verified.
+
+        Returns:
+            Rows and states of the requests whose prompts have been read.
+        """
         batch, discarded = self.engine.input_batch, self.engine.discard_request_mask.np
         counts = [0] * len(sampled) if metadata is None else metadata.num_draft_tokens
         ready = []
