@@ -169,9 +169,15 @@ def choices_by_cost(chains: Chains) -> dict[str, DraftChoice]:
 
 
 def choose(chains: Chains, cost: CostModel, p_mins: Sequence[float] = (0.0,)) -> DraftChoice | None:
-    """Return the fastest setting with one of the minimum confidences ``p_mins``; None if no speed is known.
+    """Return the draft length and the ``p_min`` with the highest expected speed-up; None if no speed is known.
 
-    The length is 0 if no length is expected to be faster than no drafts, or if the speed-up is certainly negligible.
+    The length is 0 if no length is expected to be faster than no drafts, or if the 95 % interval of the speed-up ends
+    below 1.02. ``speed`` of the result is then still that of the best length above 0.
+
+    Args:
+        chains: the acceptance of chains.
+        cost: the costs.
+        p_mins: only settings with one of these minimum confidences, below which a draft ends, are considered.
     """
     best = chains.best(cost, p_mins)
     if best is None:

@@ -56,13 +56,19 @@ class GpuOptions(Options):
 
 
 def several(values: Any) -> tuple[Any, ...]:
-    """The values of an option that takes one or a list; in a list YAML reads on and off as true and false."""
+    """Return the values of an option that takes one value or a list, as a tuple.
+
+    In a list YAML may read ``on`` and ``off`` as true and false, which become text again.
+    """
     values = values if isinstance(values, tuple) else (values,)
     return tuple({True: "on", False: "off"}.get(value, value) for value in values)
 
 
 def pair_of(name: str, device: torch.device, results: Results) -> Pair | None:
-    """The pair of a shape, made as strong as it was made before; None if that fails, which is recorded."""
+    """Return a random pair with the sizes ``name``; None if it cannot be made, which is recorded in ``results``.
+
+    The pair has the acceptance and entropy of the pair of an earlier run, if ``results`` has one.
+    """
     earlier = results.current(f"pair: {name}")
     strength = None if earlier is None else Strength(earlier["scale"], earlier["sharpness"])
     pairs: list[Pair] = []
@@ -86,7 +92,15 @@ def pair_of(name: str, device: torch.device, results: Results) -> Pair | None:
 def measure_shape(
     name: str, options: GpuOptions, results: Results, tasks: TasksOf, wanted: Callable[[str], bool]
 ) -> None:
-    """The ``wanted`` ones of a shape's measurements."""
+    """Run the measurements of the pair with the sizes ``name``.
+
+    Args:
+        name: name of the sizes.
+        options: the options of the command.
+        results: stores the results.
+        tasks: yields the measurements of a part.
+        wanted: returns true for the names of measurements to run.
+    """
     device = torch.device(options.device)
     bandwidth = (results.current("floor") or {}).get("read TB/s")
     pair: Pair | None = None
@@ -110,7 +124,10 @@ def measure_shape(
 
 
 def run_tests(output: Path) -> dict[str, Any]:
-    """The tests that need a GPU, in eight processes; what they print is in ``tests.txt`` beside ``output``."""
+    """Run the tests that need a GPU in eight processes, and return a summary.
+
+    The output of the tests is written to ``tests.txt`` beside ``output``.
+    """
     words = [sys.executable, "-m", "pytest", "-n", "8", "-vv", "-m", "gpu", "tests/gpu"]
     log = output.parent.resolve() / "tests.txt"
     with open(log, "w", encoding="utf-8") as file:
@@ -150,7 +167,7 @@ def _all(part: str, name: str, graphs: str) -> Iterator[measurements.Task]:
 
 
 def step_table(results: Results) -> Table:
-    """One row for each shape and kind of graphs."""
+    """Return the table of forwards, with a row for each pair and each setting of the graphs."""
     rows = []
     shown = ("1x1", "1x4", "1x8", "4x4", "16x4", "draft step")
     for key in results.entries:

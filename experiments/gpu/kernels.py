@@ -98,7 +98,7 @@ def _is_view(func: Any) -> bool:
 
 
 def counted(call: Callable[[], Any]) -> Counter[str]:
-    """The operators of a call, by name."""
+    """Call ``call``, and return the number of its operators by name."""
     # With inference mode operators would be counted before they are taken apart.
     with torch.no_grad(), Operators() as operators, _Wholes(operators):
         call()
@@ -107,7 +107,7 @@ def counted(call: Callable[[], Any]) -> Counter[str]:
 
 
 def model_of(architecture: str, layers: int) -> PreTrainedModel:
-    """A small random model in bfloat16."""
+    """Return a small random model of ``architecture`` with ``layers`` layers, in bfloat16."""
     settings = dict(SIZES) | ARCHITECTURES[architecture] | {"num_hidden_layers": layers}
     if architecture == "gemma3":
         settings["layer_types"] = ["full_attention", *["sliding_attention"] * (layers - 1)]
@@ -121,7 +121,7 @@ def model_of(architecture: str, layers: int) -> PreTrainedModel:
 
 @torch.no_grad()
 def of_transformers(model: PreTrainedModel, tokens: int) -> Counter[str]:
-    """The operators of an eager forward of ``tokens`` after a prompt."""
+    """Return the operators, by name, of transformers' eager forward over ``tokens`` tokens after a prompt."""
     cache, called = DynamicCache(config=model.config), model
     called(input_ids=torch.tensor([PROMPT]), past_key_values=cache)
     ids = torch.tensor([PROMPT[:tokens]])
@@ -130,7 +130,10 @@ def of_transformers(model: PreTrainedModel, tokens: int) -> Counter[str]:
 
 @torch.no_grad()
 def of_ours(model: PreTrainedModel, tokens: int) -> Counter[str]:
-    """Those of the forward of fixed shape that a graph would repeat, and of what is copied to it and from it."""
+    """Return the operators, by name, of specpilot's forward of fixed shape over ``tokens`` tokens after a prompt.
+
+    Copies of inputs to the forward and of results from it count.
+    """
     wrapped = reader(deepcopy(model), "on")
     cache = wrapped.new_cache()
     wrapped.begin(cache, 0, PROMPT, 64)
@@ -143,7 +146,10 @@ def of_ours(model: PreTrainedModel, tokens: int) -> Counter[str]:
 
 
 def count(architecture: str, tokens: int) -> dict[str, Any]:
-    """Operators of a layer and of the rest of a forward, by way; those of a layer also by name."""
+    """Return the numbers of operators of a layer and of the rest of a forward, for transformers and specpilot.
+
+    The operators of a layer are also listed by name.
+    """
     result: dict[str, Any] = {}
     for way, call in zip(WAYS, (of_transformers, of_ours), strict=True):
         with warnings.catch_warnings():
@@ -156,7 +162,11 @@ def count(architecture: str, tokens: int) -> dict[str, Any]:
 
 
 def as_table(results: dict[str, dict[str, Any]]) -> Table:
-    """One row for each architecture, number of tokens and way; ``results`` by name."""
+    """Return the table of :func:`count`, with a row for each architecture, number of tokens and library.
+
+    Args:
+        results: results of :func:`count` by name.
+    """
     rows = [
         {"forward": name, "way": way, "a layer": str(counts["a layer"]), "the rest": str(counts["the rest"])}
         for name, by_way in results.items()

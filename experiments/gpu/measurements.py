@@ -25,7 +25,7 @@ from .subject import PAIRS, Subject, milliseconds, reader, seconds
 
 
 def text(length: int) -> list[int]:
-    """So many tokens."""
+    """Return ``length`` token ids, always the same ones."""
     return [(7 * i) % 1000 + 1 for i in range(length)]
 
 
@@ -51,7 +51,13 @@ Task = tuple[str, Callable[[Subject], Any]]
 
 
 def tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
-    """The measurements of a part, each with its name, the ones of most worth first; without graphs only steps."""
+    """Yield the measurements of a part with their names, the most important ones first.
+
+    Args:
+        part: name of the part, such as ``steps`` or ``rounds``.
+        subject_name: name of the pair's sizes.
+        graphs: ``on``, ``compiled`` or ``off``; with ``off`` only the part ``steps`` has measurements.
+    """
     kind = f"{subject_name}, graphs {graphs}"
     if graphs == "off" and part != "steps":
         return
@@ -79,14 +85,17 @@ def tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
 
 
 def late_tasks(part: str, subject_name: str, graphs: str) -> Iterator[Task]:
-    """The measurements that take minutes, after all shapes: transformers compiles its forward."""
+    """Yield the measurements that take minutes, because transformers compiles its forward; run after all others.
+
+    The arguments are those of :func:`tasks`.
+    """
     if part == "speed" and graphs == "on" and subject_name in PAIRS:
         way = partial(timed_way, partial(transformers_way, cache_implementation="static"), 1)
         yield f"speed: {subject_name}, graphs {graphs}, transformers, static cache, compiled", way
 
 
 def floor(device: torch.device) -> dict[str, float]:
-    """Bandwidth of reading in TB/s, and microseconds of the launch of an eager kernel."""
+    """Measure the read bandwidth of the memory in TB/s, and the microseconds of the launch of an eager kernel."""
     large = torch.ones(2**32 if device.type == "cuda" else 2**20, dtype=torch.bfloat16, device=device)
     read = large.numel() * 2 / milliseconds(device, lambda: large.sum(dtype=torch.float32)) / 1e9
     small = torch.zeros(1, device=device)
@@ -95,7 +104,7 @@ def floor(device: torch.device) -> dict[str, float]:
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
-    """Bytes of the weights that a forward reads: all but an embedding that is not the head's too."""
+    """Return the bytes of the weights that a forward reads: all weights except an embedding that is not tied."""
     embedding: Any = model.get_input_embeddings()
     head: Any = model.get_output_embeddings()
     unread = 0 if embedding.weight is head.weight else embedding.weight.nbytes
@@ -105,7 +114,15 @@ def weight_bytes(model: PreTrainedModel) -> int:
 def repeated_forward(
     model: CausalLM, rows: int, tokens: int, prompt: Sequence[int] = PROMPT, room: int = NEW
 ) -> Callable[[], None]:
-    """A forward of ``tokens`` for each of ``rows`` texts, which can be repeated."""
+    """Return a function that runs the same forward at each call, and removes its tokens from the cache.
+
+    Args:
+        model: the model.
+        rows: number of texts.
+        tokens: number of tokens that the forward reads of each text.
+        prompt: the prompt of every text.
+        room: number of tokens that the cache has room for after the prompt.
+    """
     cache = model.new_cache()
     for row in range(rows):
         model.begin(cache, row, prompt, room)
@@ -122,12 +139,12 @@ def repeated_forward(
 
 
 def timed_forward(model: CausalLM, rows: int, tokens: int) -> float:
-    """Milliseconds of a forward of ``tokens`` for each of ``rows`` texts."""
+    """Return the milliseconds of a forward that reads ``tokens`` tokens of each of ``rows`` texts."""
     return milliseconds(model.device, repeated_forward(model, rows, tokens))
 
 
 def draft_step(model: CausalLM) -> float:
-    """Milliseconds of a draft step: a forward of one token, its distribution, and a draw on the host."""
+    """Return the milliseconds of a draft step: a forward of one token, its distribution, and a draw on the host."""
     cache, rng = model.new_cache(), RandomSource(0)
     model.begin(cache, 0, PROMPT, NEW)
     model.forward(cache, [Read(0, PROMPT)])
@@ -142,7 +159,10 @@ def draft_step(model: CausalLM) -> float:
 
 @torch.inference_mode()
 def planned_step(model: CausalLM) -> float | None:
-    """Milliseconds of a draft step of a chain of eight that the device draws; None if the model cannot do that."""
+    """Return the milliseconds of a draft step in a chain of eight tokens that are drawn on the device.
+
+    None if the model cannot draw them there.
+    """
     cache, count = model.new_cache(), 8
     model.begin(cache, 0, PROMPT, NEW)
     model.forward(cache, [Read(0, PROMPT)])
@@ -158,7 +178,10 @@ def planned_step(model: CausalLM) -> float | None:
 
 @torch.inference_mode()
 def steps(subject: Subject) -> dict[str, Any]:
-    """Milliseconds of forwards by rows and tokens, and the share of the bandwidth that one token reaches."""
+    """Measure forwards of several numbers of texts and tokens, and draft steps, in milliseconds.
+
+    If the bandwidth is known, the result also has the share of it that a forward of one token reaches.
+    """
     model = reader(subject.target, subject.graphs)
     times: dict[str, Any] = {}
     first = seconds(subject.device, lambda: times.update({"1x1": timed_forward(model, 1, 1)}))
@@ -172,7 +195,7 @@ def steps(subject: Subject) -> dict[str, Any]:
 
 
 def rounds(subject: Subject) -> dict[str, Any]:
-    """Milliseconds of a round of K tokens beside its parts, with launches and reads by the host."""
+    """Measure rounds of K drafted tokens and their parts in milliseconds, with launches and reads by the host."""
     target, draft = (reader(model, subject.graphs) for model in (subject.target, subject.draft))
     with torch.inference_mode():
         verification = {n: timed_forward(target, 1, n) for n in (1, 2, 3, 5, 9)}
@@ -197,7 +220,13 @@ def rounds(subject: Subject) -> dict[str, Any]:
 
 
 def per_round(decoder: SpeculativeDecoder, texts: int, **options: Any) -> dict[str, float]:
-    """Launches, replayed graphs, and reads by the host of a round that so many ``texts`` share."""
+    """Return the numbers of kernel launches, replayed graphs and reads by the host of a round.
+
+    Args:
+        decoder: the decoder.
+        texts: number of texts that share the round.
+        options: keywords of ``generate``.
+    """
     decode(decoder, [PROMPT] * texts, **options)  # captures the graphs
     with profiler() as profiled:
         outputs = decode(decoder, [PROMPT] * texts, max_new_tokens=min(16, NEW), **options)
@@ -224,7 +253,10 @@ def decode(decoder: SpeculativeDecoder, prompts: Any = PROMPT, **options: Any) -
 
 @torch.inference_mode()
 def kernels_of_forward(subject: Subject, tokens: int) -> dict[str, Any]:
-    """The kernels of one forward of one text by their time; with graphs it is a replay. On a CPU operators."""
+    """Return the kernels of a forward that reads ``tokens`` tokens of one text, ordered by their time.
+
+    With CUDA graphs the forward is a replay. On a CPU the operators are counted instead.
+    """
     forward = repeated_forward(reader(subject.target, subject.graphs), 1, tokens)
     wall = milliseconds(subject.device, forward)
     with profiler() as profiled:
@@ -250,7 +282,11 @@ def kernels_of_forward(subject: Subject, tokens: int) -> dict[str, Any]:
 
 
 def ways(beside_transformers: bool) -> Iterator[Task]:
-    """Ways to decode, by the worth of their speeds."""
+    """Yield measurements of the speed of decoding in several ways, the most important ones first.
+
+    Args:
+        beside_transformers: whether transformers' ``generate`` is also measured.
+    """
 
     def ours(length: Any, texts: int = 1) -> Task:
         name = f"ours, {'' if isinstance(length, str) else 'K='}{length}"
@@ -285,7 +321,14 @@ Way = Callable[[Subject, int, int], Any]  # of the texts and the tokens of each
 
 
 def timed_way(way: Way, texts: int, subject: Subject, warm: int | None = None) -> dict[str, Any]:
-    """Tokens per second of all texts: the median of the passes, after a text of ``warm`` tokens. Default: a whole."""
+    """Measure the tokens per second of all texts together, as the median over passes.
+
+    Args:
+        way: decodes the texts.
+        texts: number of texts.
+        subject: the pair.
+        warm: number of tokens of the texts that are decoded before the measurement. Default: as many as measured.
+    """
     way(subject, texts, min(warm or NEW, NEW))
     passes = [seconds(subject.device, lambda: way(subject, texts, NEW)) for _ in range(PASSES)]
     return {"tokens/s": round(texts * NEW / median(passes), 1), "passes": [round(one, 3) for one in passes]}
@@ -312,7 +355,14 @@ def transformers_way(subject: Subject, texts: int, new: int, *, assisted: bool =
 
 @torch.inference_mode()
 def long_forward(subject: Subject, columns: int, rows: int, tokens: int) -> dict[str, float]:
-    """Milliseconds of a forward after prompts that fill so many columns, but for the room behind them."""
+    """Measure the milliseconds of a forward after long prompts.
+
+    Args:
+        subject: the pair.
+        columns: number of columns of the cache, which the prompt and ``ROOM`` tokens after it fill.
+        rows: number of texts.
+        tokens: number of tokens that the forward reads of each text.
+    """
     model = reader(subject.target, subject.graphs)
     forward = repeated_forward(model, rows, tokens, text(columns - ROOM - 1), ROOM)
     return {"ms": milliseconds(subject.device, forward)}
@@ -320,7 +370,7 @@ def long_forward(subject: Subject, columns: int, rows: int, tokens: int) -> dict
 
 @torch.inference_mode()
 def captures(subject: Subject) -> dict[str, Any]:
-    """Milliseconds of the first calls of a shape, of which one captures, and MiB that stay reserved."""
+    """Measure the first calls of forwards in milliseconds, one of which captures a graph, and the MiB it reserves."""
     model = reader(subject.target, subject.graphs)
     result: dict[str, Any] = {}
     for rows, tokens in ((1, 1), (1, 8), (16, 1), (16, 4)):
@@ -346,7 +396,7 @@ def clear(device: torch.device) -> None:
 
 @torch.inference_mode()
 def prompts(subject: Subject) -> dict[int, list[float]]:
-    """Milliseconds of prompts of several lengths, read for the first and the second time."""
+    """Measure the milliseconds in which prompts of several lengths are read for the first and for the second time."""
     model = reader(subject.target, subject.graphs)
     cache = model.new_cache()
     model.begin(cache, 0, [1] * max(PROMPTS), NEW)
@@ -364,6 +414,6 @@ def prompts(subject: Subject) -> dict[int, list[float]]:
 
 @torch.inference_mode()
 def reading(subject: Subject) -> dict[str, float]:
-    """Tokens per second of one long text that the target reads in one forward."""
+    """Measure the tokens per second at which the target reads a text of 1,024 tokens in one forward."""
     model = reader(subject.target, subject.graphs)
     return {"tokens/s": round(1024 / timed_forward(model, 1, 1024) * 1e3)}

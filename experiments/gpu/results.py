@@ -22,12 +22,15 @@ HEADER = ("machine", "versions")
 
 
 def card(device: str) -> str:
-    """The name of what is measured: the GPU's, or the processor's."""
+    """Return the name of the GPU, or of the processor without one."""
     return torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else processor()
 
 
 def code() -> str:
-    """The commit of the checkout; with a digest of its programs where they differ from it or there is no git."""
+    """Return the commit of the checkout, or a digest of its programs without git.
+
+    If programs differ from the commit, the digest follows the commit.
+    """
     name = commit(Path(__file__))
     if name is not None and not name.endswith("+changes"):
         return name
@@ -62,7 +65,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def current(self, name: str) -> Any | None:
-        """The current result ``name``, if there is one."""
+        """Return the current result ``name``; None if there is none."""
         entry = self.entries.get(name)
         return None if entry is None or not self._is_same(entry) or _is_error(entry["result"]) else entry["result"]
 
@@ -75,7 +78,7 @@ class Results:
         return bool(entry["commit"] == self.commit and entry["gpu"] == self.gpu)
 
     def measure(self, name: str, call: Callable[[], Any]) -> Any | None:
-        """The current result ``name``: that of the file, or of ``call``; None if that fails.
+        """Return the result ``name``, from the file if it is current, otherwise from ``call``; None if ``call`` fails.
 
         Raises:
             InputError: the GPU does not answer any more, as after an access outside its memory.
@@ -119,7 +122,13 @@ def _is_error(result: Any) -> bool:
 
 
 def _entries(path: Path) -> dict[str, dict[str, Any]]:
-    """The entries of a file, also of one in the form of version 0.2.0, which had one commit and one card."""
+    """Return the entries of a file.
+
+    A file of version 0.2.0 has one commit and one card for all results.
+
+    Raises:
+        InputError: the file is no file of results.
+    """
     try:
         content = json.loads(path.read_text("utf-8"))
         if "results" in content:

@@ -25,12 +25,12 @@ REPEATED = 3
 
 
 def prompts(count: int, size: int) -> list[list[int]]:
-    """Texts of tokens below ``size``, each another one."""
+    """Return ``count`` different prompts of ``PROMPT_TOKENS`` token ids below ``size``."""
     return [[(7 * i + 31 * text) % (size - 1) + 1 for i in range(PROMPT_TOKENS)] for text in range(count)]
 
 
 def rolled_out(subject: Subject, texts: int) -> dict[str, float]:
-    """So many texts continued together."""
+    """Measure the tokens per second of ``texts`` texts that the target continues together."""
     decoder = SpeculativeDecoder(reader(subject.target, subject.graphs), None, max_running=texts)
     together = prompts(texts, min(1000, decoder.target.vocab_size))
     options: dict[str, Any] = {"temperature": 1.0, "top_k": 50}
@@ -42,7 +42,7 @@ def rolled_out(subject: Subject, texts: int) -> dict[str, float]:
 
 @torch.inference_mode()
 def labelled(subject: Subject) -> dict[str, float]:
-    """Tokens that are labelled with a drafted token and its acceptance, by a forward of each model."""
+    """Measure the tokens per second that get a label: a drafted token and its acceptance probability."""
     target, draft = (reader(model, subject.graphs) for model in (subject.target, subject.draft))
     together = prompts(TEXTS, min(1000, target.vocab_size))
     rollouts = [Rollout([(11 * i + text) % 1000 + 1 for i in range(NEW)]) for text in range(TEXTS)]
@@ -68,7 +68,7 @@ def windows(subject: Subject, count: int) -> Windows:
 
 
 def draft_module(subject: Subject) -> DraftModule:
-    """A draft of two of the target's layers, as `train draft` makes it."""
+    """Return a draft of two of the target's layers in training, as `train draft` makes it."""
     vocabulary = subject.target.config.vocab_size
     size = VOCABULARY if vocabulary > VOCABULARY else None
     settings = DraftTrainingOptions(target="random", data="random", layers=2, vocabulary=size)
@@ -79,7 +79,7 @@ def draft_module(subject: Subject) -> DraftModule:
 
 
 def target_states(subject: Subject) -> dict[str, float]:
-    """Tokens whose states the target computes for `--cache-states`."""
+    """Measure the tokens per second whose states the target computes for `--cache-states`."""
     teacher = draft_module(subject).teacher
     batch = windows(subject, teacher.windows_at_once(WINDOW))
 
@@ -92,7 +92,7 @@ def target_states(subject: Subject) -> dict[str, float]:
 
 
 def trained(subject: Subject, count: int) -> dict[str, float]:
-    """Tokens that a draft is trained on in steps of so many windows, with target states that are stored."""
+    """Measure the tokens per second of a draft's training with stored target states, in steps of ``count`` windows."""
     module = draft_module(subject).to(subject.device)
     batch = windows(subject, count)
     size = module.teacher.windows_at_once(WINDOW)

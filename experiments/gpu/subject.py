@@ -33,7 +33,10 @@ REPEATS = 20
 
 
 def reader(model: PreTrainedModel, graphs: Graphs) -> CausalLM:
-    """``model`` as it is on a GPU; on a CPU with the same code, but for the graphs."""
+    """Return ``model`` behind the model protocol with the forward that it has on a GPU.
+
+    On a CPU the same code runs without CUDA graphs.
+    """
     wrapped = language_model(model, graphs=graphs)
     assert isinstance(wrapped, CausalLM)
     if model.device.type == "cpu":
@@ -47,11 +50,13 @@ def reader(model: PreTrainedModel, graphs: Graphs) -> CausalLM:
 
 @dataclass(frozen=True)
 class Subject:
-    """A pair and how its forwards are run.
+    """A measured pair.
 
     Attributes:
-        name: of its shape.
-        bandwidth: of the device's memory, in TB/s; None if it is not known.
+        name: name of the pair's sizes, a key of ``SHAPES``.
+        target, draft: the models.
+        graphs: whether CUDA graphs run the forwards: ``on``, ``compiled`` or ``off``.
+        bandwidth: bandwidth of the device's memory in TB/s; None if it is not known.
         decoders: the decoders that were made, by their options.
     """
 
@@ -75,7 +80,7 @@ class Subject:
         return self.decoder_with()
 
     def decoder_with(self, **options: Any) -> SpeculativeDecoder:
-        """The decoder of the pair with other options; the same one for the same options."""
+        """Return the decoder of the pair with ``options``; calls with the same options return the same decoder."""
         key = tuple(sorted(options.items()))
         if key not in self.decoders:
             models = reader(self.target, self.graphs), reader(self.draft, self.graphs)
@@ -84,13 +89,13 @@ class Subject:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what was launched."""
+    """Wait until a GPU has completed all launched kernels."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds(device: torch.device, call: Callable[[], Any]) -> float:
-    """Wall time of a call and of what it launches."""
+    """Return the wall time in seconds of a call and of the kernels that it launches."""
     synchronize(device)
     started = time.perf_counter()
     call()
@@ -99,6 +104,6 @@ def seconds(device: torch.device, call: Callable[[], Any]) -> float:
 
 
 def milliseconds(device: torch.device, call: Callable[[], Any]) -> float:
-    """Median wall time of a call and of what it launches."""
+    """Return the median wall time in milliseconds of a repeated call and of the kernels that it launches."""
     times = [seconds(device, call) for _ in range(REPEATS + 5)]
     return round(median(times[5:]) * 1e3, 4)
