@@ -64,8 +64,9 @@ class StepTimes(NamedTuple):
     def rounds(self) -> list[tuple[int, int, float]]:
         """The rounds that these steps form: tokens and forwards of the draft, and seconds.
 
-        The target reads the tokens of a draft after a step of the draft model, which counts only in rounds whose draft
-        took forwards. A draft step that was not measured has the share of ``ASSUMED``.
+        Each timed verification of n tokens gives a round of n - 1 copied tokens without draft forwards, and for n > 1
+        also a round of n - 1 drafted tokens, which takes (n - 1)·t_draft longer. If t_draft was not measured, it is
+        taken as ``ASSUMED.t_draft`` times the time of a verification of one token.
         """
         rounds = [(n - 1, 0, seconds) for n, seconds in self.verify.items()]
         t_draft = ASSUMED.t_draft * self.verify[1] if math.isnan(self.t_draft) else self.t_draft
