@@ -50,7 +50,7 @@ EXPERIMENTS = {
 
 
 def command(name: str) -> Command:
-    """The function of the experiment ``name``."""
+    """Return the function of the experiment ``name``."""
     entry_point: Command = import_module(f"{__package__}.{EXPERIMENTS[name].module}").main
     return entry_point
 

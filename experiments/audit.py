@@ -46,12 +46,12 @@ class Found:
 
 
 def read_advisories() -> list[Advisory]:
-    """The list."""
+    """Return the advisories in the file ``LIST``."""
     return [Advisory(**entry) for entry in json.loads(LIST.read_text(encoding="utf-8"))]
 
 
 def audit(versions: Iterable[Found], advisories: list[Advisory]) -> list[str]:
-    """A line for each version that an advisory affects."""
+    """Return a line for each version that an advisory affects."""
     return [
         f"{package.place}: {package.package} {package.version} is affected by {advisory.id}; "
         f"use {advisory.fixed} or newer"
@@ -62,7 +62,7 @@ def audit(versions: Iterable[Found], advisories: list[Advisory]) -> list[str]:
 
 
 def all_versions(root: Path = ROOT) -> Iterator[Found]:
-    """Installed versions, pinned ones, and the lowest of each range."""
+    """Return installed versions, pinned versions, and the lowest version of each range."""
     for one in distributions():
         yield Found(one.name, one.version, "installed")
     for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines():

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def canvases(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of the given size in inches, and its axes row by row; an InputError where matplotlib is missing."""
+    """Return a figure, and a list of its axes row by row.
+
+    Args:
+        width, height: size of the figure in inches.
+        rows, columns: numbers of rows and columns of axes.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
     with optional_import("bench"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -109,7 +109,7 @@ def _add_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -
 
 
 def _tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
-    """Weights by their names in GGUF files."""
+    """Return the weights by their names in GGUF files."""
     config: Any = model.config
     body: Any = model.model
     yield "token_embd.weight", body.embed_tokens.weight
@@ -130,7 +130,10 @@ def _tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
 
 
 def interleave_halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows (H·D, d) in llama.cpp's order: it rotates neighbouring pairs, transformers a head's two halves."""
+    """Return the rows of a weight (H·D, d) in llama.cpp's order.
+
+    llama.cpp rotates pairs of neighbouring rows of a head, transformers pairs of a row in each half of the head.
+    """
     rows, columns = weight.shape
     halves = weight.view(heads, 2, rows // heads // 2, columns)
     return torch.transpose(halves, 1, 2).reshape(rows, columns)

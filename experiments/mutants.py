@@ -213,7 +213,7 @@ def run(folder: Path, *words: str) -> str:
 
 
 def verdicts(folder: Path) -> dict[str, int | None]:
-    """The exit code of the tests of each mutant, by name; None if they have not been run."""
+    """Return the exit code of the tests of each mutant, by name; None if they have not been run."""
     codes: dict[str, int | None] = {}
     for path in sorted((folder / "mutants").rglob("*.py.meta")):
         codes |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
@@ -221,7 +221,7 @@ def verdicts(folder: Path) -> dict[str, int | None]:
 
 
 def word(code: int | None) -> str:
-    """The verdict of an exit code."""
+    """Return the verdict of an exit code."""
     return WORDS.get(code, f"exit code {code}")
 
 
@@ -242,7 +242,7 @@ class Change(NamedTuple):
 
 
 def change(name: str, difference: str) -> Change:
-    """The change of the mutant ``name``, such as ``specpilot.infer.core.x_residual__mutmut_1``.
+    """Return the change of the mutant ``name``, such as ``specpilot.infer.core.x_residual__mutmut_1``.
 
     Args:
         name: the name that mutmut has for the mutant. A method has a separator before its class and its name.
@@ -256,12 +256,12 @@ def change(name: str, difference: str) -> Change:
 
 
 def joined(lines: Iterable[str]) -> str:
-    """The lines without their indents, in one."""
+    """Return the lines without their indents, joined to one line."""
     return " ".join(line.strip() for line in lines).strip()
 
 
 def equivalents() -> dict[Change, str]:
-    """The mutants that change nothing a caller can see, with the reason of each."""
+    """Return the mutants that change nothing a caller can observe, with the reason of each."""
     entries = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8"))
     return {Change(*(entry[field] for field in Change._fields)): entry["reason"] for entry in entries}
 

@@ -46,7 +46,7 @@ class OtmBenchOptions(PairOptions, LoadingOptions):
 
 
 def k_seq_acceptance(p: Tensor, q: Tensor, k: int) -> float:
-    """Acceptance probability of K-SEQ at its best division factor."""
+    """Return the acceptance probability of K-SEQ at its best division factor."""
     return acceptance(p, q, k, division_factor(p, q, k))[1]
 
 
@@ -55,12 +55,12 @@ def coin(heads: float) -> Tensor:
 
 
 def coin_optimum(p: float, q: float, k: int) -> float:
-    """Optimal acceptance probability α_k of two Bernoulli distributions (Appendix B.2)."""
+    """Return the optimal acceptance probability α_k of two Bernoulli distributions (Appendix B.2)."""
     return min(p, 1 - (1 - q) ** k) + min(1 - p, 1 - q**k)
 
 
 def uniforms() -> list[dict[str, Any]]:
-    """Rows of Figure 1."""
+    """Return the rows of Figure 1."""
     rows = []
     q = torch.full((SIZE,), 1 / SIZE, dtype=torch.float64)
     for share in SHARES:
@@ -74,7 +74,7 @@ def uniforms() -> list[dict[str, Any]]:
 
 
 def coins() -> list[dict[str, Any]]:
-    """Rows of Figures 2 and 3."""
+    """Return the rows of Figures 2 and 3."""
     q = coin(COIN)
     return [
         {
@@ -91,14 +91,19 @@ def coins() -> list[dict[str, Any]]:
 
 
 def compressed(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """``p`` and ``q`` (V,) restricted to the union of their ``SUPPORT`` most probable tokens (Appendix D.2)."""
+    """Return ``p`` and ``q`` (V,) restricted to the union of their ``SUPPORT`` most probable tokens (Appendix D.2)."""
     likely = [*p.topk(min(SUPPORT, len(p))).indices.tolist(), *q.topk(min(SUPPORT, len(q))).indices.tolist()]
     tokens = sorted(set(likely))
     return p[tokens] / p[tokens].sum(), q[tokens] / q[tokens].sum()
 
 
 def acceptance_of_pair(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, Any]]:
-    """Rows of Figure 5, for the next-token distributions ``p`` and ``q`` (V,) of a pair after one prompt."""
+    """Return the rows of Figure 5: the acceptance probabilities of OTM and K-SEQ by number of proposals.
+
+    Args:
+        p, q: (V,) next-token distributions of target and draft after one prompt.
+        most: the largest number of proposals.
+    """
     p, q = compressed(p.double(), q.double())
     return [
         {"k": k, "otm": optimal_transport(p, q, k).acceptance, "k_seq": k_seq_acceptance(p, q, k)}
@@ -107,7 +112,7 @@ def acceptance_of_pair(p: Tensor, q: Tensor, most: int = 4) -> list[dict[str, An
 
 
 def bench_otm(decoder: SpeculativeDecoder, prompt: str) -> dict[str, Any]:
-    """Numbers of the four figures; those of Figure 5 are for the pair of ``decoder`` after ``prompt``."""
+    """Return the numbers of the four figures; those of Figure 5 are for the pair of ``decoder`` after ``prompt``."""
     ids = encode_prompt(decoder.tokenizer, prompt)
     models = (decoder.target, *decoder.drafts)
     size = min(model.vocab_size for model in models)

@@ -37,7 +37,7 @@ BLOCK = re.compile(r"(<!-- results: (\w+) (.+?) -->\n).*?(<!-- end -->)", re.DOT
 
 
 def filled_in(page: str, folder: Path) -> str:
-    """``page`` with the content of every block made from the files in ``folder``."""
+    """Return ``page`` with the content of every block made from the files in ``folder``."""
 
     def block(match: re.Match[str]) -> str:
         start, kind, words, end = match.groups()
@@ -47,7 +47,10 @@ def filled_in(page: str, folder: Path) -> str:
 
 
 def source(content: Mapping[str, Any]) -> str:
-    """The commits and the machine that a result names, such as "commit 848a5ed1, 2 cores of an AMD EPYC, 1 thread"."""
+    """Return the commits and the machine that a result names in words.
+
+    An example is "commit 848a5ed1, 2 cores of an AMD EPYC, 1 thread".
+    """
     commits = list(dict.fromkeys(_values(content, "commit")))
     machine = next(_values(content, "machine"))
     text = f"commit{'s' * (len(commits) > 1)} {', '.join(name[:8] for name in commits)}, "
@@ -59,7 +62,7 @@ def source(content: Mapping[str, Any]) -> str:
 
 
 def _values(content: Any, key: str) -> Iterator[Any]:
-    """Every value of ``key`` in ``content`` and in the objects in it."""
+    """Return every value of ``key`` in ``content`` and in the objects in it."""
     if isinstance(content, dict):
         if key in content:
             yield content[key]
@@ -78,7 +81,14 @@ def _sources(names: Sequence[str], folder: Path) -> str:
 
 
 def _speeds(columns: Sequence[str], folder: Path) -> str:
-    """Speed-up of every decoder over decoding without drafts: by the clock if it was measured, else by replay."""
+    """Return the Markdown table of the speed-ups of decoders over decoding without drafts.
+
+    The speed-ups are those by the clock if it was measured, otherwise those by replay.
+
+    Args:
+        columns: one column for each report, as ``FILE=HEADING`` or ``FILE@TEMPERATURE=HEADING``.
+        folder: folder of the files.
+    """
     reports, headings = [], []
     for column in columns:
         name, _, heading = column.partition("=")
@@ -106,7 +116,7 @@ def _speed(decoder: Mapping[str, Any] | None) -> str:
 
 
 def _counts(names: Sequence[str], folder: Path) -> str:
-    """Speed-up, tokens per target forward and acceptance rate of every decoder of one report."""
+    """Return the Markdown table of speed-up, tokens per target forward and acceptance rate of a report's decoders."""
     lines = ["| decoder | speed over no drafts | tokens per target forward | accepted |", "|---|---|---|---|"]
     report = _read(folder, names[0])
     for name, decoder in report["decoders"].items():
@@ -118,7 +128,10 @@ def _counts(names: Sequence[str], folder: Path) -> str:
 
 
 def _rates(decoder: Mapping[str, Any], runs: Sequence[TimedDecoding]) -> tuple[Interval, Interval]:
-    """Tokens per target forward and acceptance rate, with intervals over prompts if there are ``runs`` by the clock."""
+    """Return tokens per target forward and acceptance rate as text.
+
+    Both have intervals over prompts if there are ``runs`` by the clock.
+    """
     if not runs:
         values = (float(decoder[name]) for name in ("tokens_per_forward", "accepted"))
         per_forward, accepted = (Interval(value, value, value) for value in values)
@@ -139,7 +152,7 @@ def _percentages(rate: Interval) -> str:
 
 
 def _ratios(names: Sequence[str], folder: Path) -> str:
-    """Ratios of speeds by verification rule and group of domains, with a column for each controller."""
+    """Return the Markdown table of ratios of speeds, with a row for each rule and group and a column per controller."""
     result = _read(folder, names[0])
     by_rule = result["ratios"]
     controllers = next(iter(next(iter(by_rule.values())).values()))
@@ -154,7 +167,7 @@ def _ratios(names: Sequence[str], folder: Path) -> str:
 
 
 def _texts(rows: Sequence[str], folder: Path) -> str:
-    """Numbers of equal texts in pairs of decodings with the same seeds."""
+    """Return the Markdown table of the numbers of equal texts in pairs of decodings with the same seeds."""
     columns = ("models", "texts", "compared with", "same texts", "differences per 1,000 tokens")
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
@@ -166,7 +179,10 @@ def _texts(rows: Sequence[str], folder: Path) -> str:
 
 
 def _forwards(rows: Sequence[str], folder: Path) -> str:
-    """Milliseconds of one target forward by the number of its tokens, measured by ``specpilot bench cost``."""
+    """Return the Markdown table of the milliseconds of a target forward by its number of tokens.
+
+    ``specpilot bench cost`` measured the times.
+    """
     lines = [f"| model | {' | '.join(TOKENS)} |", "|" + "---|" * (len(TOKENS) + 1)]
     for row in rows:
         file, _, heading = row.partition("=")
@@ -177,7 +193,7 @@ def _forwards(rows: Sequence[str], folder: Path) -> str:
 
 
 def _load(names: Sequence[str], folder: Path) -> str:
-    """Tokens per second of three servers by the number of requests at once."""
+    """Return the Markdown table of the tokens per second of three servers by the number of requests at once."""
     columns = ["requests at once", "controller", "two tokens", "no drafts", "controller over no drafts"]
     columns += ["first token", "next token"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
@@ -191,7 +207,7 @@ def _load(names: Sequence[str], folder: Path) -> str:
 
 
 def _adaptive(names: Sequence[str], folder: Path) -> str:
-    """The adaptive scheduler compared with fixed draft lengths and vLLM's table, by phase."""
+    """Return the Markdown table that compares the adaptive scheduler with fixed lengths and vLLM's table, by phase."""
     result = _read(folder, names[0])["simulated"]
     speeds, lengths = result["tokens_per_second"], result["mean_length"]["adaptive"]
     columns = ["requests", "acceptance", "best fixed K", "mean adaptive K", "adaptive over best fixed K"]
@@ -208,7 +224,7 @@ def _adaptive(names: Sequence[str], folder: Path) -> str:
 
 
 def _sweeps(rows: Sequence[str], folder: Path) -> str:
-    """The recommended settings of each sweep by the costs that the recommendation used, and the fastest setting."""
+    """Return the Markdown table of sweeps: the recommended settings by the costs used, and the fastest setting."""
     columns = ("engine and draft", "costs of", "recommended", "share of the best speed", "fastest", "its speed-up")
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
@@ -222,7 +238,7 @@ def _sweeps(rows: Sequence[str], folder: Path) -> str:
 
 
 def _curve(names: Sequence[str], folder: Path) -> str:
-    """Acceptance of trained drafts on held-out prompts by the number of tokens that they were trained on."""
+    """Return the Markdown table of the acceptance of trained drafts by the number of tokens that they learned from."""
     columns = ("draft", "tokens", "passes over them", "acceptance", "second and third position", "tokens per round")
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in _read(folder, names[0])["rows"]:

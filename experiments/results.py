@@ -99,7 +99,7 @@ class Step:
         return [REQUIREMENTS[name].text for name in self.needs if not REQUIREMENTS[name].is_met()]
 
     def summary(self) -> str:
-        """Duration and state of the step in words."""
+        """Return the duration and state of the step in words."""
         words = [f"{self.minutes} min", f"{self.threads} thread{'s' * (self.threads > 1)}"]
         words += ["alone on the machine"] * self.timed
         words += ["not measured yet"] * (not self.measured) + ["to be measured again"] * self.again
@@ -112,7 +112,7 @@ def read_steps() -> list[Step]:
 
 
 def select(steps: Sequence[Step], only: Sequence[str] | None) -> list[Step]:
-    """The steps named in ``only`` and those whose results they read, in order; all steps without it.
+    """Return the steps named in ``only`` and those whose results they read, in order; all steps without it.
 
     Raises:
         InputError: no step has such a name.

@@ -40,7 +40,10 @@ class RoundingOptions:
 
 
 def rounded(weight: Tensor, share: float) -> Tensor:
-    """``weight`` (M, N), each row to multiples of the largest power of two up to ``share`` of its root mean square."""
+    """Return ``weight`` (M, N) with rounded rows.
+
+    Each row is rounded to multiples of the largest power of two that is at most ``share`` times its root mean square.
+    """
     values = weight.float()
     largest = values.square().mean(-1, keepdim=True).sqrt() * share
     step = largest.clamp(min=torch.finfo(torch.float32).tiny).log2().floor().exp2()

@@ -93,7 +93,7 @@ class Pair(NamedTuple):
 
 @torch.no_grad()
 def synthetic_pair(shape: Shape, device: torch.device, dtype: torch.dtype, strength: Strength | None = None) -> Pair:
-    """A pair in memory on ``device``.
+    """Return a pair in memory on ``device``.
 
     Args:
         strength: that of an earlier pair of this shape, which saves the bisections.
@@ -166,7 +166,7 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _bisect(rising: Callable[[float], float], low: float, high: float, wanted: float) -> float:
-    """Where a function that rises takes the value ``wanted``, between positive numbers."""
+    """Return the positive argument at which an increasing function has the value ``wanted``."""
     for _ in range(STEPS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if rising(middle) < wanted else (low, middle)
@@ -174,7 +174,7 @@ def _bisect(rising: Callable[[float], float], low: float, high: float, wanted: f
 
 
 def measured(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, float]:
-    """Mean acceptance and entropy at temperature 1 on other texts than those of the bisection."""
+    """Return the mean acceptance and entropy at temperature 1 on other texts than those of the bisection."""
     size = target.config.vocab_size
     texts = torch.randint(size, (TEXTS, TOKENS), generator=torch.Generator().manual_seed(1)).to(target.device)
     with torch.no_grad():

@@ -45,7 +45,7 @@ class PapersOutputOptions(Options):
 
 
 def chosen(paper: str, work: PapersOptions) -> list[str]:
-    """The papers that ``paper`` names. ``all`` leaves out assistant selection if only one draft was given.
+    """Return the papers that ``paper`` names. ``all`` leaves out assistant selection if only one draft was given.
 
     Raises:
         InputError: there is no such paper, or it needs other drafts.
@@ -94,7 +94,7 @@ def bench_papers(paper: str, work: PapersOptions, output: Path, console: Console
 
 
 def agreement(pair: SpeculativeDecoder, greedy: list[list[int]]) -> Scorer:
-    """ROUGE-L with the target's greedy output, the score for prompts without a reference answer."""
+    """Return ROUGE-L with the target's greedy output, the score for prompts without a reference answer."""
     assert pair.tokenizer is not None
     decode = pair.tokenizer.decode
     references = [str(decode(tokens, skip_special_tokens=True)) for tokens in greedy]

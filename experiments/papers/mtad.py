@@ -49,7 +49,7 @@ class Specs:
 
     @classmethod
     def around(cls, mtad: DecoderSpec, typical: DecoderSpec, bild: DecoderSpec) -> Specs:
-        """All configurations, given the chosen settings of the lossy rules."""
+        """Return all configurations, given the chosen settings of the lossy rules."""
         length = mtad.length or ""
         nodes = "x".join(["4", *["1"] * (int(length) - 1)])  # four drafts
         rules = {
@@ -137,7 +137,7 @@ def _score(runs: Runs) -> str:
 
 
 def _row(first: dict[str, str], runs: Runs, paper: Mapping[str, str] | None = None) -> Row:
-    """A row of the ``first`` cells, a configuration's speed and quality, and the paper's cells."""
+    """Return a row of the ``first`` cells, a configuration's speed and quality, and the paper's cells."""
     energy = runs.joules_per_token
     cells = {
         **first,

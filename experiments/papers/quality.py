@@ -28,7 +28,7 @@ class Likelihood:
 
 @torch.inference_mode()
 def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> Likelihood:
-    """Likelihood of ``tokens`` after ``prompt`` at temperature 1 without top-k and top-p."""
+    """Return the likelihood of ``tokens`` after ``prompt`` at temperature 1 without top-k and top-p."""
     reader, first = TextReader.begin(target, prompt, len(tokens))
     logits, _ = reader.read([*first, *tokens[:-1]], keep=len(tokens))
     log_p = logits.float().log_softmax(-1)  # (N, V)
@@ -37,7 +37,7 @@ def likelihood(target: LanguageModel, prompt: list[int], tokens: list[int]) -> L
 
 
 def perplexity(likelihoods: Sequence[Likelihood]) -> dict[str, float]:
-    """Perplexity over the tokens of all outputs, and its 95 % interval over resampled outputs."""
+    """Return the perplexity over the tokens of all outputs, and its 95 % interval over resampled outputs."""
     return interval(
         lambda log_p, tokens: np.exp(-log_p / tokens),
         np.array([one.log_p for one in likelihoods]),
@@ -46,7 +46,7 @@ def perplexity(likelihoods: Sequence[Likelihood]) -> dict[str, float]:
 
 
 def perplexity_change(likelihoods: Sequence[Likelihood], baseline: Sequence[Likelihood]) -> dict[str, float]:
-    """PPL/PPL_baseline - 1 on the same prompts, and its 95 % interval over resampled prompts."""
+    """Return PPL/PPL_baseline - 1 on the same prompts, and its 95 % interval over resampled prompts."""
     return interval(
         lambda a, n, b, m: np.exp(b / m - a / n) - 1,
         *(
@@ -66,7 +66,7 @@ def _scorer() -> Any:
 
 
 def rouge_l(text: str, reference: str) -> float:
-    """F1 of the longest common subsequence of words, in [0, 1]; 0 if either text is empty.
+    """Return the F1 score of the longest common subsequence of words, in [0, 1]; 0 if either text is empty.
 
     Raises:
         InputError: rouge-score is not installed.

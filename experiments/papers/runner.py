@@ -52,7 +52,7 @@ class PapersOptions(WorkloadOptions):
     top_p: Annotated[float, Range(0, 1, "(]")] = 0.9
 
     def validation(self) -> WorkloadOptions:
-        """The same options for the validation prompts."""
+        """Return the same options for the validation prompts."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(WorkloadOptions)}
         values |= {"split": "validation"} if self.prompts in BUILTIN else {"skip": self.skip + self.limit}
         return WorkloadOptions(**(values | {"limit": self.validation_limit}))
@@ -78,7 +78,7 @@ class DecoderSpec:
         return not RULES[self.verifier.partition(":")[0]].lossless
 
     def decoder(self, pair: SpeculativeDecoder) -> SpeculativeDecoder:
-        """A decoder that shares the models of ``pair`` and their packed weights."""
+        """Return a decoder that shares the models of ``pair`` and their packed weights."""
         return SpeculativeDecoder(
             pair.target,
             pair.drafts[0] if self.drafts else None,
@@ -98,7 +98,7 @@ QUALITY = "perplexity"
 
 
 def row_of(spec: DecoderSpec, cells: Row) -> Row:
-    """``cells`` as a table row, which must include the perplexity if the spec is lossy."""
+    """Return ``cells`` as a table row, which must include the perplexity if the spec is lossy."""
     assert not spec.lossy or cells.get(QUALITY), f"{spec}: a lossy row without its {QUALITY}"
     return cells
 
@@ -176,7 +176,7 @@ class Runs:
         return perplexity_change(self.likelihoods, baseline.likelihoods)
 
     def ratio(self, baseline: Runs, over: str) -> dict[str, float]:
-        """Ratio of tokens per ``over`` ("target_forwards", "seconds") to ``baseline``, with its interval."""
+        """Return the ratio of tokens per ``over`` ("target_forwards", "seconds") to ``baseline``, with its interval."""
         return ratio_interval(self.tokens, self._values(over), baseline.tokens, baseline._values(over)).to_dict()
 
 
@@ -259,12 +259,12 @@ class Runner:
         )
 
     def greedy_outputs(self) -> list[list[int]]:
-        """The target's greedy continuation of each prompt."""
+        """Return the target's greedy continuation of each prompt."""
         return [record.tokens for record in self.measure([AUTOREGRESSIVE], temperature=0.0)[AUTOREGRESSIVE].records]
 
 
 def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[dict[str, Any]]]:
-    """The chosen setting of a lossy rule, and the results of every setting on the validation prompts.
+    """Return the chosen setting of a lossy rule, and the results of every setting on the validation prompts.
 
     The paper takes the setting of lowest perplexity (Qin et al. 2025, Appendix F). Perplexities of two dozen outputs
     are noisy, so all settings whose perplexity is not significantly above the lowest (95 % interval of the change) are
@@ -284,7 +284,10 @@ def choose(runner: Runner, grid: list[DecoderSpec]) -> tuple[DecoderSpec, list[d
 
 
 def best(runs: dict[DecoderSpec, Runs]) -> DecoderSpec:
-    """The most tokens per target forward among settings whose perplexity is not significantly above the lowest."""
+    """Return the fastest setting whose perplexity is not significantly above the lowest.
+
+    The fastest setting has the most tokens per target forward.
+    """
     lowest = min(runs.values(), key=lambda measured: measured.perplexity["value"])
     near = [spec for spec, measured in runs.items() if measured.perplexity_change(lowest)["low"] <= 0]
     return max(near, key=lambda spec: runs[spec].tokens_per_forward["value"])

@@ -43,7 +43,7 @@ def run(runner: Runner) -> Report:
 
 
 def router_result(runner: Runner) -> dict[str, Any]:
-    """The result of the router benchmark, stored only when it is complete."""
+    """Return the result of the router benchmark, stored only when it is complete."""
     options = router_options(runner.work, runner.folder / "router")
     data = [dataset.manifest.dataset_fingerprint for dataset in datasets(options, runner.console)]
     identity = {"work": asdict(options), "data": data, "machine": machine().to_dict(), "versions": versions()}
@@ -54,7 +54,7 @@ def router_result(runner: Runner) -> dict[str, Any]:
 
 
 def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
-    """Options of the router benchmark for the drafts of ``papers``, with datasets in ``folder``."""
+    """Return the options of the router benchmark for the drafts of ``papers``, with datasets in ``folder``."""
     return RouterBenchOptions(
         target=work.target,
         drafts=(*work.drafts[2:], *work.drafts[:2]),
@@ -75,7 +75,7 @@ def router_options(work: PapersOptions, folder: Path) -> RouterBenchOptions:
 
 
 def report(result: dict[str, Any]) -> Report:
-    """The report of a result of ``python -m experiments router``."""
+    """Return the report of a result of ``python -m experiments router``."""
     table_data = result["tables"]
     tables = [replace(brief(result), note=f"{DIFFERS}. The paper gives no such table.")]
     tables += [_arms(table_data[name], title, paper) for name, (title, paper) in PAPER.items() if name in table_data]

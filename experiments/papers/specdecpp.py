@@ -55,7 +55,7 @@ def run(runner: Runner) -> Report:
 
 
 def report(result: Mapping[str, Any]) -> Report:
-    """The report of a result of ``python -m experiments sweep``."""
+    """Return the report of a result of ``python -m experiments sweep``."""
     groups = {group: label for group, label in GROUPS.items() if group in result["groups"]}
     gains = [{"the paper's": PAPER_GAINS[group]} for group in groups]
     note = f"{DIFFERS}. All parameters, including fixed lengths, are the best on these prompts."

@@ -22,7 +22,7 @@ SAMPLING: dict[str, Any] = {"top_k": 50, "top_p": 1.0}
 
 
 def grid() -> dict[tuple[str, int, int], DecoderSpec]:
-    """The configurations by rule, L and K."""
+    """Return the configurations by rule, L and K."""
     return {
         (rule, length, drafts): DecoderSpec(rule, tree="x".join(map(str, (drafts, *[1] * (length - 1)))))
         for rule in RULES

@@ -62,7 +62,7 @@ class ArmDecoders:
         self.learned = dict(zip(work.drafts, learned, strict=True))
 
     def length(self, arm: str, label: str) -> LengthController:
-        """The length controller of a label, a number or ``learned``; early exits use that of the first draft."""
+        """Return the length controller of a label, a number or ``learned``; early exits use that of the first draft."""
         model = self.loaded[arm].model
         if model is None:
             return Fixed(0)
@@ -70,13 +70,13 @@ class ArmDecoders:
         return load_length(spec, self.target.model, model.model, self.tokenizer)
 
     def routed(self, names: Sequence[str], router: Router, label: str) -> SpeculativeDecoder:
-        """A decoder with a ``router`` over the named arms."""
+        """Return a decoder with a ``router`` over the named arms."""
         arms = [self.loaded[name] for name in names]
         routing = Routing(self.target, router, [replace(arm, length=self.length(arm.name, label)) for arm in arms])
         return SpeculativeDecoder(self.target, None, self.tokenizer, routing=routing)
 
     def single(self, name: str, label: str) -> SpeculativeDecoder:
-        """A decoder that always uses one arm."""
+        """Return a decoder that always uses one arm."""
         other = self.work.drafts[0] if name == AUTOREGRESSIVE else AUTOREGRESSIVE
         return self.routed([name, other], SingleArm(0, 2), label)
 
@@ -107,7 +107,7 @@ class ArmDecoders:
 
 
 def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
-    """The whole benchmark: main figures, selection, and the paper's tables."""
+    """Run the whole benchmark, and return main figures, selection, and the paper's tables."""
     decoders = ArmDecoders(work)
     for name in work.drafts:
         decoders.length(name, LEARNED)  # fails before anything is computed if a controller does not fit
@@ -141,7 +141,7 @@ def bench_router(work: RouterBenchOptions, console: Console) -> dict[str, Any]:
 
 
 def datasets(work: RouterBenchOptions, console: Console) -> tuple[RouterDataset, RouterDataset]:
-    """Training and held-out datasets with every arm's rewards, generated or completed if necessary."""
+    """Return the training and the held-out dataset with every arm's rewards, generated or completed if necessary."""
     shared = RouterDataOptions(
         target=work.target, arms=work.arms, prompts=work.prompts, column=work.column, domains=work.domains,
         chat=work.chat, system=work.system, max_new_tokens=min(64, work.max_new_tokens), temperature=work.temperature,
@@ -160,7 +160,10 @@ def datasets(work: RouterBenchOptions, console: Console) -> tuple[RouterDataset,
 
 
 def temperatures(work: RouterBenchOptions, decoders: ArmDecoders, study: Study, console: Console) -> dict[str, Any]:
-    """Tables 13 and 14: single drafts, and the policy trained at the benchmark's temperature, at other temperatures."""
+    """Return Tables 13 and 14: single drafts and a policy at several temperatures.
+
+    The policy was trained at the benchmark's temperature.
+    """
     fixed, names = str(work.length), [*work.drafts, AUTOREGRESSIVE]
     few = replace(study.test, rows=study.test.rows[: max(1, len(study.test.rows) // 2)])
     policy = probabilities(train_policy(subset(study.train, names), **serving(fixed)), few)

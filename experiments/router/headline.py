@@ -36,7 +36,7 @@ Routed = Mapping[str, Sequence[Stats]]  # the generations of each router
 
 
 def headline(work: RouterBenchOptions, study: Study, policy: RouterPolicy, routed: Routed) -> dict[str, Any]:
-    """Selection accuracy, throughput by domain against the domain's best single draft, and the mixture."""
+    """Return selection accuracy, throughput by domain against the domain's best single draft, and the mixture."""
     fixed, arms = str(work.length), [*work.drafts, AUTOREGRESSIVE]
     choices = greedy(probabilities(policy, study.test))
     expected = study.expected(arms, fixed)
@@ -78,7 +78,7 @@ def best_drafts(work: RouterBenchOptions, study: Study) -> Choices:
 
 
 def mixture(work: RouterBenchOptions, study: Study, routed: Routed) -> dict[str, Any]:
-    """All domains together: single drafts, routers, and routers with learned lengths."""
+    """Return the results on all domains together: single drafts, routers, and routers with learned lengths."""
     fixed, arms, timings = str(work.length), [*work.drafts, AUTOREGRESSIVE], study.timings
     base = timings.of(AUTOREGRESSIVE, "")
     single = {label: {name: rate_row(timings.of(name, label), base) for name in arms} for label in (fixed, LEARNED)}
@@ -103,7 +103,7 @@ def mixture(work: RouterBenchOptions, study: Study, routed: Routed) -> dict[str,
 def no_help_loss(
     study: Study, arms: Sequence[str], policy: RouterPolicy, runs: Sequence[Stats], length: str
 ) -> dict[str, Any]:
-    """The router's loss in the domains where no draft helped on the training prompts.
+    """Return the router's loss in the domains where no draft helped on the training prompts.
 
     ``loss`` is 1 - (router's throughput / autoregressive throughput), None if every domain has a draft that helps.
     """
@@ -130,7 +130,7 @@ def no_help_loss(
 
 
 def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling: dict[str, Any]) -> dict[str, float]:
-    """Share of a generation's wall time taken by embedding, policy and choice, and their seconds per generation."""
+    """Return the time of embedding, policy and choice: as a share of the wall time, and in seconds per generation."""
     assert decoder.routing is not None
     router, target, spent = decoder.routing.router, decoder.target, list[float]()
 
@@ -152,7 +152,7 @@ def overhead(decoder: SpeculativeDecoder, prompts: Sequence[list[int]], sampling
 
 
 def brief(result: dict[str, Any]) -> Table:
-    """The main figures."""
+    """Return the table of the main figures."""
     mixture = result["mixture"]
     figures = {
         "selection accuracy where domains differ": share(result["selection_accuracy"]),

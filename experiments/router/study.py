@@ -36,13 +36,13 @@ LEAD = 0.02  # smallest relative lead of a domain's best arm over the second for
 
 
 def train_policy(data: RouterDataset, **settings: Any) -> RouterPolicy:
-    """A policy trained on all arms of ``data``; ``settings`` are fields of :class:`RouterTrainingOptions`."""
+    """Return a policy trained on all arms of ``data``; ``settings`` are fields of :class:`RouterTrainingOptions`."""
     training = RouterTrainingOptions(data="in memory", device="cpu", **settings)
     return fit_policy(table_of(data, training), training)
 
 
 def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
-    """The policy after the last epoch over ``table``, for embeddings that are not scaled; writes no files.
+    """Return the policy after the last epoch over ``table``, for embeddings that are not scaled; writes no files.
 
     Raises:
         InputError: training diverges.
@@ -63,7 +63,10 @@ def fit_policy(table: Table, settings: RouterTrainingOptions) -> RouterPolicy:
 
 
 def serving(length: str) -> dict[str, Any]:
-    """Our training settings for drafts of ``length``; if it is not a number, each prompt's best length is assumed."""
+    """Return training settings of a router for serving with drafts of ``length``.
+
+    If the length is not a number, the reward assumes the best length for each prompt.
+    """
     fixed = int(length) if length.isdigit() else None
     return {
         "reward": "throughput", "length": fixed, "gradient": "exact", "baseline": "query", "standardize": True,
@@ -77,7 +80,7 @@ def expected_throughput(data: RouterDataset, length: str) -> NDArray[np.float64]
 
 
 def subset(data: RouterDataset, arms: Sequence[str]) -> RouterDataset:
-    """The same prompts with only the given arms, in the given order."""
+    """Return the same prompts with only the given arms, in the given order."""
     by_name = {arm.name: index for index, arm in enumerate(data.arms)}
     where = [by_name[name] for name in arms]
 
@@ -92,7 +95,7 @@ def subset(data: RouterDataset, arms: Sequence[str]) -> RouterDataset:
 
 
 def within(data: RouterDataset, domains: Sequence[str]) -> RouterDataset:
-    """The prompts of the given domains.
+    """Return the prompts of the given domains.
 
     Raises:
         InputError: there are none.
@@ -114,10 +117,15 @@ def domains_of(data: RouterDataset) -> NDArray[np.str_]:
 
 
 def accuracy(choices: Choices, expected: NDArray[np.float64], domains: NDArray[np.str_]) -> dict[str, Any]:
-    """Share of prompts whose chosen arm has the highest mean ``expected`` throughput (N, A) in the prompt's domain.
+    """Return the share of prompts whose chosen arm is the best one on average in the prompt's domain.
 
     ``where_domains_differ`` counts only domains whose best arm leads the second by ``LEAD``, since the choice between
     equally good arms does not matter.
+
+    Args:
+        choices: (N,) index of the chosen arm of each prompt.
+        expected: (N, A) expected throughput of each arm.
+        domains: (N,) domain of each prompt.
     """
     right = np.zeros(len(choices), dtype=bool)
     differ = np.zeros(len(choices), dtype=bool)
@@ -138,7 +146,7 @@ def accuracy(choices: Choices, expected: NDArray[np.float64], domains: NDArray[n
 
 
 def sampled(policy: NDArray[np.float64], seed: int = 0) -> Choices:
-    """An arm drawn from each row of (N, A)."""
+    """Return an arm (N,) that is drawn from each row of ``policy`` (N, A)."""
     points = np.random.default_rng(seed).random((len(policy), 1))
     return np.asarray((policy.cumsum(1) < points).sum(1).clip(max=policy.shape[1] - 1), dtype=np.int64)
 
@@ -150,14 +158,20 @@ def greedy(policy: NDArray[np.float64]) -> Choices:
 def rate_row(
     runs: Sequence[Stats], baseline: Sequence[Stats], where: Any = slice(None), name: str = "ratio"
 ) -> dict[str, float]:
-    """Tokens per second, prefill included, and under ``name`` the ratio to ``baseline`` with its 95 % interval."""
+    """Return the tokens per second, prefill included, and their ratio to those of ``baseline``.
+
+    Args:
+        runs, baseline: counters of the same prompts.
+        where: index of the prompts that count. Default: all.
+        name: key of the ratio, beside which its 95 % interval is.
+    """
     tokens, seconds, *baseline_totals = (x[where] for part in (runs, baseline) for x in _totals(part))
     rate = float(tokens.sum() / seconds.sum())
     return {"tokens_per_second": rate, **ratio_interval(tokens, seconds, *baseline_totals).named(name)}
 
 
 def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
-    """Tokens and seconds, (N,) each."""
+    """Return the generated tokens and the seconds of each of ``runs``, (N,) each."""
     tokens = np.array([run.n_generated for run in runs], dtype=float)
     return tokens, np.array([run.seconds + run.prefill_seconds for run in runs])
 
@@ -239,7 +253,14 @@ class ArmTimings:
         return self.runs[arm, "" if arm == AUTOREGRESSIVE else length]
 
     def row(self, arms: Sequence[str], choices: Choices, length: str, where: Any = slice(None)) -> dict[str, float]:
-        """The chosen arms' tokens per second, milliseconds per token, and speed-up over autoregressive decoding."""
+        """Return the speed of chosen arms: tokens per second, milliseconds per token, and the speed-up over no drafts.
+
+        Args:
+            arms: the arms.
+            choices: (N,) index of the chosen arm of each prompt.
+            length: label of the length controller.
+            where: index of the prompts that count. Default: all.
+        """
         chosen = [self.of(arms[arm], length)[i] for i, arm in enumerate(choices.tolist())]
         alone = self.of(AUTOREGRESSIVE, "")[: len(choices)]
         row = rate_row(chosen, alone, where, "speedup")
@@ -255,7 +276,7 @@ class Study:
     timings: ArmTimings
 
     def policy(self, arms: Sequence[str], domains: Sequence[str] | None = None, **settings: Any) -> NDArray[np.float64]:
-        """π(·|x) (N, A) on the held-out prompts, for a policy trained on the given arms and domains."""
+        """Return π(·|x) (N, A) on the held-out prompts, for a policy trained on the given arms and domains."""
         data = subset(self.train, arms)
         return probabilities(train_policy(data if domains is None else within(data, domains), **settings), self.test)
 
@@ -265,12 +286,12 @@ class Study:
         return domains_of(self.test)
 
     def expected(self, arms: Sequence[str], length: str) -> NDArray[np.float64]:
-        """:func:`expected_throughput` of the held-out prompts."""
+        """Return :func:`expected_throughput` of the held-out prompts."""
         return expected_throughput(subset(self.test, arms), length)
 
 
 def probabilities(policy: RouterPolicy, data: RouterDataset) -> NDArray[np.float64]:
-    """π(·|x) (N, A) for a dataset's prompts."""
+    """Return π(·|x) (N, A) for a dataset's prompts."""
     with torch.inference_mode():
         logits = policy(torch.from_numpy(embeddings(data)))
         probabilities_of_arms: NDArray[np.float64] = logits.double().softmax(-1).numpy()

@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 def paper_tables(work: RouterBenchOptions, study: Study) -> dict[str, Any]:
-    """All tables and figures except those of other temperatures."""
+    """Return all tables and figures except those of other temperatures."""
     fixed, main, no_help = str(work.length), [*work.drafts, AUTOREGRESSIVE], [*work.pair, AUTOREGRESSIVE]
     everywhere = list(dict.fromkeys(row.domain for row in study.train.rows))
     exits = [f"exit:{layer}" for layer in work.exits]
@@ -56,9 +56,11 @@ def paper_tables(work: RouterBenchOptions, study: Study) -> dict[str, Any]:
 def arm_set_table(
     study: Study, arms: Sequence[str], length: str, domains: Sequence[str], **settings: Any
 ) -> dict[str, Any]:
-    """One of the paper's tables: single arms, greedy and dynamic policy, in each domain and over those domains.
+    """Return one of the paper's tables: single arms, greedy and dynamic policy, in each domain and on average.
 
     Args:
+        study: prompts, rewards and timings.
+        length: label of the length controller.
         arms: the arms. Speed-ups are over autoregressive decoding, also if it is not among them.
         domains: domains on which policies are trained and compared.
         settings: training settings. Default: :func:`serving`.
@@ -78,7 +80,7 @@ def arm_set_table(
 
 
 def alpha_sweep(study: Study, arms: Sequence[str], length: str, alphas: Sequence[float]) -> list[dict[str, Any]]:
-    """Figure 2: choices and speed of a dynamic policy by α, the weight of alignment against measured cost."""
+    """Return Figure 2: choices and speed of a dynamic policy by α, the weight of alignment against measured cost."""
     rows = []
     for alpha in alphas:
         settings = {**serving(length), "reward": "rouge", "cost": "time", "alpha": alpha}
@@ -91,7 +93,7 @@ def alpha_sweep(study: Study, arms: Sequence[str], length: str, alphas: Sequence
 def example_curve(
     study: Study, arms: Sequence[str], length: str, examples: Sequence[int], seeds: int
 ) -> list[dict[str, Any]]:
-    """Figure 3: speed and selection accuracy by the number of training prompts; means over seeds.
+    """Return Figure 3: speed and selection accuracy by the number of training prompts, as means over seeds.
 
     Smaller sets are trained for more epochs, up to ``MOST_EPOCHS``, to keep the number of steps similar.
     """
@@ -117,7 +119,7 @@ def example_curve(
 
 
 def baseline_choices(x: Array, rewards: Array, new: Array, new_rewards: Array) -> dict[str, Choices]:
-    """The arm that each baseline on the policy's features chooses for each of the M ``new`` prompts.
+    """Return the arm that each baseline on the policy's features chooses for each of the M ``new`` prompts.
 
     Fitted to embeddings ``x`` (N, d) and ``rewards`` (N, A); those of the ``new`` prompts are (M, d) and (M, A).
 
@@ -147,7 +149,7 @@ def baseline_choices(x: Array, rewards: Array, new: Array, new_rewards: Array) -
 
 
 def selection(study: Study, arms: Sequence[str], length: str) -> dict[str, Any]:
-    """Policies and baselines on the same features, evaluated by expected rewards and by measured time."""
+    """Return the policies and baselines on the same features, evaluated by expected rewards and by measured time."""
     expected, where = study.expected(arms, length), study.domains
     selected: dict[str, Choices] = {
         name: greedy(study.policy(arms, **settings))

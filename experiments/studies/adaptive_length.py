@@ -58,7 +58,10 @@ PHASES = (
 
 
 def step_ms(tokens: float, drafted: int) -> float:
-    """Milliseconds of a step that verifies ``tokens`` tokens. Without a draft, the draft model still reads the text."""
+    """Return the milliseconds of a step that verifies ``tokens`` tokens and drafts ``drafted`` tokens.
+
+    A step without a draft takes a forward of the draft model, too, because the draft model still reads the text.
+    """
     verify = float(np.interp(tokens, *VERIFY)) + MORE * max(0.0, tokens - VERIFY[0][-1])
     return verify + DRAFT * max(1, drafted)
 
@@ -75,13 +78,13 @@ def times_file(folder: Path) -> Path:
 
 
 def survivals(acceptance: float) -> list[float]:
-    """The probabilities that the first 0, 1, … ``LONGEST`` drafted tokens are all accepted."""
+    """Return the probabilities that the first 0, 1, … ``LONGEST`` drafted tokens are all accepted."""
     survival: list[float] = np.cumprod([1.0] + [acceptance * DEPTH**i for i in range(LONGEST)]).tolist()
     return survival
 
 
 def best_table(seconds: Any, survival: Sequence[float]) -> list[list[int]]:
-    """vLLM's table with the best length for each number of requests.
+    """Return vLLM's table with the best length for each number of requests.
 
     Args:
         seconds: times by number of requests and drafted tokens (B + 1, K + 1).
@@ -98,7 +101,7 @@ def best_table(seconds: Any, survival: Sequence[float]) -> list[list[int]]:
 
 
 def make_scheduler(settings: Mapping[str, Any], table: Sequence[Sequence[int]] | None, cls: str | None = None) -> Any:
-    """A scheduler of vLLM, without an engine.
+    """Return a scheduler of vLLM, without an engine.
 
     Args:
         settings: vLLM's additional configuration.
@@ -178,7 +181,7 @@ class Simulation:
         return requests * TEXT, self.ms - started
 
     def run(self, output: Any) -> Any:
-        """The output of the model runner for a scheduled step."""
+        """Return the output of the model runner for a scheduled step."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         names, sampled = list(output.num_scheduled_tokens), []
@@ -196,7 +199,7 @@ class Simulation:
 
 
 def simulate(options: AdaptiveLengthOptions) -> dict[str, Any]:
-    """Tokens per second of each setting and phase, and over all phases."""
+    """Return tokens per second of each setting and phase, and over all phases."""
     from specpilot_vllm.round_times import load_seconds
 
     mean = float(np.mean([phase.acceptance for phase in PHASES]))
@@ -216,7 +219,7 @@ def simulate(options: AdaptiveLengthOptions) -> dict[str, Any]:
 def _run_settings(
     options: AdaptiveLengthOptions, times: str, table: Sequence[Sequence[int]], seed: int
 ) -> dict[str, Any]:
-    """Tokens, milliseconds, sum of the draft lengths and steps, each by phase (4, phases), of each setting.
+    """Return tokens, milliseconds, sum of the draft lengths and steps, each by phase (4, phases), of each setting.
 
     Args:
         options: options of the study.
@@ -246,7 +249,7 @@ def _run_settings(
 
 
 def _summary(speeds: Mapping[str, Sequence[float]], total: Mapping[str, float]) -> dict[str, Any]:
-    """The speeds, and those of the adaptive scheduler as shares of the best fixed lengths' and the table's."""
+    """Return the speeds, and those of the adaptive scheduler as shares of the best fixed lengths' and the table's."""
     fixed = [name for name in speeds if name.startswith("K")]
     best = [max(fixed, key=lambda name: speeds[name][i]) for i in range(len(speeds[ADAPTIVE]))]
     shares = [speeds[ADAPTIVE][i] / speeds[name][i] for i, name in enumerate(best)]
@@ -259,7 +262,7 @@ def _summary(speeds: Mapping[str, Sequence[float]], total: Mapping[str, float]) 
 
 
 def as_table(title: str, result: Mapping[str, Any]) -> Table:
-    """The table of a result, by phase."""
+    """Return the table of a result, by phase."""
     speeds = result["tokens_per_second"]
     rows = [
         {

@@ -93,14 +93,14 @@ def run_controllers(options: ControllerStudyOptions, folder: Path, console: Cons
 
 
 def _rule(decoder: SpeculativeDecoder, name: str, cost: CostModel) -> Rule:
-    """The trained controller ``name``, which stops by ``cost``, as a rule."""
+    """Return the trained controller ``name``, which stops by ``cost``, as a rule."""
     length = decoder.load_length(name, cost=cost)
     identity = {"controller": controller_digest(name), "cost": cost.to_dict()}
     return Rule(name, (cost.t_draft,), identity, lambda traces: lambda index, x: length)
 
 
 def compared(candidate: Sequence[Counts], baseline: Sequence[Counts], cost: CostModel) -> dict[str, dict[str, float]]:
-    """Speed-ups of two controllers over no drafts, and their ratio over the same prompts, with intervals.
+    """Return speed-ups of two controllers over no drafts, and their ratio over the same prompts, with intervals.
 
     Args:
         candidate, baseline: counters of each prompt, in the same order.
@@ -115,7 +115,7 @@ def compared(candidate: Sequence[Counts], baseline: Sequence[Counts], cost: Cost
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """A row for each rule, group of domains and candidate."""
+    """Return a row for each rule, group of domains and candidate."""
     rows: list[Row] = [
         {
             "rule": verifier,

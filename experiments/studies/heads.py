@@ -102,7 +102,7 @@ class Head:
         return f"head D={self.depth} w={self.w_rej:g}"
 
     def rule(self, thresholds: Sequence[float]) -> Rule:
-        """The rule that stops when the rejection probability exceeds a threshold, for each of ``thresholds``."""
+        """Return the rule that stops when the rejection probability exceeds a threshold, for each of ``thresholds``."""
 
         def make(traces: Sequence[Trace]) -> MakeController:
             predictors = precompute(self.head, traces)
@@ -112,13 +112,13 @@ class Head:
 
 
 def precompute(head: AcceptanceHead, traces: Sequence[Trace]) -> list[PrecomputedPredictor]:
-    """A predictor for each trace, with all predictions of ``head`` computed in one batch."""
+    """Return a predictor for each trace, with all predictions of ``head`` computed in one batch."""
     predictor = HeadPredictor(head)
     return [PrecomputedPredictor(predictor, head.probability(t.states).tolist()) for t in traces]
 
 
 def training_prompts(settings: SweepOptions, held_out: Rows) -> list[PromptRow]:
-    """The first prompts of the training split from the in-domain domains, without those that are ``held_out``.
+    """Return the first prompts of the training split from the in-domain domains, without those that are ``held_out``.
 
     Raises:
         InputError: no prompt of a domain is left.
@@ -139,7 +139,7 @@ def training_prompts(settings: SweepOptions, held_out: Rows) -> list[PromptRow]:
 
 
 def training_data(settings: SweepOptions, held_out: Rows, folder: Path, console: Console) -> str:
-    """Path of the dataset of :func:`training_prompts`, generated or completed if necessary."""
+    """Return the path of the dataset of :func:`training_prompts`, generated or completed if necessary."""
     text = "".join(json.dumps(vars(row), ensure_ascii=False) + "\n" for row in training_prompts(settings, held_out))
     source = folder / f"prompts-{hashlib.sha256(text.encode()).hexdigest()[:20]}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def training_data(settings: SweepOptions, held_out: Rows, folder: Path, console:
 
 
 def train_heads(settings: SweepOptions, data: str, manifest: Manifest, folder: Path, console: Console) -> list[Head]:
-    """A head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
+    """Return a head for each depth and loss weight, trained on the same hidden states or loaded from ``folder``."""
     base = specdec_head.TrainingOptions(
         data=data,
         draft=settings.draft,

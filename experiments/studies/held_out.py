@@ -53,7 +53,7 @@ class HeldOutOptions(PromptSourceOptions):
 
 
 def held_out(options: HeldOutOptions) -> Rows:
-    """The first ``per_domain`` prompts of each domain.
+    """Return the first ``per_domain`` prompts of each domain.
 
     Raises:
         InputError: a domain has fewer.
@@ -71,7 +71,7 @@ def held_out(options: HeldOutOptions) -> Rows:
 
 
 def in_domain(options: HeldOutOptions, rows: Rows) -> tuple[str, ...]:
-    """The domains that controllers are trained on: ``options.in_domain``, or all.
+    """Return the domains that controllers are trained on: ``options.in_domain``, or all.
 
     Raises:
         InputError: a domain has no prompts.
@@ -84,12 +84,12 @@ def in_domain(options: HeldOutOptions, rows: Rows) -> tuple[str, ...]:
 
 
 def texts(rows: Rows) -> set[str]:
-    """The prompts of all domains."""
+    """Return the prompts of all domains."""
     return {row.text for of_domain in rows.values() for row in of_domain}
 
 
 def replay_domains(tracer: Tracer, rows: Rows, rules: Sequence[Rule], store: Store, console: Console) -> Counted:
-    """Counters of every setting by domain; a rule that learns does so within a domain."""
+    """Return counters of every setting by domain; a rule that learns does so within a domain."""
     counters: dict[Setting, dict[str, list[Counts]]] = {}
     measures = {rule.name: replayed_by(tracer, rule) for rule in rules}
     for domain, of_domain in rows.items():
@@ -99,7 +99,7 @@ def replay_domains(tracer: Tracer, rows: Rows, rules: Sequence[Rule], store: Sto
 
 
 def groups_of(domains: Sequence[str], in_domain: Sequence[str]) -> dict[str, list[str]]:
-    """Sets of domains by name: all in-domain domains, all left-out domains, and each domain alone."""
+    """Return sets of domains by name: all in-domain domains, all left-out domains, and each domain alone."""
     groups = {
         "in_domain": [domain for domain in domains if domain in in_domain],
         "left_out": [domain for domain in domains if domain not in in_domain],
@@ -114,7 +114,7 @@ def columns(counts: DomainCounts, domains: Sequence[str]) -> tuple[Array, Array,
 
 
 def rates_of(generated: Array, drafted: Array, accepted: Array, target_forwards: Array) -> dict[str, float]:
-    """Discarded draft tokens and target forwards per generated token, over all prompts (SpecDec++ eq. 2.3)."""
+    """Return discarded draft tokens and target forwards per generated token, over all prompts (SpecDec++ eq. 2.3)."""
     total = generated.sum()
     return {
         "discard_rate": float((drafted - accepted).sum() / total),

@@ -109,7 +109,7 @@ class LlamaLoop:
         return Generation(prompt, tokens, stats=Stats(n_generated=len(tokens)))
 
     def generate(self, prompt: list[int], seed: int) -> list[int]:
-        """New tokens after ``prompt``."""
+        """Return new tokens after ``prompt``."""
         sampler = self._sampler(seed)
         try:
             if self.draft is None:
@@ -165,7 +165,7 @@ class LlamaLoop:
             draft.crop(min(draft.length, len(text) - 1))
 
     def _draft(self, text: list[int], longest: int) -> list[int]:
-        """``longest`` of the draft's most probable tokens."""
+        """Return a chain of ``longest`` tokens, the draft's most probable one at each position."""
         draft = self.draft
         assert draft is not None
         drafted: list[int] = []
@@ -181,7 +181,7 @@ class LlamaLoop:
 
 
 def gguf_model(role: str, name: Any, model: LanguageModel) -> GgufModel:
-    """The GGUF model of a loaded ``role``.
+    """Return the GGUF model of a loaded ``role``.
 
     Raises:
         InputError: ``name`` is no GGUF file.
@@ -192,7 +192,7 @@ def gguf_model(role: str, name: Any, model: LanguageModel) -> GgufModel:
 
 
 def measure(options: LlamaLoopsOptions, console: Console) -> dict[str, float]:
-    """Tokens per second of each loop over all prompts, every prompt by every loop in turn.
+    """Return tokens per second of each loop over all prompts, every prompt by every loop in turn.
 
     Raises:
         InputError: target or draft is no GGUF file.

@@ -58,7 +58,7 @@ class MixingOptions(TargetOptions, HeadStudyOptions):
     folder: Folder = Path("runs/mixing")
 
     def sweep(self, draft: str, temperature: float, mixing: float, domains: tuple[str, ...]) -> SweepOptions:
-        """Options of a sweep over a single head, trained on ``domains``."""
+        """Return the options of a sweep over a single head, trained on ``domains``."""
         shared = {entry.name for entry in fields(SweepOptions)} & {entry.name for entry in fields(self)}
         values = {name: getattr(self, name) for name in shared}
         return SweepOptions(
@@ -71,7 +71,10 @@ COSTS = {str(PAPER_RATIO): CostModel(PAPER_RATIO, 1.0, 0.0)}  # in units of a ta
 
 
 def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str, Any]:
-    """``rows``, one for each dataset and share; results already in ``folder`` are reused."""
+    """Train a head for each dataset and share of target tokens, and return a row of metrics for each head.
+
+    Results already in ``folder`` are reused.
+    """
     with Store(folder) as store:
         rows = [
             row
@@ -85,7 +88,7 @@ def run_mixing(study: MixingOptions, folder: Path, console: Console) -> dict[str
 def _dataset_rows(
     study: MixingOptions, draft: str, temperature: float, store: Store, console: Console
 ) -> list[dict[str, Any]]:
-    """Rows for the dataset of one draft and temperature, one for each share."""
+    """Return rows for the dataset of one draft and temperature, one for each share."""
     console.rule(f"{draft}, temperature {temperature:g}", align="left")
     prompts = held_out(study)
     domains = in_domain(study, prompts)
@@ -119,14 +122,14 @@ def _dataset_rows(
 
 
 def evaluate(head: Head, positions: Examples) -> dict[str, float]:
-    """Binary KL and AUROC of a head on tokens drafted after the target's own output."""
+    """Return binary KL and AUROC of a head on tokens drafted after the target's own output."""
     logits = head.head(positions.states).detach() + undo_weights(1.0, head.w_rej).shift
     metrics = Metrics(logits, positions.accept).compute()
     return {"kl": metrics["kl"], "auroc": metrics["auroc"]}
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """A row for each dataset and share."""
+    """Return a row for each dataset and share."""
     rows = [
         {
             "draft": row["draft"],

@@ -44,7 +44,7 @@ class NoiseCostOptions(Options):
 
 
 def random_model() -> PreTrainedModel:
-    """A model with the sizes of SmolLM2-135M and random weights."""
+    """Return a model with the sizes of SmolLM2-135M and random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
@@ -55,14 +55,14 @@ def random_model() -> PreTrainedModel:
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """Processor seconds of ``function``."""
+    """Return the processor seconds of ``function``."""
     started = time.process_time()
     function()
     return time.process_time() - started
 
 
 def measure(model: Model, supports: tuple[int, ...], repeats: int) -> dict[str, object]:
-    """Seconds of a greedy decoding step, and of drawing a token from each number of tokens in ``supports``.
+    """Return the seconds of a greedy decoding step, and of drawing a token from each number of tokens in ``supports``.
 
     Returns:
         ``step``, and by the number of tokens: ``draw``, its ``share`` of the step, and ``every_token``, the seconds of

@@ -39,7 +39,7 @@ class PrecisionOptions(WorkloadOptions, SeedOptions, OutputFileOptions):
 
 
 def decode(options: PrecisionOptions, precision: DType) -> dict[str, list[list[int]]]:
-    """The texts in one precision, with drafts and without."""
+    """Return the texts in one precision, with drafts and without."""
     base = replace(options.base, dtype=precision, length=options.length)
     decoder = SpeculativeDecoder.from_options(base)
     prompts = encoded_prompts(options, decoder.tokenizer)
@@ -86,7 +86,7 @@ def run_precisions(options: PrecisionOptions) -> dict[str, Any]:
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """A row for each pair of decodings."""
+    """Return a row for each pair of decodings."""
     rows: list[Row] = [
         {
             "texts": pair["first"],

@@ -444,7 +444,7 @@ def run_reachable(settings: ReachableOptions, folder: Path, console: Console) ->
 
 
 def as_tables(result: dict[str, Any]) -> list[Table]:
-    """A table of speed-ups by group of domains, and one of the metrics of the predictors."""
+    """Return a table of speed-ups by group of domains, and one of the metrics of the predictors."""
     names = (FIXED, CONFIDENCE, INCLUDED, NETWORK, FORESIGHT, INFORMED)
     speeds = [
         {

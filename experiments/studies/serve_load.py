@@ -211,7 +211,7 @@ def _run(server: Server, prompts: list[list[int]], load: int, options: ServeLoad
 
 
 async def _ask(port: int, bodies: Sequence[dict[str, Any]], load: int) -> list[Answer]:
-    """The answers to all requests, ``load`` at a time."""
+    """Return the answers to all requests, ``load`` at a time."""
     gate = asyncio.Semaphore(load)
 
     async def one(body: dict[str, Any]) -> Answer:
@@ -226,7 +226,7 @@ async def _ask(port: int, bodies: Sequence[dict[str, Any]], load: int) -> list[A
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process and its threads so far; NaN if the system does not report it."""
+    """Return the processor time of a process and its threads so far; NaN if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -235,7 +235,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def _summary(runs: list[Run]) -> dict[str, float]:
-    """Medians over repeats, and over requests."""
+    """Return medians over repeats, and over requests."""
     tokens = [sum(answer.tokens for answer in run.answers) for run in runs]
     answers = [answer for run in runs for answer in run.answers if answer.times]
     return {
@@ -249,7 +249,7 @@ def _summary(runs: list[Run]) -> dict[str, float]:
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Tokens per second by load, and the times of ours."""
+    """Return the table of tokens per second by load, with the times of specpilot's server."""
     rows = []
     for load, row in result["load"].items():
         cells = {"requests at once": load} | {name: f"{row[name]['tokens_per_second']:.0f}" for name in row}

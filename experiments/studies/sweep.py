@@ -74,7 +74,7 @@ def tracer_of(settings: SweepOptions, decoder: SpeculativeDecoder) -> Tracer:
 
 
 def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
-    """All rules that are replayed."""
+    """Return all rules that are replayed."""
     return [
         Rule.untrained("fixed", settings.lengths, lambda k: Fixed(int(k))),
         replace(Rule.untrained("cumulative confidence", settings.confidences, CumulativeConfidence), name="confidence"),
@@ -83,7 +83,7 @@ def rules(settings: SweepOptions, heads: Sequence[Head]) -> list[Rule]:
 
 
 def _measured_costs(settings: SweepOptions, store: Store, console: Console) -> dict[str, Any]:
-    """The result of ``bench cost`` for the pair, measured once and stored."""
+    """Return the result of ``bench cost`` for the pair, measured once and stored."""
     work = CostBenchOptions(
         target=settings.target, draft=settings.draft, device=settings.device, temperature=settings.temperature,
         top_k=settings.top_k, top_p=settings.top_p, prompts=settings.prompts, column=settings.column,

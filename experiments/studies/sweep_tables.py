@@ -33,9 +33,12 @@ STYLES = {
 def summarise(
     counted: Counted, heads: Sequence[Head], in_domain: Sequence[str], costs: Mapping[str, CostModel]
 ) -> dict[str, Any]:
-    """Tables 1 and 3 and the points of Figure 4.
+    """Return Tables 1 and 3 and the points of Figure 4 as JSON values.
 
     Args:
+        counted: counters by rule and parameter, and by domain.
+        heads: the trained heads.
+        in_domain: the domains that the heads were trained on.
         costs: cost models by name; Table 3 uses the first.
     """
     groups = groups_of(list(next(iter(counted.values()))), in_domain)
@@ -59,7 +62,7 @@ def summarise(
 
 
 def _table_1(counted: Counted, heads: Sequence[Head], domains: list[str], cost: CostModel) -> dict[str, Any]:
-    """The best setting of each family, ratios of the best head to the others, and the paper's own setting."""
+    """Return the best setting of each family, ratios of the best head to the others, and the paper's own setting."""
     families = {"best_fixed": ["fixed"], "best_confidence": ["confidence"], "best_head": [head.name for head in heads]}
     best = {family: _best(counted, names, domains, cost) for family, names in families.items()}
     row: dict[str, Any] = {"autoregressive": {"throughput": 1 / cost.round(0)}}
@@ -116,7 +119,10 @@ def _throughput(counts: DomainCounts, domains: list[str], cost: CostModel) -> fl
 
 
 def table_2(document: Mapping[str, Any]) -> dict[str, Any]:
-    """From the result of ``bench cost``: regressions over the loop (eq. 2.1) and over bare forwards, and ``costs``."""
+    """Return Table 2 and its costs, from the result of ``bench cost``.
+
+    The table has the regressions over the loop (eq. 2.1) and over single forwards.
+    """
     loop, forward = document["loop"], document["forward"]
     measured = {name: loop[name] for name in ("t_draft", "t_target", "r_squared")}
     stand_alone = {
@@ -132,7 +138,7 @@ def table_2(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def costs_of(document: Mapping[str, Any]) -> dict[str, CostModel]:
-    """Cost models of the tables: as measured in the loop, and with the paper's ratio at the same target time."""
+    """Return cost models of the tables: as measured in the loop, and with the paper's ratio at the same target time."""
     t_draft, t_target = float(document["loop"]["t_draft"]), float(document["loop"]["t_target"])
     return {
         "measured": CostModel(t_draft, t_target, 0.0),
@@ -141,7 +147,7 @@ def costs_of(document: Mapping[str, Any]) -> dict[str, CostModel]:
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Table]:
-    """Tables 1, 2 and 3."""
+    """Return Tables 1, 2 and 3 of a result."""
     groups = {group: group for group in result["groups"]}
     return [
         *(table_1_of(ratio, rows, groups) for ratio, rows in result["table_1"].items()),
@@ -151,7 +157,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Table]:
 
 
 def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -> Table:
-    """A row for each of ``groups`` (name → label): settings with their tokens per second."""
+    """Return a row for each of ``groups`` (name → label): settings with their tokens per second."""
     costs = "times measured here" if ratio == "measured" else f"t_draft / t_target = {ratio}"
 
     def best(row: Mapping[str, Any] | None) -> str:
@@ -180,7 +186,7 @@ def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -
 
 
 def table_2_of(rows: Mapping[str, Any]) -> Table:
-    """A row for each method of measuring."""
+    """Return a row for each method of measuring."""
     return Table(
         "SpecDec++, Table 2: forward times",
         [
@@ -196,7 +202,7 @@ def table_2_of(rows: Mapping[str, Any]) -> Table:
 
 
 def table_3_of(heads: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> Table:
-    """A row for each head: validation KL, and for each of ``groups`` tokens per second at the best h."""
+    """Return a row for each head: validation KL, and for each of ``groups`` tokens per second at the best h."""
     return Table(
         "SpecDec++, Table 3: loss weight and depth",
         [
@@ -245,7 +251,7 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
 
 
 def pareto_front(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """The points that no other point beats in both of the first two coordinates; smaller is better."""
+    """Return the points that no other point beats in both of the first two coordinates; smaller is better."""
     front: list[tuple[float, float, float]] = []
     for point in sorted(points):
         if not front or point[1] < front[-1][1]:

@@ -51,7 +51,7 @@ def write_card(
 
 
 def agreement_row(rows: Sequence[Tensor]) -> Row:
-    """A row of a table: the mean of the acceptance probabilities in ``rows``, and the share of them below 0.3.
+    """Return a row of a table: the mean of the acceptance probabilities in ``rows``, and the share of them below 0.3.
 
     Args:
         rows: (T,) those of each prompt.
@@ -67,9 +67,16 @@ def agreement_row(rows: Sequence[Tensor]) -> Row:
 def measure_agreement(
     target: Path, draft: Path, held_out: Path, domains: dict[str, str], folder: Path, seed: int
 ) -> list[Row]:
-    """Over all positions of the target's rollouts from the prompts of the JSON Lines file ``held_out``, by domain.
+    """Return the acceptance of a draft at all positions of the target's rollouts, with a row for each domain.
 
-    Temperature 1, top-k 50; a = min(1, p(y)/q(y)) for y drawn from the draft. ``domains`` maps prompts' ids to domains.
+    The sampling has temperature 1 and top-k 50. The acceptance is a = min(1, p(y)/q(y)) for y drawn from the draft.
+
+    Args:
+        target, draft: folders of the models.
+        held_out: JSON Lines file of the prompts.
+        domains: domain of each prompt by the prompt's id.
+        folder: folder of the acceptance dataset, which is made or completed.
+        seed: seed of the dataset.
     """
     settings = AcceptanceDataOptions(
         target=str(target), draft=str(draft), prompts=str(held_out), max_new_tokens=96, seed=seed

@@ -49,7 +49,7 @@ class Document:
 
 
 def load_documents(data: str, sources: list[str]) -> list[Document]:
-    """Documents of every source: files ``<data>/<source>.jsonl`` if ``data`` is a folder, else hub datasets.
+    """Return the documents of every source: files ``<data>/<source>.jsonl`` if ``data`` is a folder, else hub datasets.
 
     Raises:
         InputError: a source is missing, or a row of it has no ``prompt`` and ``response``.
@@ -87,7 +87,7 @@ class Packed:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, response: str) -> tuple[list[int], int]:
-    """Token ids of one document, and the number of prompt tokens."""
+    """Return the token ids of one document, and the number of prompt tokens."""
     head = encode_prompt(tokenizer, prompt, chat=True)
     tail: list[int] = tokenizer(response, add_special_tokens=False)["input_ids"]
     return head + tail + [tokenizer.eos_token_id], len(head)
@@ -115,7 +115,7 @@ def pack(documents: Iterable[tuple[list[int], int]], window: int, seed: int) -> 
 
 
 def count_sources(documents: Iterable[Document]) -> list[tuple[str, str, int]]:
-    """(source, licence, rows), sorted, for the model cards."""
+    """Return the source, the licence and the number of documents of each source, sorted, for the model cards."""
     counts = Counter((d.source, d.license) for d in documents)
     return [(source, licence, rows) for (source, licence), rows in sorted(counts.items())]
 

@@ -43,7 +43,7 @@ class SoftLabels:
 
     @staticmethod
     def join(parts: list[SoftLabels]) -> SoftLabels:
-        """All windows of ``parts``."""
+        """Return all windows of ``parts``."""
         return SoftLabels(
             Packed(
                 torch.cat([part.text.tokens for part in parts]), torch.cat([part.text.is_response for part in parts])
@@ -81,7 +81,7 @@ def sample_outputs(
     seed: int,
     stop_tokens: frozenset[int],
 ) -> dict[str, list[int]]:
-    """Continuations by id, sampled at temperature 1 and top-k 50; finished chunks in ``folder`` are reused."""
+    """Return continuations by id, sampled at temperature 1 and top-k 50; finished chunks in ``folder`` are reused."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = sorted(prompts, key=lambda id: hashlib.sha256(id.encode()).digest())
     outputs: dict[str, list[int]] = {}

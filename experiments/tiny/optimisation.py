@@ -20,7 +20,7 @@ Batch = TypeVar("Batch")
 
 
 def token_losses(logits: Tensor, tokens: Tensor, soft: tuple[Tensor, Tensor] | None, *, overlap: bool) -> Tensor:
-    """The loss at every position, flattened to (B · T,).
+    """Return the loss at every position, flattened to (B · T,).
 
     Without ``soft``, cross-entropy with the next token. With the target's distributions p, cross-entropy with p, or
     with ``overlap`` the total variation distance 1 - Σ min(p, q), the probability that a token drawn from q is
@@ -53,7 +53,7 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
 
     @abstractmethod
     def _weighted_loss(self, batch: Batch) -> Tensor:
-        """The scalar loss."""
+        """Return the scalar loss."""
 
     def training_step(self, batch: Batch, index: int) -> None:
         optimizers = self.optimizers()
@@ -88,7 +88,7 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
 
 
 def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) -> float:
-    """Factor in [0, 1] of the learning rate: warm-up, constant, linear decay."""
+    """Return the factor in [0, 1] of the learning rate: warm-up, constant, linear decay."""
     left = (steps - step) / max(1.0, decay * steps)
     return max(0.0, min(1.0, (step + 1) / warmup, left))
 

@@ -130,7 +130,7 @@ class Recipe:
         finish(self.work / "tiny" / "model", self.output / "tiny", self.tokenizer)
 
     def own_outputs(self) -> dict[str, tuple[list[int], int]]:
-        """The target's continuations of training prompts, encoded, by document."""
+        """Return the target's continuations of training prompts, encoded, by document."""
         self.console.rule("the target's outputs")
         settings = self.settings
         fitting = [d for d in self.train if len(self.prompts[d.id]) <= self.room]
@@ -202,13 +202,13 @@ class Recipe:
             self._fit(model, SoftLabels.join(data), after, tokens, self.settings.distil_lr, overlap)
 
     def _groups(self) -> dict[str, list[str]]:
-        """Domains of each specialist, the easy ones, and the rest."""
+        """Return the domains of each specialist, the easy domains, and all other domains, by group."""
         groups = {**self.settings.specialists, EASY: self.settings.easy}
         special = {domain for domains in groups.values() for domain in domains}
         return {**groups, "rest": sorted(set(self.domain_of.values()) - special)}
 
     def _builtin_labels(self) -> dict[str, SoftLabels]:
-        """Soft labels for the target's answers to the built-in training prompts, by group."""
+        """Return soft labels for the target's answers to the built-in training prompts, by group."""
         settings = self.settings
         chosen = [p for p in builtin_prompts("builtin") if p.split == "train"][: settings.builtin_prompts]
         ids = {p.id: encode_prompt(self.tokenizer, p.prompt, chat=True) for p in chosen}
@@ -227,7 +227,7 @@ class Recipe:
         return labels
 
     def _sample(self, prompts: dict[str, list[int]], folder: str) -> dict[str, tuple[list[int], int]]:
-        """The target's continuations of ``prompts``, encoded; stored in ``work/folder``."""
+        """Return the target's continuations of ``prompts``, encoded; stored in ``work/folder``."""
         outputs = sample_outputs(
             CausalLM(load_model(str(self.output / "tiny"), dtype="bfloat16")),  # as it was trained
             prompts,
@@ -239,7 +239,7 @@ class Recipe:
         return {id: (prompts[id] + tokens, len(prompts[id])) for id, tokens in outputs.items()}
 
     def text_labels(self, own_outputs: dict[str, tuple[list[int], int]]) -> dict[str, SoftLabels]:
-        """Soft labels for some text and for the target's outputs, for each specialist and for the rest."""
+        """Return soft labels for some text and for the target's outputs, for each specialist and for the rest."""
         self.console.rule("the target's distributions")
         settings = self.settings
         target = CausalLM(load_model(str(self.output / "tiny"), dtype="bfloat16"))
@@ -254,7 +254,7 @@ class Recipe:
         return labels
 
     def cards(self) -> None:
-        """Held-out loss of every model, agreement of every draft with the target, and the model cards."""
+        """Measure the held-out loss of every model and the agreement of every draft, and write the model cards."""
         self.console.rule("held-out loss, agreement, model cards")
         settings, output = self.settings, self.output
         by_domain = _groups([d for d in self.held_out if len(self.prompts[d.id]) <= self.room], lambda d: d.domain)
@@ -331,7 +331,7 @@ def same_settings(settings: object, path: Path) -> None:
 
 
 def new_model(shape: str, settings: TinyModelsOptions, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """A Llama with random weights that depend only on the seed."""
+    """Return a Llama with random weights that depend only on the seed."""
     layers, hidden, feed_forward, heads = SHAPES[shape]
     config = LlamaConfig(
         vocab_size=settings.vocab_size,
@@ -359,7 +359,7 @@ def finish(model: Path, folder: Path, tokenizer: PreTrainedTokenizerBase) -> Non
 
 
 def _how_many(lengths: list[int], budget: int) -> int:
-    """Number of first texts that fit into ``budget`` tokens."""
+    """Return the number of first texts that fit into ``budget`` tokens."""
     return sum(total <= budget for total in accumulate(lengths))
 
 
@@ -376,7 +376,7 @@ def _groups(documents: list[Document], key: Callable[[Document], str]) -> list[l
 
 
 def _in_turn(groups: list[list[Document]]) -> list[Document]:
-    """Documents of the groups in turn, so that small sources are represented as well as large ones."""
+    """Return the documents of all groups in turn, so that small groups are represented as well as large ones."""
     return [d for row in zip_longest(*groups) for d in row if d is not None]
 
 
@@ -384,7 +384,7 @@ def _in_turn(groups: list[list[Document]]) -> list[Document]:
 def held_out_loss(
     model: PreTrainedModel, documents: list[Document], encoded: dict[str, tuple[list[int], int]], context: int
 ) -> dict[str, float]:
-    """Mean cross-entropy of response tokens, in nats, by domain."""
+    """Return the mean cross-entropy of response tokens, in nats, by domain."""
     total: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for document in documents:

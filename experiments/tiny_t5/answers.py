@@ -26,7 +26,7 @@ CHUNK = 2048
 def answer(
     model: T5ForConditionalGeneration, prompts: list[list[int]], uniforms: Tensor, sampling: SamplingParams, end: int
 ) -> list[Pair]:
-    """The model's outputs, up to the token ``end`` or the budget, and the distributions they were drawn from.
+    """Return the model's outputs, up to the token ``end`` or the budget, and the distributions they were drawn from.
 
     Args:
         prompts: N lists of tokens.
@@ -54,7 +54,7 @@ def kept_answers(
     end: int,
     seed: int,
 ) -> list[Pair]:
-    """:func:`answer` in chunks that are stored in ``folder`` and reused."""
+    """Return the results of :func:`answer` for all prompts, in chunks that are stored in ``folder`` and reused."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs: list[Pair] = []
     for start in track(range(0, len(prompts), CHUNK), f"the target's {folder.name}"):

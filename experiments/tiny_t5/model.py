@@ -23,7 +23,7 @@ SHAPES = {"target": (2, 6, 192, 384, 6), "draft": (2, 1, 96, 128, 3)}
 def new_model(
     shape: str, tokenizer: PreTrainedTokenizerBase, embeddings: Tensor, seed: int
 ) -> T5ForConditionalGeneration:
-    """A T5 with random weights and token embeddings from the principal components of ``embeddings`` (V, D).
+    """Return a T5 with random weights and token embeddings from the principal components of ``embeddings`` (V, D).
 
     The end token is the tokenizer's; the start token is 0.
     """
@@ -51,9 +51,11 @@ def new_model(
 
 
 def principal(embeddings: Tensor, width: int) -> Tensor:
-    """The first ``width`` principal components of ``embeddings`` (V, D): (V, width), each row with a mean square of 1.
+    """Return the first ``width`` principal components (V, width) of ``embeddings`` (V, D).
 
-    They replace random initial embeddings, since most tokens are too rare in the text to be learned from it.
+    Each row has a mean square of 1.
+
+    The components replace random initial embeddings, since most tokens are too rare in the text to be learned from it.
     """
     centred = embeddings - embeddings.mean(0)
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
@@ -62,7 +64,7 @@ def principal(embeddings: Tensor, width: int) -> Tensor:
 
 
 def forward(model: nn.Module, batch: PairBatch) -> Tensor:
-    """Logits (B, T, V) of the outputs' tokens, each given the prompt and the tokens before it."""
+    """Return logits (B, T, V) of the outputs' tokens, each given the prompt and the tokens before it."""
     logits: Tensor = model(
         input_ids=batch.prompts, attention_mask=batch.real.long(), decoder_input_ids=batch.read, use_cache=False
     ).logits
@@ -114,9 +116,9 @@ SAMPLING = SamplingParams(1.0, 50)  # sampling parameters of the shipped models
 
 @torch.inference_mode()
 def overlaps(draft: T5ForConditionalGeneration, pairs: list[Pair]) -> list[Tensor]:
-    """a = Σ_x min(p(x), q(x)), the probability that the target accepts a drafted token, at every token of the outputs.
+    """Return Σ_x min(p(x), q(x)) at every token of the outputs, the probability that a drafted token is accepted.
 
-    Under ``SAMPLING``; a tensor (T,) for each pair.
+    The result has a tensor (T,) for each pair. p and q are under the sampling parameters ``SAMPLING``.
     """
     result: dict[int, Tensor] = {}
     for rows in by_length(pairs, 4096, 0):
@@ -130,7 +132,7 @@ def overlaps(draft: T5ForConditionalGeneration, pairs: list[Pair]) -> list[Tenso
 
 @torch.inference_mode()
 def held_out_loss(model: T5ForConditionalGeneration, pairs: list[Pair]) -> float:
-    """Mean cross-entropy of the outputs' tokens, in nats."""
+    """Return the mean cross-entropy of the outputs' tokens, in nats."""
     total, count = 0.0, 0
     for rows in by_length(pairs, 4096, 0):
         batch = collate([pairs[i] for i in rows])

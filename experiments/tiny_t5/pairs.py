@@ -55,7 +55,7 @@ class PairBatch:
 
 
 def collate(pairs: list[Pair]) -> PairBatch:
-    """A batch of pairs, either all or none of which have soft labels."""
+    """Return a batch of pairs, either all or none of which have soft labels."""
     prompts = pad_sequence([torch.tensor(pair.prompt) for pair in pairs], batch_first=True, padding_value=-1)
     outputs = pad_sequence([torch.tensor(pair.output) for pair in pairs], batch_first=True, padding_value=IGNORED)
     labels = [pair.soft for pair in pairs if pair.soft is not None]
@@ -69,7 +69,7 @@ def collate(pairs: list[Pair]) -> PairBatch:
 
 
 def by_length(pairs: list[Pair], batch_tokens: int, seed: int) -> list[list[int]]:
-    """Batches of indices of ``pairs``, with at most ``batch_tokens`` tokens including padding, or a single pair."""
+    """Return batches of indices of ``pairs``: each has at most ``batch_tokens`` tokens with padding, or one pair."""
     order = list(range(len(pairs)))
     random.Random(seed).shuffle(order)  # random order of pairs of the same length
     order.sort(key=lambda i: (len(pairs[i].output) // 4, len(pairs[i].prompt)))
@@ -88,7 +88,7 @@ def by_length(pairs: list[Pair], batch_tokens: int, seed: int) -> list[list[int]
 
 
 def loader(pairs: list[Pair], batch_tokens: int, seed: int, shuffle: bool = True) -> ResumableLoader[PairBatch]:
-    """Batches of ``pairs``, the same in every epoch but in another order."""
+    """Return batches of ``pairs``, the same in every epoch but in another order."""
     batches = by_length(pairs, batch_tokens, seed)
 
     def batch(epoch: int, rows: Tensor) -> PairBatch:

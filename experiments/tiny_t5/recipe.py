@@ -71,7 +71,7 @@ class Recipe:
         self.held_out = {task: self._fitting(task, lambda d: d.held_out) for task in self.documents}
 
     def _fitting(self, task: str, wanted: Callable[[Document], bool]) -> list[tuple[Document, Pair]]:
-        """The task's wanted documents with their tokens, without those that are too long."""
+        """Return the task's wanted documents with their tokens, without those that are too long."""
         settings, fitting = self.settings, []
         for document in filter(wanted, self.documents[task]):
             pair = Pair(self._encode(document.prompt), [*self._encode(document.response), self.tokenizer.eos_token_id])
@@ -117,7 +117,7 @@ class Recipe:
             finish(self.work / final / "model", self.output / name, self.tokenizer)
 
     def _draft_data(self, task: str) -> list[Pair]:
-        """The target's answers to training prompts of the task, from its text and from the built-in prompts."""
+        """Return the target's answers to training prompts of the task, from its text and from the built-in prompts."""
         settings = self.settings
         prompts = list({tuple(pair.prompt): pair.prompt for _, pair in self.train[task]}.values())
         random.Random(settings.seed).shuffle(prompts)
@@ -132,7 +132,7 @@ class Recipe:
         return [pair.prompt for _, pair in self._eval_rows(task)]
 
     def _eval_rows(self, task: str) -> list[tuple[Document, Pair]]:
-        """Held-out rows with distinct prompts that do not occur in the training rows."""
+        """Return held-out rows with distinct prompts that do not occur in the training rows."""
         training_prompts = {document.prompt for document, _ in self.train[task]}
         rows = list(
             {d.prompt: (d, pair) for d, pair in self.held_out[task] if d.prompt not in training_prompts}.values()

@@ -12,7 +12,7 @@ SOURCES = {"shell": ["nl2bash"], "sql": ["wikisql", "advising"]}
 
 
 def draft_name(task: str) -> str:
-    """The name of the draft for ``task``."""
+    """Return the name of the draft for ``task``."""
     return f"{TARGET}-draft-{task}"
 
 
