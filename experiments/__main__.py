@@ -15,7 +15,7 @@ from specpilot.cli.main import main as run
 
 
 class Experiment(NamedTuple):
-    """The module that holds it, and the first line of its help."""
+    """An experiment: the module that has its ``main``, and the first line of its help."""
 
     module: str
     summary: str

@@ -63,7 +63,7 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[A
     The process is stopped if this call is interrupted.
 
     Args:
-        command: the program and its arguments.
+        command: the program and its arguments. The program's standard input is empty.
         options: other options of ``subprocess.Popen``.
     """
     with started(command, **options) as process:

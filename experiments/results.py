@@ -95,7 +95,7 @@ class Step:
 
     @property
     def lacks(self) -> list[str]:
-        """Names, in words, of the requirements of the step that this machine does not meet."""
+        """The requirements of the step that this machine does not meet, in words."""
         return [REQUIREMENTS[name].text for name in self.needs if not REQUIREMENTS[name].is_met()]
 
     def summary(self) -> str:

@@ -14,8 +14,8 @@ from torch import Tensor
 def upper_bound(p: Tensor, q: Tensor, k: int) -> float:
     """Return the upper bound of Theorem 1 on the acceptance probability of any rule.
 
-    The proposals are ``k`` tokens drawn from ``q`` (V,), with V up to 12. The bound is the minimum over sets of tokens Ω₀ of
-    Σ_{y∈Ω₀} min(p(y), 1 - (1 - q(y))^k) + Σ_{y^k} min(Π q(y_i), p(S(y^k) \\ Ω₀)).
+    The proposals are ``k`` tokens drawn from ``q`` (V,), with V up to 12. The bound is the minimum over sets of tokens
+    Ω₀ of Σ_{y∈Ω₀} min(p(y), 1 - (1 - q(y))^k) + Σ_{y^k} min(Π q(y_i), p(S(y^k) \\ Ω₀)).
 
     Raises:
         InputError: V is above 12, because the number of sets is 2^V.

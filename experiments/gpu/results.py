@@ -43,15 +43,18 @@ def code() -> str:
 
 
 class Results:
-    """Results by name: ``{"commit": …, "gpu": …, "seconds": …, "result": …}``.
+    """Stores results by name in a file, each as ``{"commit": …, "gpu": …, "seconds": …, "result": …}``.
 
-    A result is current if it is of this commit and this card and no error; all others are measured again.
+    A result is current if it was measured at this commit on this card and is no error. All other results are measured
+    again.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is created if necessary.
+        gpu: name of the card.
+        console: shows each result.
 
     Attributes:
-        entries: all of them, also those that are not current.
+        entries: all results of the file by name, also those that are not current.
 
     Raises:
         InputError: the file is no file of results.
@@ -96,7 +99,7 @@ class Results:
         return self.current(name)
 
     def add(self, name: str, result: Any, seconds: float) -> None:
-        """Write a result."""
+        """Write the result ``name``, whose measurement took ``seconds``, to the file."""
         self.entries[name] = {
             "commit": self.commit, "gpu": self.gpu, "seconds": round(seconds, 2), "result": result,
         }  # fmt: skip

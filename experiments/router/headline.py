@@ -1,6 +1,6 @@
 """The main figures of ``python -m experiments router``: mixture, domains, loss where no draft helps, overhead.
 
-They are measured on the routers' own generations, timed in turn with those of the single drafts.
+The figures are measured on generations with the routers, which are timed in turn with those of the single drafts.
 """
 
 from __future__ import annotations

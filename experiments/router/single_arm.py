@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class SingleArm(Router):
-    """Always the same arm."""
+    """Chooses the same arm for every prompt."""
 
     def __init__(self, arm: int, arms: int) -> None:
         if not 0 <= arm < arms:

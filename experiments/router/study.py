@@ -98,7 +98,7 @@ def within(data: RouterDataset, domains: Sequence[str]) -> RouterDataset:
     """Return the prompts of the given domains.
 
     Raises:
-        InputError: there are none.
+        InputError: no prompt has one of these domains.
     """
     rows = [row for row in data.rows if row.domain in domains]
     if not rows:
@@ -245,7 +245,7 @@ class RouterBenchOptions(TargetOptions, PromptSourceOptions, SamplingOptions, Lo
 
 @dataclass(frozen=True)
 class ArmTimings:
-    """Timed generations: ``runs[arm, length]`` holds N, where ``length`` is a label ("4", "learned")."""
+    """Timed generations: ``runs[arm, length]`` has those of N prompts; a length is a label such as "4" or "learned"."""
 
     runs: Mapping[tuple[str, str], Sequence[Stats]]
 

@@ -67,7 +67,7 @@ def step_ms(tokens: float, drafted: int) -> float:
 
 
 def times_file(folder: Path) -> Path:
-    """Write the times as ``specpilot-vllm times`` does."""
+    """Write the simulated times of steps in the form of ``specpilot-vllm times``, and return the file."""
     lengths = (0, 1, 2, 4, 8)
     seconds = {
         str(rows): {str(k): step_ms(rows * (k + 1), k) / 1000 for k in lengths} for rows in (1, 2, 4, 8, 16, 32, 64)
@@ -155,7 +155,13 @@ class Simulation:
         self.texts: dict[str, tuple[Any, float, int]] = {}
 
     def phase(self, number: int, phase: Phase, requests: int) -> tuple[int, float]:
-        """Run a phase. Returns its tokens and milliseconds."""
+        """Run a phase until all requests have ended, and return its tokens and milliseconds.
+
+        Args:
+            number: number of the phase.
+            phase: the number of requests at once and the acceptance.
+            requests: number of all requests of the phase.
+        """
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 

@@ -124,7 +124,7 @@ class Texts(NamedTuple):
         """Return the first training texts with at least ``tokens`` learned tokens together.
 
         Raises:
-            InputError: all texts together have fewer.
+            InputError: all texts together have fewer learned tokens.
         """
         totals = [*accumulate(sum(document.learned) for document in self.training)]
         count = next((number for number, total in enumerate(totals, 1) if total >= tokens), None)
