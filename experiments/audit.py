@@ -62,7 +62,7 @@ def audit(versions: Iterable[Found], advisories: list[Advisory]) -> list[str]:
 
 
 def all_versions(root: Path = ROOT) -> Iterator[Found]:
-    """Return installed versions, pinned versions, and the lowest version of each range."""
+    """Yield installed versions, pinned versions, and the lowest version of each range."""
     for one in distributions():
         yield Found(one.name, one.version, "installed")
     for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines():

@@ -109,7 +109,7 @@ def _add_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -
 
 
 def _tensors(model: LlamaForCausalLM) -> Iterator[tuple[str, Tensor]]:
-    """Return the weights by their names in GGUF files."""
+    """Yield the weights with their names in GGUF files."""
     config: Any = model.config
     body: Any = model.model
     yield "token_embd.weight", body.embed_tokens.weight

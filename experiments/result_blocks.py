@@ -62,7 +62,7 @@ def source(content: Mapping[str, Any]) -> str:
 
 
 def _values(content: Any, key: str) -> Iterator[Any]:
-    """Return every value of ``key`` in ``content`` and in the objects in it."""
+    """Yield every value of ``key`` in ``content`` and in the objects in it."""
     if isinstance(content, dict):
         if key in content:
             yield content[key]

@@ -84,7 +84,7 @@ class Strength(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A target and a draft that shares its first layers, and how strong the draft was made."""
+    """A target, a draft that shares its first layers, and the parameters with which both were made."""
 
     target: PreTrainedModel
     draft: PreTrainedModel
@@ -96,10 +96,14 @@ def synthetic_pair(shape: Shape, device: torch.device, dtype: torch.dtype, stren
     """Return a pair in memory on ``device``.
 
     Args:
-        strength: that of an earlier pair of this shape, which saves the bisections.
+        shape: the sizes, the acceptance and the entropy of the pair.
+        device: device of the models.
+        dtype: precision of the weights.
+        strength: parameters of an earlier pair of this shape, which save the bisections. Default: bisections find the
+            parameters.
 
     Raises:
-        InputError: random models of this shape cannot disagree so much.
+        InputError: random models of this shape agree more than ``shape`` asks for.
     """
     config = LlamaConfig(
         vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate,

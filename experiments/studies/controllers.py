@@ -115,7 +115,7 @@ def compared(candidate: Sequence[Counts], baseline: Sequence[Counts], cost: Cost
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Return a row for each rule, group of domains and candidate."""
+    """Return the table of a result, with a row for each rule, group of domains and candidate."""
     rows: list[Row] = [
         {
             "rule": verifier,

@@ -87,8 +87,11 @@ class Head:
     """A trained head of the grid.
 
     Attributes:
-        digest: of its weights.
-        metrics: validation metrics.
+        depth: number of residual blocks D.
+        w_rej: loss weight of rejection.
+        head: the network.
+        digest: digest of the head's weights.
+        metrics: validation metrics of the head.
     """
 
     depth: int

@@ -56,7 +56,7 @@ def held_out(options: HeldOutOptions) -> Rows:
     """Return the first ``per_domain`` prompts of each domain.
 
     Raises:
-        InputError: a domain has fewer.
+        InputError: a domain has fewer prompts.
     """
     most = options.per_domain
     by_domain: dict[str, list[PromptRow]] = {}

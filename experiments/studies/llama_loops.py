@@ -109,7 +109,7 @@ class LlamaLoop:
         return Generation(prompt, tokens, stats=Stats(n_generated=len(tokens)))
 
     def generate(self, prompt: list[int], seed: int) -> list[int]:
-        """Return new tokens after ``prompt``."""
+        """Return the new tokens of a text that continues ``prompt``, decoded with ``seed``."""
         sampler = self._sampler(seed)
         try:
             if self.draft is None:

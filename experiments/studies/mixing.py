@@ -122,14 +122,14 @@ def _dataset_rows(
 
 
 def evaluate(head: Head, positions: Examples) -> dict[str, float]:
-    """Return binary KL and AUROC of a head on tokens drafted after the target's own output."""
+    """Return the binary KL divergence and the AUROC of a head on tokens drafted after the target's own output."""
     logits = head.head(positions.states).detach() + undo_weights(1.0, head.w_rej).shift
     metrics = Metrics(logits, positions.accept).compute()
     return {"kl": metrics["kl"], "auroc": metrics["auroc"]}
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Return a row for each dataset and share."""
+    """Return the table of a result, with a row for each dataset and share."""
     rows = [
         {
             "draft": row["draft"],

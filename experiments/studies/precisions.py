@@ -86,7 +86,7 @@ def run_precisions(options: PrecisionOptions) -> dict[str, Any]:
 
 
 def as_table(result: dict[str, Any]) -> Table:
-    """Return a row for each pair of decodings."""
+    """Return the table of a result, with a row for each pair of decodings."""
     rows: list[Row] = [
         {
             "texts": pair["first"],

@@ -162,7 +162,7 @@ def running(words: Sequence[str]) -> Iterator[Server]:
 
 
 def measure(options: ServeLoadOptions, console: Console) -> dict[str, Any]:
-    """Measure servers that draft by the trained controller, of a fixed length, and nothing."""
+    """Measure three servers: with drafts of a trained controller, with drafts of a fixed length, and without drafts."""
     prompts, base = encoded_prompts(options), options.base
     cost = "auto" if options.cost is None else options.cost
     decoders = [

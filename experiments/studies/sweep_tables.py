@@ -157,7 +157,7 @@ def as_tables(result: Mapping[str, Any]) -> list[Table]:
 
 
 def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -> Table:
-    """Return a row for each of ``groups`` (name → label): settings with their tokens per second."""
+    """Return Table 1: settings with their tokens per second, with a row for each of ``groups`` (name → label)."""
     costs = "times measured here" if ratio == "measured" else f"t_draft / t_target = {ratio}"
 
     def best(row: Mapping[str, Any] | None) -> str:
@@ -186,7 +186,7 @@ def table_1_of(ratio: str, rows: Mapping[str, Any], groups: Mapping[str, str]) -
 
 
 def table_2_of(rows: Mapping[str, Any]) -> Table:
-    """Return a row for each method of measuring."""
+    """Return Table 2, with a row for each method of measuring."""
     return Table(
         "SpecDec++, Table 2: forward times",
         [
@@ -202,7 +202,7 @@ def table_2_of(rows: Mapping[str, Any]) -> Table:
 
 
 def table_3_of(heads: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> Table:
-    """Return a row for each head: validation KL, and for each of ``groups`` tokens per second at the best h."""
+    """Return Table 3: each head's validation KL, and its tokens per second at the best h for each of ``groups``."""
     return Table(
         "SpecDec++, Table 3: loss weight and depth",
         [
