@@ -24,6 +24,7 @@ from rich.console import Console
 
 from ..common.console import progress_bar, stderr_console
 from ..common.errors import InputError, Misspelt, counted
+from ..common.json_file import build
 from ..common.machine import machine, versions
 from ..common.options import AUTO
 from ..common.record import Identity
@@ -234,7 +235,8 @@ class _Comparing:
         if isinstance(cost, CostModel):
             self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
         else:
-            self.costs = dict(cost or {name: CostModel(**result["cost"]) for name, result in measured.items()})
+            costs = {name: build(CostModel, result["cost"], "cost") for name, result in measured.items()}
+            self.costs = dict(cost or costs)
         self.sources = {name: PresetCosts(each, priced) for name, each in self.costs.items()}
         self._describe()
         # Costs that are given may be those of another machine, and need not be seconds.
@@ -361,7 +363,7 @@ class _Comparing:
                 # Added to the pair's costs, because new measurements would differ from other decoders' costs by noise.
                 decide = partial(decision_seconds, plain, prompts, decoder.length, sampling)
                 seconds = self.store.compute(key | {"decision": spec.identity}, decide)
-                cost = with_decisions(CostModel(**measured[name]["cost"]), seconds)
+                cost = with_decisions(build(CostModel, measured[name]["cost"], "cost"), seconds)
                 measured[name] = measured[name] | {"cost": cost.to_dict()}
         return measured
 

@@ -6,7 +6,10 @@ Prompts are decoded without drafts and with drafts of several lengths, and the c
 of the request's state.
 
 A chain of K drafted tokens verifies K + 1, so these rounds do not tell t_draft from t_verify_token. A length controller
-needs their sum only; the time of single forwards of the target over 1 to 21 tokens (:mod:`..infer.costs`) splits it.
+needs their sum only; the time of single forwards of the target over 1 to 21 tokens (:mod:`..infer.costs`) splits it. If
+the times of these forwards are not a line in the number of tokens, the cost model has their shape
+(:mod:`~specpilot.controllers.length.verification_shape`). The times of rounds then determine all costs except the
+additional time of a verification.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ DRAFTED = (0, 1, 2, 4, 6, 8, 12, MAX_DRAFT)  # draft lengths of the generations 
 # long drafts have a large weight in a fit though they are rarely accepted whole.
 FITTED = (1, 2, 4, 6, 8)
 PREDICTED = 4  # tokens of a draft while the time of a prediction is measured
-QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 9), (0, 1, 2, 4, 8)
+QUICKLY_READ, QUICKLY_DRAFTED = (1, 2, 3, 5, 7, 9, 13), (0, 1, 2, 4, 8)
 
 
 def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
@@ -216,7 +219,7 @@ def bench_cost(
             "larger --max-new-tokens"
         )
     loop = fit_rounds(rounds)
-    pair = split_sums(loop, bare.t_verify_token)
+    pair = with_shape(rounds, bare) if bare.verify_shape else split_sums(loop, bare.t_verify_token)
     cost, prediction = pair, None
     if judge is not None:
         token, start = seconds = decision_seconds(decoder, prompts, judge, sampling)
@@ -237,7 +240,7 @@ def bench_cost(
             {str(k): _misfit(pair, recorder.rounds) for k, recorder in recorders.items()},
         ),
         prediction=prediction,
-        warnings=warnings(loop, bare.t_verify_token),
+        warnings=warnings(loop, 0.0 if bare.verify_shape else bare.t_verify_token),
     )
 
 
@@ -255,6 +258,18 @@ def with_decisions(cost: CostModel, seconds: Sequence[float]) -> CostModel:
     """Return ``cost`` with the times of a controller's decisions, from :func:`decision_seconds`."""
     token, start = seconds
     return replace(cost, t_draft=cost.t_draft + token, t_draft_start=cost.t_draft_start + start)
+
+
+def with_shape(rounds: Sequence[tuple[int, int, float]], forward: CostModel) -> CostModel:
+    """Return the cost model of ``rounds`` with the additional times of verified tokens of single forwards.
+
+    Args:
+        rounds: tokens and forwards of each round's draft, and its seconds.
+        forward: the cost model of single forwards, with a shape.
+    """
+    rest = fit_rounds((n, m, max(seconds - forward.added(0, n), 0.0)) for n, m, seconds in rounds)
+    per_token = min(forward.t_verify_token, rest.round(0))
+    return CostModel(rest.per_token, rest.round(0) - per_token, per_token, rest.t_draft_start, forward.verify_shape)
 
 
 def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:

@@ -336,7 +336,11 @@ def _best_length(traced: Trace, node: int, cost: CostModel, rate: float) -> int:
 
 
 def informed_rule(cost: CostModel) -> Rule:
-    """Return the rule of the informed bound at ``cost``, with the rate that it reaches on a batch."""
+    """Return the rule of the informed bound at ``cost``, with the rate that it reaches on a batch.
+
+    The bound uses the times of the replay, in which a verification's time is a line.
+    """
+    cost = cost.line
 
     def of_batch(traces: Sequence[Trace]) -> MakeController:
         rate = 1.0 / cost.round(0)

@@ -21,6 +21,7 @@ from ..common.machine import BUSY, load_per_core
 from ..controllers.length import MAX_DRAFT
 from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.running_cost import fit_rounds
+from ..controllers.length.verification_shape import shaped
 from ..controllers.sampling import SamplingParams
 from ..models import LanguageModel, TextReader
 from .core import TokenDistribution
@@ -30,7 +31,7 @@ DRAFTED = 8  # number of tokens of a timed draft; the result is per token
 READ = (1, 2, 3, 5, 9)  # numbers of tokens of timed verifications
 REPEATS = 30
 WARM = 3
-QUICK, QUICKLY_READ = 15, (1, 2, 5, 9)  # repetitions of a rough measurement, and tokens of its verifications
+QUICK, QUICKLY_READ = 15, (1, 2, 4, 6, 9)  # repetitions of a rough measurement, and tokens of its verifications
 WITHIN = 0.8  # seconds after which a rough measurement begins no further forward
 SLOW = 0.1  # seconds of a forward above which few repetitions are enough
 FASTER = 1.1  # speed-up that a less exact draft must have to be chosen
@@ -75,12 +76,13 @@ class StepTimes(NamedTuple):
 
     @property
     def cost(self) -> CostModel:
-        """The cost model of the target with the first draft.
+        """The cost model of the target with the first draft, with a shape if the verifications' times are not a line.
 
         t_draft is the measured time. The fit would attribute deviations of the verifications' times to t_draft, so that
         other processes could make a draft step appear free.
         """
         cost = fit_rounds(self.rounds)
+        cost = shaped(cost, self.verify) if self.steady else cost
         return cost if math.isnan(self.t_draft) else replace(cost, t_draft=self.t_draft)
 
 

@@ -1,9 +1,10 @@
 """The cost model: seconds of drafting and verifying on a machine.
 
 The cost model is that of SpecDec++ (Huang et al. 2024, eq. 2.1) with two more costs. The verification of n tokens in
-one forward takes t_v(n) = t_verify + t_verify_token·n. A round that drafts takes t_draft_start longer than its draft
-steps and its verification, for three reasons: the draft must be verified; the target reads several tokens, which needs
-other kernels than one token; and the draft's weights have displaced the target's in the processor's caches.
+one forward takes t_v(n) = t_verify + t_verify_token·n, or on machines where this time is no line in n,
+t_verify + t_verify_token·w(n) (:mod:`.verification_shape`). A round that drafts takes t_draft_start longer than its
+draft steps and its verification, for three reasons: the draft must be verified; the target reads several tokens, which
+needs other kernels than one token; and the draft's weights have displaced the target's in the processor's caches.
 ``specpilot bench cost`` measures the costs.
 """
 
@@ -12,57 +13,79 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError, is_finite, naming
 from ...common.json_file import build, naming_file, read_object
+from ...common.record import Record
+from .verification_shape import Shape, check_shape, equivalent_tokens, least_slope
 
-LEAST_SHARE = 0.01  # minimum of a measured ``t_verify_token``, as a share of the time for one token
 MEASURE = "measure again with 'specpilot bench cost --output FILE'"
 
 
 @dataclass(frozen=True)
-class CostModel:
+class CostModel(Record):
     """Costs of one pair on one machine, in seconds.
 
     Attributes:
         t_draft: time of one draft step: a forward and the sampling of a token.
         t_verify: fixed time of one verification.
-        t_verify_token: additional time per token of a verification.
+        t_verify_token: additional time per token of a verification; with a shape the mean over drafts of few tokens.
         t_draft_start: additional time of a round that drafts, independent of the number of tokens.
+        verify_shape: the shape of the verification's time over the number of tokens; empty for a line.
 
     Raises:
-        InputError: a cost is negative or not finite, or a verification takes no time.
+        InputError: a cost is negative or not finite, a verification takes no time, or the shape decreases.
     """
 
     t_draft: float
     t_verify: float
     t_verify_token: float
     t_draft_start: float = 0.0
+    verify_shape: Shape = ()
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        check_shape(self.verify_shape)
+        for name in ("t_draft", "t_verify", "t_verify_token", "t_draft_start"):
+            value = getattr(self, name)
             if not (value >= 0 and is_finite(value)):
                 raise InputError(f"{name}={value}: a cost must be a finite number of seconds ≥ 0; {MEASURE}")
         if self.verification(1) == 0:
             raise InputError(f"t_verify={self.t_verify}: the time of a target forward must be positive; {MEASURE}")
 
     @property
+    def line(self) -> CostModel:
+        """The same costs without a shape, by which sums over rounds are timed."""
+        return replace(self, verify_shape=())
+
+    @property
     def per_token(self) -> float:
-        """The cost of one more drafted token: a draft step and one more token to verify."""
+        """The mean cost of one more drafted token: a draft step and one more token to verify."""
         return self.t_draft + self.t_verify_token
 
     @property
     def never_pays(self) -> bool:
         """Return true if a drafted token costs as much as a round without a draft, which always yields a token."""
-        return self.t_draft >= self.t_verify
+        return self.t_draft + (self.least_added(0) - self.t_verify_token) >= self.t_verify
 
     def verification(self, tokens: float) -> float:
         """Return t_v(n), the time of one target forward over n new ``tokens``."""
-        return self.t_verify + self.t_verify_token * tokens
+        return self.t_verify + self.t_verify_token * equivalent_tokens(self.verify_shape, tokens)
+
+    def added(self, drafted: float, tokens: float = 1) -> float:
+        """Return the time by which ``tokens`` more drafted tokens extend the verification of ``drafted`` tokens."""
+        shape = self.verify_shape
+        if not shape:
+            return self.t_verify_token * tokens
+        more = equivalent_tokens(shape, drafted + tokens + 1) - equivalent_tokens(shape, drafted + 1)
+        return self.t_verify_token * more
+
+    def least_added(self, drafted: float) -> float:
+        """Return the smallest mean time of a further token over all numbers of tokens after ``drafted`` tokens."""
+        return self.t_verify_token * least_slope(self.verify_shape, drafted + 1)
 
     def round(self, drafted: int, forwards: int | None = None) -> float:
         """Return the time of a round with ``drafted`` tokens; the target reads them and the token before them.
@@ -77,7 +100,8 @@ class CostModel:
     def seconds(self, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
         """Return the time of decoding (eq. 2.1); arguments and result are numbers or arrays.
 
-        A round with n drafted tokens verifies n + 1 tokens, so that ``per_token`` and ``verification(1)`` suffice.
+        A round with n drafted tokens verifies n + 1 tokens, so that ``per_token`` and ``verification(1)`` suffice. Sums
+        do not contain the numbers of tokens of single rounds. With a shape, the mean time of a further token is used.
 
         Args:
             drafted: number of drafted tokens.
@@ -99,8 +123,12 @@ class CostModel:
         """
         return generated / self.seconds(drafted, target_forwards, drafts)
 
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the costs as JSON values; without ``verify_shape`` if the time of a verification is a line."""
+        values = super().to_dict()
+        return (
+            values if self.verify_shape else {name: value for name, value in values.items() if name != "verify_shape"}
+        )
 
     @classmethod
     def load(cls, file: str | Path | float) -> CostModel:
@@ -185,9 +213,10 @@ class BatchCosts:
     def at(self, rows: int) -> CostModel:
         """Return the cost model of one of ``rows`` requests.
 
-        Costs are interpolated between the measured numbers of requests; above the largest, its costs are used. If
-        drafts never pay with the next larger measured number, they do not pay with ``rows`` requests either. Otherwise
-        requests would begin to draft whenever one request of a full batch ends.
+        Costs are interpolated between the measured numbers of requests, and the time of a verification is then a line
+        in the number of tokens; above the largest number of requests, its costs are used. If drafts never pay with the
+        next larger measured number, they do not pay with ``rows`` requests either. Otherwise requests would begin to
+        draft whenever one request of a full batch ends.
         """
         index = bisect_left(self.rows, rows)
         if index == len(self.rows):
@@ -208,7 +237,7 @@ class BatchCosts:
         t_draft, start = share(before.t_draft, after.t_draft), share(before.t_draft_start, after.t_draft_start)
         return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token), start)
 
-    def to_dict(self) -> dict[str, dict[str, float]]:
+    def to_dict(self) -> dict[str, dict[str, Any]]:
         return {str(rows): cost.to_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}
 
     @classmethod
@@ -234,9 +263,9 @@ def level_cost(cost: CostModel, nodes: int) -> float:
     return cost.t_draft * cost.verification(nodes) / cost.verification(1)
 
 
-def read_cost(cost: CostModel) -> float:
-    """Return the seconds that one more node adds to a forward of the draft model."""
-    return cost.t_draft * cost.t_verify_token / cost.verification(1)
+def read_cost(cost: CostModel, nodes: int = 1) -> float:
+    """Return the seconds that one more node adds to a forward of the draft model over ``nodes`` nodes."""
+    return cost.t_draft * cost.added(nodes - 1) / cost.verification(1)
 
 
 def tree_cost(cost: CostModel, parents: Sequence[int]) -> float:

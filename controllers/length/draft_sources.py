@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .. import MAX_DRAFT
 from .cost_model import CostModel
 from .priced import LONGEST, PROBE
-from .rate import RunningRatio, steady_rate
+from .rate import RunningRatio, best_continuation, steady_rate
 
 ACCEPTANCE = 0.6  # initial acceptance of a draft model's tokens
 DRAFTS = 4.0  # weight of the initial acceptance, in drafts of the model
@@ -57,7 +57,7 @@ class DraftSources:
         rate = steady_rate(ACCEPTANCE, cost)
         self.rate = RunningRatio(rate, PRIOR * cost.round(0), ROUNDS)
         gains = [ACCEPTANCE**k for k in range(1, MAX_DRAFT + 1)]
-        worth = [gain for gain in gains if gain >= rate * cost.per_token] or gains[:1]
+        worth = gains[: max(1, best_continuation(ACCEPTANCE, ACCEPTANCE, rate, cost).tokens)]
         self.drafted = RunningRatio(len(worth), DRAFTS, ROUNDS)
         self.forwards = RunningRatio(len(worth), DRAFTS, ROUNDS)
         self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)
@@ -77,22 +77,24 @@ class DraftSources:
         """
         rate, cost = self.rate.value, self.cost
         start = rate * cost.t_draft_start
-        price = start + rate * (cost.t_verify_token * self.drafted.value + cost.t_draft * self.forwards.value)
+        drafting = start + rate * cost.t_draft * self.forwards.value
+        price = drafting + rate * cost.added(0, self.drafted.value)
         may_pay = max_draft > 0 and self.forwards.value > price  # if all tokens were accepted
         probe = self.model and may_pay and self.idle >= self.patience
         if measure and self.model and max_draft > 0 and not probe:
             return Plan(0, True)
         best, most, copied = Plan(0, False), -price if probe else 0.0, 0.0
         for count, survival in enumerate(survivals):
-            if count and survival < rate * cost.t_verify_token:
-                break  # each further copy yields less than its price, and lowers the yield of the tokens after it
+            if count and survival < rate * cost.least_added(count - 1):
+                break  # further copies yield less than their price, and lower the yield of the tokens after them
             copied += survival if count else 0.0
-            gain = copied - rate * cost.t_verify_token * count
+            gain = copied - rate * cost.added(0, count)
             if count and gain - start > most and not probe:
                 best, most = Plan(count, False), gain - start
             follows = self.model and count < max_draft and (self.joined or not count)
-            if follows and gain + survival * self.accepted.value - price > most:
-                best, most = Plan(count, True), gain + survival * self.accepted.value - price
+            joint = gain + survival * self.accepted.value - drafting - rate * cost.added(count, self.drafted.value)
+            if follows and joint > most:
+                best, most = Plan(count, True), joint
         if probe:
             self.patience = min(2 * self.patience, LONGEST)
         elif best.model:

@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from ...common.errors import InputError
+from .. import MAX_DRAFT
 from ..acceptance.calibration import newton_weights, sigmoid
 from ..acceptance.step import Step
 from .cost_model import BatchCosts, CostModel
 from .priced import PricedController, Probes
-from .rate import RunningRatio, drafting_pays, steady_rate
+from .rate import RunningRatio, best_continuation, drafting_pays, steady_rate
 from .rule import Rule
 from .running_cost import RunningCost
 
@@ -108,7 +109,9 @@ class OnlineConfidence(PricedController):
         self.survival *= self.fit.probability(step.index, self.evidence[-1])
         if self.cost is None:
             return self.survival >= self.stop_below
-        return self.survival * self.fit.mean(step.index + 1) >= self._price(self.cost)
+        survival, later = self.survival * self.fit.mean(step.index + 1), self.fit.mean(step.index + 2)
+        rest = max(1, MAX_DRAFT - step.index)
+        return best_continuation(survival, later, self.rate.value, self.cost, step.index, rest).tokens > 0
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
@@ -117,10 +120,6 @@ class OnlineConfidence(PricedController):
         for position, evidence in enumerate(self.evidence[: accepted + 1], 1):  # up to the first rejected token
             if position <= drafted:
                 self.fit.add(position, evidence, position <= accepted)
-
-    def _price(self, cost: CostModel) -> float:
-        """Return λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
-        return self.rate.value * cost.per_token
 
 
 def step_evidence(step: Step) -> Evidence:

@@ -8,12 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import MAX_DRAFT
 from .cost_model import CostModel
+
+
+class Continuation(NamedTuple):
+    """The best continuation of a draft as far as it can be planned.
+
+    Attributes:
+        tokens: number of further tokens; 0 if none of them pays.
+        gain: expected gain over stopping, in tokens, without the start of a draft.
+    """
+
+    tokens: int
+    gain: float
+
+
+def best_continuation(
+    survival: float, later: float, rate: float, cost: CostModel, drafted: int = 0, most: int = MAX_DRAFT
+) -> Continuation:
+    """Return the number of further tokens whose gain exceeds their cost the most.
+
+    If the time of a verification is a line, this number is positive if the next token pays. If it has steps, a token
+    that begins a step pays if it pays together with the tokens after it.
+
+    Args:
+        survival: the probability that the next token and all tokens before it are accepted.
+        later: mean acceptance of the tokens after it.
+        rate: tokens per second.
+        cost: the cost model.
+        drafted: number of tokens that are verified in any case.
+        most: maximum number of further tokens.
+    """
+    best, gain = Continuation(0, 0.0), 0.0
+    drafting = rate * cost.t_draft  # no token that gains less can pay
+    for tokens in range(1, most + 1):
+        if survival < drafting:
+            break
+        gain += survival - rate * (cost.t_draft + cost.added(drafted + tokens - 1))
+        if gain >= best.gain:
+            best = Continuation(tokens, gain)
+        elif not cost.verify_shape:
+            break
+        survival *= later
+    return best
 
 
 def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> bool:
@@ -24,16 +66,8 @@ def drafting_pays(first: float, later: float, rate: float, cost: CostModel) -> b
         rate: tokens per second without the draft.
         cost: the cost model.
     """
-    price, start = rate * cost.per_token, rate * cost.t_draft_start
-    survival, gain = first, 0.0
-    for _ in range(MAX_DRAFT):
-        if survival < price:
-            return False
-        gain += survival - price
-        if gain >= start:
-            return True
-        survival *= later
-    return False
+    best = best_continuation(first, later, rate, cost)
+    return best.tokens > 0 and best.gain >= rate * cost.t_draft_start
 
 
 def fixed_length_rates(survivals: Sequence[float] | Any, seconds: Any) -> Any:

@@ -1,8 +1,9 @@
 """Rate-optimal stopping: draft while the next token's expected gain covers its cost, ``E[s_{k+1}] ≥ λ·(t_draft + b)``.
 
-λ is the rate of tokens per second, b the cost of verifying one more token. By the renewal-reward theorem, λ* of
-:mod:`.rate` is the optimal λ. No threshold needs tuning: the threshold is λ*·t_draft, which SpecDec++ (Huang et al.
-2024, Theorem 3.1) determines by grid search.
+λ is the rate of tokens per second, b the cost of verifying one more token. If b depends on the number of tokens
+(:mod:`.verification_shape`), a draft goes on if the gains of the next n tokens cover their costs for some n. By the
+renewal-reward theorem, λ* of :mod:`.rate` is the optimal λ. No threshold needs tuning: the threshold is λ*·t_draft,
+which SpecDec++ (Huang et al. 2024, Theorem 3.1) determines by grid search.
 
 ``E[s_{k+1}] = ŝ_k·ā_{k+1}`` decreases in expectation, because survival is a product of factors up to 1. If it always
 decreases, as with a prediction of the next acceptance, looking one token ahead is exactly optimal. If ā_{k+1} is only a
@@ -15,13 +16,14 @@ import math
 
 from torch import Tensor
 
+from .. import MAX_DRAFT
 from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
 from .cost_model import BatchCosts, CostModel
 from .priced import PRIOR, TrainedLength
-from .rate import RunningRatio, drafting_pays
+from .rate import RunningRatio, best_continuation, drafting_pays
 
 TOKENS = 256.0  # memory of mean acceptances, in tokens
 FIRST = 6.0  # weight of the initial mean acceptance of first tokens; small, so that a useless draft is noticed soon
@@ -80,7 +82,7 @@ class RateOptimal(TrainedLength):
         self.begun = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
-        return self.begin_draft(pays=pays, may_pay=self._price() < CERTAIN)
+        return self.begin_draft(pays=pays, may_pay=self._least_price() < CERTAIN)
 
     def state_values(self, hidden: Tensor) -> Tensor | None:
         return self.predictor.state_values(hidden)
@@ -93,7 +95,8 @@ class RateOptimal(TrainedLength):
         next_survival = self.survival * self.later.value
         if lag:  # the current token has no prediction yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
-        return next_survival >= self._price()
+        rate, rest = self.rate.value, max(1, MAX_DRAFT - step.index)
+        return best_continuation(next_survival, self.later.value, rate, self.cost, step.index, rest).tokens > 0
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
@@ -119,6 +122,6 @@ class RateOptimal(TrainedLength):
             return accept
         return sigmoid(math.log(accept / (1.0 - accept)) + self.shift)
 
-    def _price(self) -> float:
-        """Return λ·(t_draft + b), the smallest expected gain for which another token is drafted."""
-        return self.rate.value * self.cost.per_token
+    def _least_price(self) -> float:
+        """Return λ·(t_draft + b), the smallest mean gain of the tokens of a draft that pays."""
+        return self.rate.value * (self.cost.t_draft + self.cost.least_added(0))

@@ -6,6 +6,10 @@ best tree is therefore {v : π(v) ≥ λ·c}: nodes are added best first while t
 a level share the cost of drafting, because one forward of the draft reads all nodes of a level that get children. A
 level is drafted if its nodes' gains exceed their own prices by at least the cost of the forward. With one child for
 each node this is the stopping rule of a chain. If no second child is worth its price, the tree is this chain.
+
+If the time of a verification is not a line in the number of tokens (:mod:`.verification_shape`), c depends on the size
+of the tree: nodes in a flat part cost little, and a node that begins a step costs much. The rest of the tree is not
+known while it grows. It is planned as a chain with the mean acceptance.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
 from .cost_model import BatchCosts, CostModel, level_cost, read_cost, tree_cost
 from .priced import PRIOR
-from .rate import RunningRatio
+from .rate import RunningRatio, best_continuation
 from .rate_optimal import SHIFT, TOKENS, RateOptimal
 
 LEAST_GAIN = 0.02  # minimum price of a node, which limits the size of trees if nodes are free
@@ -75,12 +79,17 @@ class RateOptimalTree(RateOptimal):
     ``adapt`` these times follow the rounds' wall times. The price of a node then becomes that in trees of the current
     size: forwards over many tokens have a steeper cost than forwards over few. Texts then also share the statistics of
     further children.
+
+    Attributes:
+        rest: planned number of first children after the current level; 0 if no price depends on it.
+        least_planned: π of the last of these children; 1 without them.
     """
 
     def __init__(
         self, predictor: AcceptancePredictor, cost: CostModel, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> None:
         self.siblings = SiblingAcceptance()
+        self.rest, self.least_planned = 0, 1.0
         super().__init__(predictor, cost, adapt=adapt, batch=batch)
 
     @classmethod
@@ -95,13 +104,38 @@ class RateOptimalTree(RateOptimal):
         if self.running is None:
             self.siblings = SiblingAcceptance()
 
-    @property
-    def node_price(self) -> float:
-        """The minimum gain, in tokens, of a node that needs no forward of the draft.
+    def start_round(self) -> bool:
+        starts = super().start_round()
+        self._plan_rest(self.first.value * self.later.value, 1)
+        return starts
 
-        It is λ·b, where λ is the rate in tokens per second, and b the seconds of verifying one more token.
+    def _plan_rest(self, survival: float, nodes: int) -> None:
+        """Plan the first children after the current level, which the size of the tree at its end depends on.
+
+        With a line for the time of a verification, the price of a node does not depend on this size.
+
+        Args:
+            survival: π of the first of these children.
+            nodes: number of nodes of the tree without them.
         """
-        return max(self.rate.value * self.cost.t_verify_token, LEAST_GAIN)
+        self.rest, self.least_planned = 0, 1.0
+        if self.cost.verify_shape:
+            later = self.later.value
+            self.rest = best_continuation(survival, later, self.rate.value, self.cost, nodes).tokens
+            if self.rest:
+                self.least_planned = survival * later ** (self.rest - 1)
+
+    def node_price(self, nodes: int) -> float:
+        """Return the minimum gain, in tokens, of a node that needs no forward of the draft.
+
+        It is λ·b, where λ is the rate in tokens per second, and b the seconds by which the node extends the
+        verification at the end of the tree. If the node begins a step of these seconds, it may also replace the last
+        planned first child. The price is then the gain of this child.
+
+        Args:
+            nodes: number of nodes of the tree, with the first children of its level.
+        """
+        return max(min(self.rate.value * self.cost.added(nodes + self.rest), self.least_planned), LEAST_GAIN)
 
     def visit(self, step: Step) -> Visit:
         """Return the predictions at the node whose first child is the token of ``step``."""
@@ -111,24 +145,38 @@ class RateOptimalTree(RateOptimal):
         """Return the predicted acceptance of a further child with the log-odds ``logit``."""
         return sigmoid(logit + self.siblings.shift)
 
-    def level(self, survivals: Sequence[float]) -> list[int]:
+    def level(self, survivals: Sequence[float], nodes: int) -> list[int]:
         """Return the indices of a level's nodes that get children; none if the level is not worth the draft's forward.
+
+        The nodes with the largest π get children. Their number has the largest total gain. If the time of a
+        verification has steps, the gain contains that of the levels after this one, because they share a step.
 
         Args:
             survivals: π of each node, the predicted probability that the node is accepted.
+            nodes: number of nodes of the tree.
         """
-        rate, acceptance = self.rate.value, self.later.value
-        price = max(rate * (self.cost.t_verify_token + read_cost(self.cost)), LEAST_GAIN)
-        worth: list[int] = []
-        surplus = 0.0
-        for node, survival in enumerate(survivals):
-            sibling = survival * (1.0 - acceptance) * self.siblings.rescue.value - self.node_price
+        rate, acceptance, cost = self.rate.value, self.later.value, self.cost
+        order = sorted(range(len(survivals)), key=lambda node: -survivals[node])
+        below = survivals[order[0]] * acceptance**2 if order else 0.0  # π of the first child in the level after this
+        self._plan_rest(below, nodes + 1)
+        chosen, largest = 0, 0.0
+        surplus = -rate * (level_cost(cost, 1) - read_cost(cost))
+        for count, node in enumerate(order, 1):
+            survival = survivals[node]
+            read = read_cost(cost, max(count - 1, 1))
+            price = max(rate * (cost.added(nodes + count - 1) + read), LEAST_GAIN)
+            sibling = survival * (1.0 - acceptance) * self.siblings.rescue.value - self.node_price(nodes + count)
             gain = survival * acceptance - price + max(0.0, sibling)
-            if gain >= 0.0:
-                worth.append(node)
-                surplus += gain
-        forward = rate * (level_cost(self.cost, 1) - read_cost(self.cost))
-        return worth if surplus >= forward else []
+            surplus += gain
+            total = surplus
+            if cost.verify_shape:
+                total += best_continuation(below, acceptance, rate, cost, nodes + count).gain
+            elif gain < 0.0:
+                break
+            if total >= largest:
+                chosen, largest = count, total
+        self._plan_rest(below, nodes + chosen)
+        return sorted(order[:chosen])
 
     def end_tree(self, parents: Sequence[int], visits: Sequence[Visit]) -> None:
         """Learn from a verified tree.

@@ -5,6 +5,10 @@ round without a draft takes fixed seconds (SpecDec++, Huang et al. 2024, eq. 2.1
 or copied tokens). The costs are fitted by least squares (:class:`RoundSums`). Rounds of a single shape do not determine
 the costs, so that four points of a prior cost model always keep some weight.
 
+If the time of a verification is not a line (:mod:`.verification_shape`), n stands for equivalent tokens of the prior's
+shape. The fit scales the shape and does not change it, because the few rounds in the memory have few numbers of tokens.
+Rounds that several requests share are fitted with a line: the shape is that of one request's tokens.
+
 * :func:`fit_rounds` fits rounds that were decoded for the measurement.
 * :class:`RunningCost` fits the rounds of decoding, with exponentially decaying weights. Its prior is the initial cost
   model. While nothing is drafted, the weights of rounds that drafted decay more slowly.
@@ -30,7 +34,8 @@ from statistics import median
 
 import numpy as np
 
-from .cost_model import ASSUMED, LEAST_SHARE, CostModel
+from .cost_model import ASSUMED, CostModel
+from .verification_shape import LEAST_SHARE, Shape, equivalent_tokens
 
 MEMORY = 128.0  # rounds after which a weight has decayed to 1/e
 KEEP = 1.0 - 1.0 / MEMORY
@@ -56,17 +61,20 @@ class RoundSums:
     """Weighted sums over rounds, from which a cost model is fitted.
 
     Attributes:
+        shape: the shape of a verification's time; empty for a line.
         alone: sums over rounds without a draft: 1 and seconds.
-        drafted: sums over rounds with a draft of n tokens and m forwards: 1, n, m, n², nm, m², and seconds times 1, n
-            and m.
+        drafted: sums over rounds with a draft of n equivalent tokens and m forwards: 1, n, m, n², nm, m², and seconds
+            times 1, n and m.
     """
 
-    def __init__(self, alone: Sequence[float] = (0.0,) * 2, drafted: Sequence[float] = (0.0,) * 9) -> None:
-        self.alone, self.drafted = [*alone], [*drafted]
+    def __init__(
+        self, alone: Sequence[float] = (0.0,) * 2, drafted: Sequence[float] = (0.0,) * 9, shape: Shape = ()
+    ) -> None:
+        self.alone, self.drafted, self.shape = [*alone], [*drafted], shape
 
     def add(self, tokens: int, forwards: int, seconds: float, weight: float = 1.0) -> None:
         """Add a round with a draft of ``tokens`` tokens and ``forwards`` forwards, which took ``seconds``."""
-        n, m, t = tokens, forwards, seconds
+        n, m, t = equivalent_tokens(self.shape, tokens + 1) - 1 if self.shape else tokens, forwards, seconds
         sums = self.drafted if tokens else self.alone
         values = (1.0, n, m, n * n, n * m, m * m, t, n * t, m * t) if tokens else (1.0, t)
         for index, value in enumerate(values):
@@ -81,14 +89,14 @@ class RoundSums:
         """Return the cost model by least squares.
 
         Args:
-            prior: the cost model that determines costs which the rounds do not determine. Its ``POINTS`` are added to
-                the rounds; the factors of :meth:`_slowdown` multiply the time of a round without a draft, and the time
-                that drafting adds.
+            prior: the cost model that determines costs which the rounds do not determine. It has the same shape. Its
+                ``POINTS`` are added to the rounds; the factors of :meth:`_slowdown` multiply the time of a round
+                without a draft, and the time that drafting adds.
             weight: weight of each of these points, in rounds.
             trust: weight of the prior's times, in rounds.
         """
         round_factor, draft_factor = self._slowdown(prior, trust)
-        sums, first = RoundSums(self.alone, self.drafted), prior.round(0)
+        sums, first = RoundSums(self.alone, self.drafted, self.shape), prior.round(0)
         for tokens, forwards in POINTS:
             seconds = round_factor * first + draft_factor * (prior.round(tokens, forwards) - first)
             sums.add(tokens, forwards, seconds, weight)
@@ -97,7 +105,7 @@ class RoundSums:
         fixed, start, per_token, t_draft = _least_squares(moments, [alone[1] + t, t, nt, mt])
         fixed = max(LEAST * (alone[1] + t) / (alone[0] + drafts), fixed)
         per_token = min(max(per_token, LEAST_SHARE * fixed), fixed)
-        return CostModel(t_draft, fixed - per_token, per_token, start)
+        return CostModel(t_draft, fixed - per_token, per_token, start, self.shape)
 
     def _slowdown(self, prior: CostModel, trust: float) -> tuple[float, float]:
         """Return two factors: of the time of a round without a draft, and of the time that drafting adds to it.
@@ -173,7 +181,7 @@ class RunningCost:
     def __init__(self, first: CostModel, by_rows: dict[int, RunningCost] | None = None) -> None:
         self.first = self.cost = first
         self.by_rows = {0: self} if by_rows is None else by_rows
-        self.sums = RoundSums()
+        self.sums = RoundSums(shape=first.verify_shape)
         self.beginning = BEGINNING
         self.new = 0
         self.drafting, self.drafting_seconds = 0, 0.0
@@ -189,7 +197,7 @@ class RunningCost:
         size = (rows - 1).bit_length()
         if size not in self.by_rows:
             nearest = max(smaller for smaller in self.by_rows if smaller < size)
-            self.by_rows[size] = RunningCost(self.by_rows[nearest].cost, self.by_rows)
+            self.by_rows[size] = RunningCost(self.by_rows[nearest].cost.line, self.by_rows)
         return self.by_rows[size]
 
     def add(self, tokens: int, forwards: int, seconds: float) -> None:
@@ -229,7 +237,7 @@ class RunningCost:
         if drafting == 0:
             return
         round_factor = self.cost.round(0) / first.round(0)
-        self.lone_drafts.append((seconds / round_factor - first.round(0) - first.t_verify_token * tokens) / drafting)
+        self.lone_drafts.append((seconds / round_factor - first.verification(tokens + 1)) / drafting)
         share = max(median(self.lone_drafts), LEAST)
         if len(self.lone_drafts) == LONE_DRAFTS and share < TOO_HIGH:
             self.first = replace(first, t_draft=share * first.t_draft, t_draft_start=share * first.t_draft_start)
@@ -289,13 +297,14 @@ class RunningCost:
 def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
     """Solve the normal equations with non-negative coefficients, except for the first.
 
-    A negative coefficient is set to 0, and the remaining equations are solved again.
+    The coefficient of a column without values is 0. A negative coefficient is set to 0, and the remaining equations are
+    solved again.
 
     Args:
         moments: (k, k) left side.
         values: (k,) right side.
     """
-    indices = [*range(len(values))]
+    indices = [index for index in range(len(values)) if moments[index][index] > 0]
     while True:
         matrix = [[moments[row][column] for column in indices] for row in indices]
         solution_part = np.linalg.solve(matrix, [values[row] for row in indices]).tolist()

@@ -41,6 +41,7 @@ class GrowingTree(PartialTree):
         kept: the draft's only tokens with finite logits, on the device that reads the logits; None for all.
         survivals: π of each node, the predicted probability that the node is accepted.
         visits: the predictions at each node that has children.
+        unexpanded: number of nodes of the level that do not have their children yet.
     """
 
     def __init__(self, drafter: LevelDrafter, request: Request) -> None:
@@ -52,8 +53,14 @@ class GrowingTree(PartialTree):
         self.kept = drafter.kept_on_host if self.greedy else drafter.kept
         self.survivals: list[float] = []
         self.visits: dict[int, Visit] = {}
+        self.unexpanded = 0
         if self.level and not self.controller.start_round():
             self.level = []
+
+    @property
+    def node_price(self) -> float:
+        """The minimum gain of a further child, in tokens."""
+        return self.controller.node_price(len(self.tokens) + self.unexpanded)
 
     def grow(self, q: TokenDistribution, logits: Tensor, hidden: Tensor) -> None:
         start = len(self.tokens)
@@ -65,6 +72,7 @@ class GrowingTree(PartialTree):
             if len(self.tokens) == MAX_NODES:
                 break
             single = slice(row, row + 1)
+            self.unexpanded = len(self.level) - row - 1
             self.hidden[node] = hidden[single]
             node_q = q if len(self.level) == 1 else q.take([row])
             self._expand(node, node_q, logits[single, : q.size], level_values[row])
@@ -77,7 +85,7 @@ class GrowingTree(PartialTree):
         size, stop_tokens = self.drafter.model.vocab_size, self.request.stop_tokens
         new = [(n, self.tokens[n]) for n in range(start, len(self.tokens))]
         ends = [n for n, token in new if token not in stop_tokens and token < size]
-        worth = self.controller.level([self.survivals[node] for node in ends])
+        worth = self.controller.level([self.survivals[node] for node in ends], len(self.tokens))
         best = sorted((ends[index] for index in worth), key=lambda node: -self.survivals[node])
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
 
@@ -103,9 +111,7 @@ class GrowingTree(PartialTree):
         self.visits[node] = visit
         self.add(node, token, q, survival * visit.accept)
         rejected = survival * (1.0 - visit.accept)
-        if (
-            rejected >= self.controller.node_price and len(self.tokens) < MAX_NODES
-        ):  # otherwise no sibling can be worth its price
+        if rejected >= self.node_price and len(self.tokens) < MAX_NODES:  # or no sibling can be worth its price
             Siblings(self, node, before, q, step, visit, rejected).add(choice, draws)
 
     def add(self, parent: int, token: int, q: TokenDistribution, survival: float) -> None:
@@ -224,7 +230,7 @@ class Siblings:
                 break
             promise = controller.sibling(drawn_logit(float(remaining.max()) * mass, mass))
             copied = -math.inf if copy is None else self._sibling(copy, self._of(copy), mass).logit(SAMPLED)
-            if controller.sibling(copied) >= promise or self.rejected * promise < controller.node_price:
+            if controller.sibling(copied) >= promise or self.rejected * promise < self.tree.node_price:
                 break
             choice = next(draws)
             token, probability = self.q.token(0, choice), float(q[choice])
@@ -244,7 +250,7 @@ class Siblings:
             weights: coefficients of the prediction.
         """
         accept = self.tree.controller.sibling(self._sibling(token, probability, mass).logit(weights))
-        if self.rejected * accept < self.tree.controller.node_price:
+        if self.rejected * accept < self.tree.node_price:
             return False
         self._add(token, point_masses([token], self.q.size, self.q.probabilities.device)[0], accept)
         return True

@@ -51,6 +51,7 @@ FREE = CostModel(0.0, 1.0, 0.0)  # everything is drafted that can be
 CHEAP = CostModel(0.05, 0.98, 0.02)
 EXPENSIVE = CostModel(5.0, 1.0, 0.1)  # the model drafts hardly ever
 EVEN = CostModel(0.2, 1.0, 0.1)
+STEPPED = CostModel(0.05, 0.98, 0.02, 0.0, ((1, 1.0), (4, 1.0), (5, 25.0), (8, 25.0)))  # flat up to four tokens
 
 
 def predictor(bias: float = 1.0, mean: float = 0.6) -> FeaturePredictor:
@@ -176,6 +177,7 @@ COPIES: dict[str, dict[str, Any]] = {
     },
 }
 WAYS = LENGTHS | SMALL | VERIFIED | AUTO | COPIES
+WAYS |= {"auto, stepped": {"length": RateOptimal(predictor(2.0), STEPPED), "tree": "auto"}}
 STATE_WAYS = [  # for drafts that read the target's states
     "3", "confidence", "some rounds", "spec-infer 2x2x1", "mcss 2x1", *AUTO, "copies or 3", "auto or copies",
 ]  # fmt: skip

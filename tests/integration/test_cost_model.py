@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from specpilot.cli import main as cli
 from specpilot.common.errors import InputError
+from specpilot.common.json_file import build
 from specpilot.compare.cost import bench_cost, split_sums, warnings
 from specpilot.controllers.length import MAX_DRAFT, Fixed, OnlineConfidence, RateOptimal, Step
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
@@ -68,6 +69,30 @@ def test_known_costs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert result.cost.t_draft_start == pytest.approx(0.003, rel=0.05)
     assert result.cost.round(0) == pytest.approx(0.011)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_steps_of_verifications_are_measured(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to five tokens take the time of one; more tokens take longer in steps of four."""
+    target, draft = language_model(load_model("tiny")), language_model(load_model("tiny-draft"))
+
+    def verification(tokens: int) -> float:
+        return 0.010 + (0.006 * ((tokens - 6) // 4 + 1) if tokens > 5 else 0.0)
+
+    def takes(model: CausalLM, tokens: int) -> float:
+        return 0.002 if model is draft else verification(tokens)
+
+    time_forwards(monkeypatch, takes)
+    result = bench_cost(
+        SpeculativeDecoder(target, draft), PROMPTS, QUIET, repeats=1, sampling={"max_new_tokens": 60}, quick=quick
+    )
+    assert result.warnings == []
+    lengths = (0, 2, 4, 8) if quick else (0, 1, 2, 4, 5, 8, 9, 12)
+    expected = [0.002 * k + verification(k + 1) for k in lengths]
+    assert [result.cost.round(k) for k in lengths] == pytest.approx(expected, rel=0.05)
+    assert result.cost.added(4, 2) > 0.5 * 0.006  # the step between five and seven tokens
+    again = build(CostModel, json.loads(json.dumps(result.to_dict()))["cost"], "cost")
+    assert again == result.cost
 
 
 def test_the_predictors_time_belongs_to_a_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,12 +278,12 @@ def test_between_the_rows_that_were_measured(low: CostModel, high: CostModel, ro
         assert interpolated == high
     else:  # the time of a whole round lies on the line between those of 2 and 64 requests
         line = {
-            name: 2 * vars(low)[name] + (rows - 2) / 62 * (64 * vars(high)[name] - 2 * vars(low)[name])
-            for name in vars(low)
+            name: 2 * cost + (rows - 2) / 62 * (64 * high.to_dict()[name] - 2 * cost)
+            for name, cost in low.to_dict().items()
         }
         if high.t_draft >= high.t_verify:  # drafts do not pay with 64 requests, and so not here
             line |= {"t_draft": line["t_verify"], "t_verify_token": 0.0}
-        assert {name: rows * cost for name, cost in vars(interpolated).items()} == pytest.approx(line)
+        assert {name: rows * cost for name, cost in interpolated.to_dict().items()} == pytest.approx(line)
 
 
 def test_cost_files(tmp_path: Path) -> None:

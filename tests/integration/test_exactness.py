@@ -66,7 +66,7 @@ LAWS = [
     Law("model", ["block", "spec-infer chain", "mcss chain", "k-seq chain", "otm chain"], FEW, 3),
     Law("model", ["spec-infer 2x1", "mcss 2x1", "k-seq 2x1", "otm 2x1"], FEW, 3),
     Law("model", ["spec-infer 2x2", "mcss 2x2"], FEW[2:], 2),
-    Law("model", ["auto", "auto, wary"], FEW, 3),
+    Law("model", ["auto", "auto, wary", "auto, stepped"], FEW, 3),
     Law("model", ["auto", "auto, wary"], FEW, 6, slow=True),
     Law("model", ["auto"], [SamplingParams(1.0, None)], 2, slow=True),
     Law("model, real caches", ["2", "head", "spec-infer 2x1", "auto"], FEW, 3),
@@ -146,8 +146,8 @@ def test_the_law_does_not_depend_on_what_is_predicted_of_siblings(monkeypatch: p
         return 0.0 if logit == -math.inf else 1e3 * logit % 1.0
 
     monkeypatch.setattr(RateOptimalTree, "sibling", predicted)
-    monkeypatch.setattr(RateOptimalTree, "node_price", 0.2)
-    monkeypatch.setattr(RateOptimalTree, "level", lambda controller, survivals: [])
+    monkeypatch.setattr(RateOptimalTree, "node_price", lambda controller, nodes: 0.2)
+    monkeypatch.setattr(RateOptimalTree, "level", lambda controller, survivals, nodes: [])
     sampling = SamplingParams(1.0, None)
     for seed in range(3, 24, 7):
         options = {"length": RateOptimal(predictor(-1.0), CHEAP), "tree": "auto"}

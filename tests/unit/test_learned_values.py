@@ -242,7 +242,7 @@ def test_verified_trees() -> None:
         means = [decayed(*prior, 256.0, pairs) for prior, pairs in zip(PRIORS, (firsts, later, rescues), strict=True)]
         assert learned == pytest.approx((*means, rate))
         assert (rule.shift, rule.siblings.shift) == pytest.approx((shift, sibling_shift))
-        assert rule.node_price == pytest.approx(max(rate * COST.t_verify_token, 0.02))
+        assert rule.node_price(1) == pytest.approx(max(rate * COST.t_verify_token, 0.02))
         assert rule.sibling(0.3) == pytest.approx(1 / (1 + math.exp(-0.3 - sibling_shift)))
 
 

@@ -175,12 +175,12 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     rate = rule.rate.value
     one = 0.1 * 0.9 - rate * 0.02 * 1.05
     assert 0 < one < rate * 0.05
-    assert rule.level([0.1]) == []
-    assert rule.level([0.1] * 12) == [*range(12)]
-    assert rule.level([0.9, 0.001]) == [0]  # not the node that is worth less than its own price
+    assert rule.level([0.1], 1) == []
+    assert rule.level([0.1] * 12, 12) == [*range(12)]
+    assert rule.level([0.9, 0.001], 2) == [0]  # not the node that is worth less than its own price
     node_price = rate * (CHEAP.t_verify_token + read_cost(CHEAP))
     assert (
-        rule.level([0.99 * node_price / 0.9] * 10_000) == []
+        rule.level([0.99 * node_price / 0.9] * 10_000, 10_000) == []
     )  # nor where a sibling, worth less than its price, would help
 
 
@@ -200,11 +200,11 @@ def test_a_tree_keeps_the_rate_in_the_units_of_new_costs() -> None:
 def test_trees_adapt_to_the_text() -> None:
     """The log-odds of predictions for first and for further children shift separately. The rate follows the rounds."""
     rule = tree_rule(CHEAP)
-    before = rule.sibling(0.0), rule.node_price
+    before = rule.sibling(0.0), rule.node_price(1)
     for _ in range(50):
         rule.end_tree([-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)])
     assert rule.sibling(0.0) > before[0]
-    assert rule.node_price > before[1]  # three tokens a round
+    assert rule.node_price(1) > before[1]  # three tokens a round
     for _ in range(200):
         rule.end_tree([-1, -1], [Visit(0.6, [0.5], kept=None)])
     assert rule.sibling(0.0) < before[0]
