@@ -20,8 +20,7 @@ from ..common.console import logger
 from ..common.machine import BUSY, load_per_core
 from ..controllers.length import MAX_DRAFT
 from ..controllers.length.cost_model import ASSUMED, CostModel
-from ..controllers.length.running_cost import fit_rounds
-from ..controllers.length.verification_shape import shaped
+from ..controllers.length.running_cost import fit_rounds, shaped
 from ..controllers.sampling import SamplingParams
 from ..models import LanguageModel, TextReader
 from .core import TokenDistribution

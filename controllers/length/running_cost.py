@@ -10,6 +10,7 @@ shape. The fit scales the shape and does not change it, because the few rounds i
 Rounds that several requests share are fitted with a line: the shape is that of one request's tokens.
 
 * :func:`fit_rounds` fits rounds that were decoded for the measurement.
+* :func:`shaped` adds the shape of single forwards.
 * :class:`RunningCost` fits the rounds of decoding, with exponentially decaying weights. Its prior is the initial cost
   model. While nothing is drafted, the weights of rounds that drafted decay more slowly.
 
@@ -27,16 +28,21 @@ two of requests (``at``), which starts from that of the next smaller number.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from operator import mul
 from statistics import median
 
 import numpy as np
 
 from .cost_model import ASSUMED, CostModel
-from .verification_shape import LEAST_SHARE, Shape, equivalent_tokens
+from .verification_shape import Shape, equivalent_tokens
 
+BENT = 0.05  # relative difference of a time from a line, above which the times have a shape
+LEAST_POINTS = 4  # minimum number of measured numbers of tokens of a shape
+TYPICAL = 8  # longest draft over which ``t_verify_token`` is the mean time of a further token
+LEAST_SHARE = 0.01  # minimum of the time of a further token, as a share of the time for one token
 MEMORY = 128.0  # rounds after which a weight has decayed to 1/e
 KEEP = 1.0 - 1.0 / MEMORY
 KEEP_DRAFTED = 1.0 - 1.0 / 1024.0  # decay of rounds that drafted, in each round that does not draft
@@ -155,6 +161,37 @@ def fit_rounds(rounds: Iterable[tuple[int, int, float]]) -> CostModel:
     for (tokens, forwards), seconds in typical.items():
         sums.add(tokens, forwards, seconds, 1.0 if tokens else max(1.0, len(typical) - 1.0))
     return sums.fit(ASSUMED, MEASURED)
+
+
+def shaped(line: CostModel, seconds: Mapping[int, float]) -> CostModel:
+    """Return ``line`` with the shape of measured times; ``line`` itself if it explains the times.
+
+    Noise must not make more tokens faster. Other processes only lengthen forwards, so that a time is at most the times
+    of all larger numbers. No token is free: the time of a token is at least ``LEAST_SHARE`` of that of one token.
+
+    Args:
+        line: the cost model that was fitted to the times as a line.
+        seconds: measured seconds of verifications by number of tokens.
+    """
+    numbers = sorted(seconds)
+    if len(numbers) < LEAST_POINTS or numbers[0] != 1:
+        return line
+    times = [min(seconds[more] for more in numbers if more >= number) for number in numbers]
+    if all(abs(line.round(n - 1, 0) - time) <= BENT * time for n, time in zip(numbers, times, strict=True)):
+        return line
+    start = min(line.t_draft_start, times[1] - times[0])  # the part of the first step that is no property of tokens
+    added = [0.0]
+    for (before, number), time in zip(pairwise(numbers), times[1:], strict=True):
+        least = added[-1] + LEAST_SHARE * times[0] * (number - before)
+        added.append(max(time - start - times[0], least))
+    points = [*zip(numbers, added, strict=True)]
+    typical = [(n - 1, more) for n, more in points[1:] if n - 1 <= TYPICAL] or [(points[1][0] - 1, points[1][1])]
+    slope = sum(k * more for k, more in typical) / sum(k * k for k, _ in typical)
+    per_token = min(slope, times[0])
+    shape = tuple((n, 1.0 + more / per_token) for n, more in points)
+    return replace(
+        line, t_verify=times[0] - per_token, t_verify_token=per_token, t_draft_start=start, verify_shape=shape
+    )
 
 
 class RunningCost:

@@ -16,8 +16,8 @@ from specpilot.controllers.length.cost_model import BatchCosts, CostModel, level
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
 from specpilot.controllers.length.rate import best_continuation
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree
-from specpilot.controllers.length.running_cost import RunningCost, fit_rounds
-from specpilot.controllers.length.verification_shape import equivalent_tokens, shaped
+from specpilot.controllers.length.running_cost import RunningCost, fit_rounds, shaped
+from specpilot.controllers.length.verification_shape import equivalent_tokens
 from specpilot.infer.costs import StepTimes
 from specpilot.infer.decoder import SpeculativeDecoder
 
