@@ -235,8 +235,8 @@ class _Comparing:
         if isinstance(cost, CostModel):
             self.costs = {name: cost for name, spec in self.specs.items() if spec.uses_costs or name == NONE}
         else:
-            costs = {name: build(CostModel, result["cost"], "cost") for name, result in measured.items()}
-            self.costs = dict(cost or costs)
+            read = {name: build(CostModel, result["cost"], "cost") for name, result in measured.items()}
+            self.costs = dict(cost or read)
         self.sources = {name: PresetCosts(each, priced) for name, each in self.costs.items()}
         self._describe()
         # Costs that are given may be those of another machine, and need not be seconds.

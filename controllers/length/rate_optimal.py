@@ -95,8 +95,7 @@ class RateOptimal(TrainedLength):
         next_survival = self.survival * self.later.value
         if lag:  # the current token has no prediction yet
             next_survival *= self.first.value if step.index == 1 else self.later.value
-        rate, rest = self.rate.value, max(1, MAX_DRAFT - step.index)
-        return best_continuation(next_survival, self.later.value, rate, self.cost, step.index, rest).tokens > 0
+        return self._pays(next_survival, step.index)
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
@@ -121,6 +120,16 @@ class RateOptimal(TrainedLength):
         if not 0.0 < accept < 1.0:
             return accept
         return sigmoid(math.log(accept / (1.0 - accept)) + self.shift)
+
+    def _pays(self, survival: float, drafted: int) -> bool:
+        """Return true if another token after ``drafted`` tokens pays.
+
+        Args:
+            survival: the probability that the token and all tokens before it are accepted.
+            drafted: number of drafted tokens.
+        """
+        rest = max(1, MAX_DRAFT - drafted)
+        return best_continuation(survival, self.later.value, self.rate.value, self.cost, drafted, rest).tokens > 0
 
     def _least_price(self) -> float:
         """Return λ·(t_draft + b), the smallest mean gain of the tokens of a draft that pays."""

@@ -289,7 +289,7 @@ class ForesightLength(RateOptimal):
     def observe(self, step: Step) -> bool:
         assert isinstance(self.predictor, Predictions)
         super().observe(step)
-        return self.survival * self.predictor.of(step)[1] >= self._price()
+        return self._pays(self.survival * self.predictor.of(step)[1], step.index)
 
 
 @torch.inference_mode()
