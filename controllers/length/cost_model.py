@@ -126,9 +126,9 @@ class CostModel(Record):
     def to_dict(self) -> dict[str, Any]:
         """Return the costs as JSON values; without ``verify_shape`` if the time of a verification is a line."""
         values = super().to_dict()
-        return (
-            values if self.verify_shape else {name: value for name, value in values.items() if name != "verify_shape"}
-        )
+        if not self.verify_shape:
+            del values["verify_shape"]
+        return values
 
     @classmethod
     def load(cls, file: str | Path | float) -> CostModel:
