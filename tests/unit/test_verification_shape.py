@@ -211,6 +211,10 @@ def test_copies_stop_at_a_step() -> None:
     sources = DraftSources(WALL, model=False)
     assert sources.plan([1.0] * 20) == Plan(5, False)
     assert DraftSources(CostModel(0.5, 9.999, 0.001), model=False).plan([1.0] * 20) == Plan(19, False)
+    # One copy more does not pay for the step alone, but all that follow pay together.
+    beyond = DraftSources(flat_then(6.0), model=False)
+    assert beyond.rate.value * beyond.cost.added(5) > 1.0
+    assert beyond.plan([0.99**k for k in range(20)]) == Plan(19, False)
     with_model = DraftSources(WALL, model=True)
     with_model.drafted.above, with_model.forwards.above = 2 * with_model.drafted.below, 2 * with_model.forwards.below
     with_model.accepted.above = 1.9 * with_model.accepted.below
@@ -262,7 +266,7 @@ def test_a_tree_stops_at_a_step() -> None:
         assert len(grown(flat_then(40.0), accept, 0.5)) <= 5
     assert len(grown(WALL, 0.6, 0.5)) == 5
     assert not is_chain(grown(WALL, 0.3, 0.5))  # siblings use tokens that a chain would leave free
-    assert is_chain(grown(WALL, 0.95, 0.3))  # the chain needs all free tokens
+    assert is_chain(grown(WALL, 0.8, 0.5))  # the chain needs all free tokens, each of which gains more than a sibling
 
 
 def test_a_tree_goes_beyond_a_step_that_pays() -> None:
